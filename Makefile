@@ -1,0 +1,66 @@
+# Every target installs what it needs first; `make` alone prints this help.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+UV := .uv/bin/uv
+MEMBERS := shared services/rest services/launcher services/scheduler services/runtime-agent services/alerting cli
+PACKAGES := muster rest launcher scheduler runtime_agent alerting cli
+# Many images set PYTHONDONTWRITEBYTECODE; without bytecode every start compiles every library anew.
+unexport PYTHONDONTWRITEBYTECODE
+
+help: ## Print this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: .venv/.installed ## Install uv, the locked dependencies and the workspace into this folder
+
+.uv/.installed: Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@test -x .uv/bin/python || $(PYTHON) -m venv .uv
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	@touch $@
+
+.venv/.installed: .uv/.installed requirements.lock pyproject.toml $(MEMBERS:%=%/pyproject.toml)
+	@echo "Installing into .venv (once)"
+	@test -x $(BIN)/python || $(UV) venv --quiet --python .uv/bin/python .venv
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e %)
+	@touch $@
+
+lock: .uv/.installed ## Resolve the dependencies anew into requirements.lock
+	$(UV) export --quiet --all-groups --no-emit-workspace --no-header --no-annotate --format requirements-txt -o requirements.lock
+
+check: fmt-check lint types contracts deps generated ## Format, lint, types, architecture, dependencies, generated files
+
+fmt: install ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+
+fmt-check: install
+	$(BIN)/ruff format --check --quiet .
+
+lint: install ## Lint
+	$(BIN)/ruff check --quiet .
+
+types: install ## Check types, strictly
+	$(BIN)/mypy
+
+contracts: install ## Check the architecture
+	$(BIN)/lint-imports --no-timing | tail -n 20
+
+deps: install ## Check that each member declares what it imports
+	@for member in $(MEMBERS); do (cd $$member && ../$(if $(findstring services,$$member),../)$(BIN)/deptry --no-ansi src) || exit 1; done
+
+generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
+	$(BIN)/python -m muster.contracts.publish --check
+
+generate: install ## Write schemas and the AsyncAPI document anew
+	$(BIN)/python -m muster.contracts.publish
+
+test: install ## Run every test that needs no Java
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not apache"
+
+clean: ## Remove what make installed and made
+	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test clean
