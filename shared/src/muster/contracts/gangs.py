@@ -1,0 +1,82 @@
+"""The two words about a gang: the pods wanted together (Launcher) and what was decided (Scheduler)."""
+
+from datetime import datetime
+
+from muster.contracts.model import Model, OpenEnum, Reason, Word
+
+
+class PodAsk(Model):
+    """One pod that a gang wants or still holds. ``ports`` is label → count."""
+
+    pod: str
+    role: str
+    gpus: int = 0
+    cpu: int = 0
+    memory_mb: int = 0
+    ports: dict[str, int] = {}
+
+
+class GangRequest(Word):
+    """Launcher on a gang: the pods it wants or still holds.
+
+    A placed pod that is not listed is released; an empty list ends the gang. A pod name never comes back.
+    """
+
+    gang: str
+    job: str
+    name: str
+    user: str
+    virtual_cluster: str
+    priority: int
+    submitted_at: datetime
+    pods: tuple[PodAsk, ...] = ()
+
+
+class PodDecisionState(OpenEnum):
+    """What was decided about one pod."""
+
+    PLACED = "placed"
+    WAITING = "waiting"
+    REFUSED = "refused"
+    GIVE_BACK = "give-back"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+class PodDecision(Model):
+    """One pod: where it is placed, or what became of its placement.
+
+    ``address`` is the node's address for its peers. ``journal`` is the id of the journal of the node's agent: an agent
+    with another journal refuses the pod. ``gpus`` are indices on the node, ``ports`` label → port numbers.
+    """
+
+    pod: str
+    state: PodDecisionState
+    node: str | None = None
+    address: str | None = None
+    log_url: str | None = None
+    journal: str | None = None
+    gpus: tuple[int, ...] = ()
+    ports: dict[str, tuple[int, ...]] = {}
+
+
+class Preemption(Model):
+    """Give the pods back: for whom, by when, why."""
+
+    gang: str
+    until: datetime
+    reason: Reason
+
+
+class GangDecision(Word):
+    """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
+
+    An ended gang has no pods. ``reason`` explains a wait or a refusal.
+    """
+
+    gang: str
+    job: str
+    epoch: int
+    pods: tuple[PodDecision, ...] = ()
+    reason: Reason | None = None
+    preemption: Preemption | None = None

@@ -1,0 +1,160 @@
+"""The two words about a job: what is wanted (REST) and what has become of it (Launcher)."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from muster.contracts.model import Model, OpenEnum, Reason, Word
+from muster.contracts.verdicts import Verdict
+
+
+class JobState(OpenEnum):
+    """The states that users see; OpenPAI's."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    UNKNOWN = "unknown"
+
+
+class TaskState(OpenEnum):
+    """The states of one task, as users see them."""
+
+    WAITING = "WAITING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    SUCCEEDED = "SUCCEEDED"
+    STOPPED = "STOPPED"
+    FAILED = "FAILED"
+    UNKNOWN = "unknown"
+
+
+class Execution(OpenEnum):
+    """What the user wants of the job."""
+
+    START = "START"
+    STOP = "STOP"
+    UNKNOWN = "unknown"
+
+
+class TaskRoleSpec(Model):
+    """One task role, rendered and ready to run.
+
+    ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the attempt, -1 for never.
+    ``ports`` is label → count. ``command`` is one shell script.
+    """
+
+    name: str
+    instances: int
+    min_failed_instances: int = 1
+    min_succeeded_instances: int = -1
+    task_retry_count: int = 0
+    cpu: int
+    memory_mb: int
+    gpus: int
+    shm_mb: int | None = None
+    ports: dict[str, int] = {}
+    command: str
+
+
+class JobSpec(Model):
+    """What the job file asks for, checked and rendered.
+
+    ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
+    ``gang``: all tasks start together; without it each task is its own gang and ``task_retry_count`` counts.
+    ``time_limit_s``: the job attempt is ended after this many seconds of running; none by default.
+    """
+
+    virtual_cluster: str = "default"
+    priority: int = 10
+    job_retry_count: int = 0
+    gang: bool = True
+    time_limit_s: int | None = None
+    task_roles: tuple[TaskRoleSpec, ...]
+
+
+class JobRequest(Word):
+    """REST on a job: it is wanted, whole; or shall stop."""
+
+    job: str
+    name: str
+    user: str
+    execution: Execution
+    submitted_at: datetime
+    stop_requested_by: str | None = None
+    spec: JobSpec
+
+
+class Retries(Model):
+    """Retries so far, by whose account they went."""
+
+    user: int = 0
+    platform: int = 0
+    resource: int = 0
+
+
+class TaskStatus(Model):
+    """One task and its current (or last) attempt. Fields are left out where there is nothing to say."""
+
+    index: int
+    state: TaskState
+    attempt: int = 0
+    pod: str | None = None
+    node: str | None = None
+    address: str | None = None
+    log_url: str | None = None
+    gpus: tuple[int, ...] = ()
+    ports: dict[str, tuple[int, ...]] = {}
+    retries: int = 0
+    accountable_retries: int = 0
+    created_at: datetime | None = None
+    launched_at: datetime | None = None
+    completed_at: datetime | None = None
+    exit_code: int | None = None
+    verdict: Verdict | None = None
+
+
+class TaskRoleStatus(Model):
+    """The tasks of one role."""
+
+    name: str
+    tasks: tuple[TaskStatus, ...]
+
+
+class Trigger(Model):
+    """Which task ended the attempt, and by which rule."""
+
+    message: str
+    role: str | None = None
+    index: int | None = None
+
+
+class JobStatus(Word):
+    """Launcher on a job: its state, its tasks, why it waits, its verdict.
+
+    ``dead_letter`` says that a record about this job could not be handled, and where.
+    """
+
+    job: str
+    name: str
+    user: str
+    virtual_cluster: str
+    state: JobState
+    attempt: int = 0
+    retries: Retries = Retries()
+    retry_at: datetime | None = None
+    reason: Reason | None = None
+    submitted_at: datetime
+    created_at: datetime | None = None
+    launched_at: datetime | None = None
+    completed_at: datetime | None = None
+    attempt_created_at: datetime | None = None
+    attempt_launched_at: datetime | None = None
+    attempt_completed_at: datetime | None = None
+    task_roles: tuple[TaskRoleStatus, ...] = Field(default=())
+    verdict: Verdict | None = None
+    trigger: Trigger | None = None
+    dead_letter: str | None = None

@@ -1,0 +1,82 @@
+"""One-way words about nodes: what an agent reports, its heartbeat, and what the Scheduler says of lost nodes."""
+
+from datetime import datetime
+
+from muster.contracts.model import Model
+
+
+class Gpu(Model):
+    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, for trying things out."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mb: int
+    is_healthy: bool = True
+    problem: str | None = None
+    simulated: bool = False
+    pod: str | None = None
+
+
+class PodOnNode(Model):
+    """A live pod on a node, with what it holds."""
+
+    pod: str
+    gpus: tuple[int, ...] = ()
+    ports: tuple[int, ...] = ()
+    cpu: int = 0
+    memory_mb: int = 0
+
+
+class NodeReport(Model):
+    """State of a node; the newest ``revision`` of a ``journal`` counts. Said on change and every 60 s.
+
+    ``lease``: the highest lease number that the agent has read from ``node-returned``. ``foreign_ports``: ports in
+    ``port_range`` (first and last, inclusive) that a stranger was seen to hold, with the time until which to avoid them.
+    """
+
+    node: str
+    revision: int
+    journal: str
+    boot: str
+    at: datetime
+    address: str
+    log_url: str | None = None
+    version: str
+    lease: int = 0
+    cpu: int
+    memory_mb: int
+    port_range: tuple[int, int] = (20000, 29999)
+    gpus: tuple[Gpu, ...] = ()
+    pods: tuple[PodOnNode, ...] = ()
+    foreign_ports: tuple[int, ...] = ()
+    is_healthy: bool = True
+    problem: str | None = None
+    is_stopping: bool = False
+    simulated: bool = False
+
+
+class NodeHeartbeat(Model):
+    """An agent is alive. The Scheduler's own probe has a ``probe`` and the empty node."""
+
+    node: str
+    journal: str = ""
+    probe: str | None = None
+
+
+class NodeLost(Model):
+    """The Scheduler's lease of a node ran out. Repeated every 60 s while it is lost."""
+
+    node: str
+    lease: int
+    since: datetime
+    silent_s: float
+    pods: tuple[str, ...] = ()
+
+
+class NodeReturned(Model):
+    """A lost node speaks again. Its GPUs count again from a report that names this lease."""
+
+    node: str
+    lease: int
+    at: datetime

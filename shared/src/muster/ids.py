@@ -1,0 +1,41 @@
+"""Names that never come back, made from ids; and how to read them."""
+
+from dataclasses import dataclass
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
+
+
+def new_id(now_ms: int, random_bits: int) -> str:
+    """A 26-character id that sorts by time: 48 bits of milliseconds, 80 random bits (the layout of ULID)."""
+    number = (now_ms & (2**48 - 1)) << 80 | (random_bits & (2**80 - 1))
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
+
+
+@dataclass(frozen=True, slots=True)
+class PodName:
+    """What a pod's name says. Attempts count from 0."""
+
+    job: str
+    job_attempt: int
+    role: str
+    index: int
+    task_attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.job}-{self.job_attempt}-{self.role}-{self.index}-{self.task_attempt}"
+
+
+def parse_pod(pod: str) -> PodName:
+    """Read a pod's name. Raises ValueError where it is none."""
+    job, job_attempt, role, index, task_attempt = pod.split("-")
+    return PodName(job, int(job_attempt), role, int(index), int(task_attempt))
+
+
+def gang_name(job: str, job_attempt: int, task: tuple[str, int] | None = None) -> str:
+    """The gang of a job attempt; or of one task of it, where tasks may start singly."""
+    return f"{job}-{job_attempt}" if task is None else f"{job}-{job_attempt}-{task[0]}-{task[1]}"
+
+
+def job_of(name: str) -> str:
+    """The job id in a gang's or pod's name."""
+    return name.split("-", 1)[0]
