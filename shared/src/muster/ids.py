@@ -6,7 +6,9 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as 
 
 
 def new_id(now_ms: int, random_bits: int) -> str:
-    """A 26-character id that sorts by time: 48 bits of milliseconds, 80 random bits (the layout of ULID)."""
+    """A 26-character id that sorts by time: 48 bits of milliseconds, 80 random bits (the layout
+    of ULID).
+    """
     number = (now_ms & (2**48 - 1)) << 80 | (random_bits & (2**80 - 1))
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 

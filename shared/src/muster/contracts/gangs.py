@@ -1,4 +1,6 @@
-"""The two words about a gang: the pods wanted together (Launcher) and what was decided (Scheduler)."""
+"""The two words about a gang: the pods wanted together (Launcher) and what was decided
+(Scheduler).
+"""
 
 from datetime import datetime
 
@@ -19,7 +21,8 @@ class PodAsk(Model):
 class GangRequest(Word):
     """Launcher on a gang: the pods it wants or still holds.
 
-    A placed pod that is not listed is released; an empty list ends the gang. A pod name never comes back.
+    A placed pod that is not listed is released; an empty list ends the gang. A pod name never
+    comes back.
     """
 
     gang: str
@@ -46,8 +49,10 @@ class PodDecisionState(OpenEnum):
 class PodDecision(Model):
     """One pod: where it is placed, or what became of its placement.
 
-    ``address`` is the node's address for its peers. ``journal`` is the id of the journal of the node's agent: an agent
-    with another journal refuses the pod. ``gpus`` are indices on the node, ``ports`` label → port numbers.
+    ``address`` is the node's address for its peers. ``journal`` is the id of the journal of the
+    node's agent: an agent
+    with another journal refuses the pod. ``gpus`` are indices on the node, ``ports`` label → port
+    numbers.
     """
 
     pod: str

@@ -43,7 +43,8 @@ class Execution(OpenEnum):
 class TaskRoleSpec(Model):
     """One task role, rendered and ready to run.
 
-    ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the attempt, -1 for never.
+    ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the
+    attempt, -1 for never.
     ``ports`` is label → count. ``command`` is one shell script.
     """
 
@@ -64,7 +65,8 @@ class JobSpec(Model):
     """What the job file asks for, checked and rendered.
 
     ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
-    ``gang``: all tasks start together; without it each task is its own gang and ``task_retry_count`` counts.
+    ``gang``: all tasks start together; without it each task is its own gang and
+    ``task_retry_count`` counts.
     ``time_limit_s``: the job attempt is ended after this many seconds of running; none by default.
     """
 
@@ -97,7 +99,9 @@ class Retries(Model):
 
 
 class TaskStatus(Model):
-    """One task and its current (or last) attempt. Fields are left out where there is nothing to say."""
+    """One task and its current (or last) attempt. Fields are left out where there is nothing to
+    say.
+    """
 
     index: int
     state: TaskState

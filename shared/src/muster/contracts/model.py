@@ -1,6 +1,8 @@
-"""What every record and stored value is made of: frozen pydantic models that old and new readers share.
+"""What every record and stored value is made of: frozen pydantic models that old and new readers
+share.
 
-Readers ignore fields they don't know and take an unknown enum value as ``unknown``, so a newer writer never breaks them.
+Readers ignore fields they don't know and take an unknown enum value as ``unknown``, so a newer
+writer never breaks them.
 JSON names are camelCase (OpenPAI's habit); Python names are snake_case.
 """
 
@@ -31,7 +33,9 @@ class Model(BaseModel):
 
 
 class OpenEnum(StrEnum):
-    """An enum that takes a value from the future as ``unknown``. Each subclass has a member UNKNOWN."""
+    """An enum that takes a value from the future as ``unknown``. Each subclass has a member
+    UNKNOWN.
+    """
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -49,7 +53,8 @@ class Reason(Model):
 class Word(Model):
     """A record that is its sender's whole word about one subject.
 
-    ``revision`` is one sequence per sender and subject over all topics; ``seen`` is the highest revision that the sender
+    ``revision`` is one sequence per sender and subject over all topics; ``seen`` is the highest
+    revision that the sender
     has applied from the other side. Both are set by the exchange, never by a handler.
     """
 

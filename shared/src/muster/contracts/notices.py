@@ -9,7 +9,8 @@ from muster.contracts.model import Model
 class RevisionAcknowledged(Model):
     """Your ``revision`` of this subject is applied; never answered. Under 200 bytes.
 
-    ``sender`` is who acknowledges; ``dead`` says that the revision could not be handled and was skipped.
+    ``sender`` is who acknowledges; ``dead`` says that the revision could not be handled and was
+    skipped.
     """
 
     kind: str

@@ -1,4 +1,6 @@
-"""The two words about a pod: run, stop or forget it (Launcher), and what became of it (Runtime agent)."""
+"""The two words about a pod: run, stop or forget it (Launcher), and what became of it (Runtime
+agent).
+"""
 
 from datetime import datetime
 
@@ -7,7 +9,7 @@ from muster.contracts.verdicts import Verdict
 
 
 class PodAction(OpenEnum):
-    """What the agent shall do. ``forget``: the pod's end is known, its name will never come back."""
+    """What the agent shall do. ``forget``: the pod's end is known, its name never comes back."""
 
     RUN = "run"
     STOP = "stop"
@@ -38,7 +40,9 @@ class RoleShape(Model):
 
 
 class PodRun(Model):
-    """All that an agent needs to run a pod. ``job_name`` is OpenPAI's ``user~name``. ``grace_s`` is kept before a kill."""
+    """All that an agent needs to run a pod. ``job_name`` is OpenPAI's ``user~name``. ``grace_s``
+    is kept before a kill.
+    """
 
     user: str
     job_name: str
@@ -64,7 +68,9 @@ class PodStop(Model):
 
 
 class PodRequest(Word):
-    """Launcher on a pod. ``run`` is there with every action but ``forget``; ``journal`` names the journal it was placed for."""
+    """Launcher on a pod. ``run`` is there with every action but ``forget``; ``journal`` names the
+    journal it was placed for.
+    """
 
     pod: str
     job: str
@@ -89,7 +95,8 @@ class PodState(OpenEnum):
 class PodStatus(Word):
     """Runtime agent on a pod: everything from accepted to its end.
 
-    ``report_revision``: with the end of a pod, the first node report (by its revision) that no longer counts it; its GPUs
+    ``report_revision``: with the end of a pod, the first node report (by its revision) that no
+    longer counts it; its GPUs
     and ports are free from that report on.
     """
 

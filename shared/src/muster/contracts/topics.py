@@ -51,7 +51,9 @@ SIDES: Mapping[Kind, Sides] = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. ``kind`` is set where its records are words of an exchange; ``state`` topics keep the newest per key."""
+    """A topic. ``kind`` is set where its records are words of an exchange; ``state`` topics keep
+    the newest per key.
+    """
 
     name: str
     model: type[Model]

@@ -1,4 +1,6 @@
-"""A failure is a verdict with evidence: cause, symptom and outcome kept apart, who is at fault, the line that tells."""
+"""A failure is a verdict with evidence: cause, symptom and outcome kept apart, who is at fault,
+the line that tells.
+"""
 
 from muster.contracts.model import Model, OpenEnum
 
