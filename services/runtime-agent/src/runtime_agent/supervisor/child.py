@@ -1,0 +1,93 @@
+"""Starts a pod's process so that nothing of it can run before its start is on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from runtime_agent.supervisor import proc
+from runtime_agent.supervisor.cgroup import Cgroup
+from runtime_agent.supervisor.records import COMMAND_FILE, WORK_DIR
+
+SHELL = "/bin/bash"
+_OPTIONS = ("-o", "errexit", "-o", "nounset", "-o", "pipefail")
+_EXEC_FAILED = 127
+_OOM_SCORE = "500"
+"""The kernel takes a pod before its supervisor and before the services when memory ends."""
+
+
+@dataclass
+class Child:
+    """A forked process that waits to be let go, and the near ends of its pipes."""
+
+    pid: int
+    stdout: int
+    stderr: int
+    _go: int
+    _failure: int
+
+    def let_go(self) -> str | None:
+        """Lets the pod's program begin; what hindered it, or None when it runs."""
+        os.write(self._go, b"!")
+        os.close(self._go)
+        with os.fdopen(self._failure, "rb") as pipe:
+            return pipe.read().decode() or None  # ends when exec closes the far end
+
+    def cancel(self) -> None:
+        """Ends the process before any instruction of the pod has run."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.close(self._go)
+        os.close(self._failure)
+
+
+def fork_child(directory: Path, environment: dict[str, str], group: Cgroup | None) -> Child:
+    """The child leads its own session, dies with this process and waits in front of its exec."""
+    parent = os.getpid()
+    go_far, go = os.pipe()
+    failure, failure_far = os.pipe()
+    stdout, stdout_far = os.pipe()
+    stderr, stderr_far = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            _become(directory, environment, group, parent, (go, go_far, stdout_far, stderr_far))
+        except BaseException as error:  # whatever it is, the parent has to hear of it
+            os.write(failure_far, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(_EXEC_FAILED)
+    for far in (go_far, failure_far, stdout_far, stderr_far):
+        os.close(far)
+    return Child(pid, stdout, stderr, go, failure)
+
+
+def _become(
+    directory: Path,
+    environment: dict[str, str],
+    group: Cgroup | None,
+    parent: int,
+    pipes: tuple[int, int, int, int],
+) -> NoReturn:
+    go, go_far, stdout_far, stderr_far = pipes
+    os.close(go)
+    proc.die_with_parent(parent)
+    os.setsid()
+    if os.read(go_far, 1) != b"!":
+        os._exit(_EXEC_FAILED)
+    if group is not None:
+        group.enter()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for descriptor, standard in ((null, 0), (stdout_far, 1), (stderr_far, 2)):
+        os.dup2(descriptor, standard)
+    os.chdir(directory / WORK_DIR)
+    arguments = ["bash", *_OPTIONS, str(directory / COMMAND_FILE)]
+    os.execve(SHELL, arguments, environment)  # noqa: S606  bash is the shell

@@ -1,0 +1,153 @@
+"""The files of a pod's directory: their names, their contents, and how they are written.
+
+Every file is written whole under another name, flushed to the disk and renamed, so that a reader
+sees the old contents or the new and never a part, also after a power cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+SPEC_FILE = "pod.json"
+COMMAND_FILE = "command.sh"
+START_FILE = "start.json"
+EXIT_FILE = "exit.json"
+STOP_FILE = "stop.json"
+LOCK_FILE = "lock"
+DOORBELL_FILE = "doorbell"
+RESERVE_FILE = "reserve"
+WORK_DIR = "work"
+LOGS_DIR = "logs"
+
+RESERVE_BYTES = 16 * 1024
+"""Space kept for the exit record, given back when the disk is full at the pod's end."""
+
+Oom = Literal["none", "suspected", "certain"]
+
+
+@dataclass(frozen=True)
+class PodSpec:
+    """What a supervisor has to know; written once, when the pod's directory is made."""
+
+    name: str
+    environment: dict[str, str]
+    memory_limit_bytes: int | None = None
+    cgroup_parent: str | None = None
+    default_grace_s: float = 30.0
+    log_max_bytes: int = 256 * 1024 * 1024
+    agent_doorbell: str | None = None
+
+
+@dataclass(frozen=True)
+class StartRecord:
+    """Written before the pod's first instruction runs: from here on the name is used up."""
+
+    pid: int
+    process_start_ticks: int
+    supervisor_pid: int
+    boot_id: str
+    started_at_s: float
+    cgroup_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """The agent's wish that the pod ends; `grace_s` lies between SIGTERM and SIGKILL."""
+
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class ExitRecord:
+    """The last file of a pod. `ran` is false where no instruction of it was ever run."""
+
+    ran: bool
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: Oom = "none"
+    stop_reason: str | None = None
+    forced: bool = False
+    start_error: str | None = None
+    started_at_s: float | None = None
+    ended_at_s: float = 0.0
+    run_time_s: float = 0.0
+    cpu_time_s: float = 0.0
+    peak_memory_bytes: int = 0
+    leftovers_killed: int = 0
+    dropped_lines: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+Record = TypeVar("Record", PodSpec, StartRecord, StopRequest, ExitRecord)
+
+
+def read_record(path: Path, kind: type[Record]) -> Record | None:
+    """The record, or None where there is no file; unknown fields of a newer writer are left out.
+
+    Raises ValueError where the file can't be one of ours.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return None
+    try:
+        content: dict[str, Any] = json.loads(text)
+        known = {each.name for each in fields(kind)}
+        return kind(**{key: value for key, value in content.items() if key in known})
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is not a {kind.__name__}: {error}") from error
+
+
+def write_record(path: Path, record: PodSpec | StartRecord | StopRequest | ExitRecord) -> None:
+    """Writes durably; afterwards the record is there, or an OSError has been raised."""
+    write_durably(path, json.dumps(asdict(record)).encode())
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Write, flush, rename, flush the directory."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            view = memoryview(content)
+            while view:
+                view = view[os.write(descriptor, view) :]
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    flush_directory(path.parent)
+
+
+def flush_directory(directory: Path) -> None:
+    """Makes creations, renames and removals in it survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def ring(doorbell: Path, message: bytes = b"!") -> bool:
+    """Says "look again" to whoever listens; False where nobody does. Never waits."""
+    try:
+        descriptor = os.open(doorbell, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        os.write(descriptor, message)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
