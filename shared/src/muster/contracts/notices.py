@@ -9,7 +9,8 @@ from muster.contracts.model import Model
 class RevisionAcknowledged(Model):
     """Your ``revision`` of this subject is applied; never answered. Under 200 bytes.
 
-    ``sender`` is who acknowledges; ``dead`` says that the revision could not be handled and was
+    ``sender`` is who acknowledges, and ``spoken`` its own revision of the subject; ``dead`` says
+    that the revision could not be handled and was
     skipped.
     """
 
@@ -17,6 +18,7 @@ class RevisionAcknowledged(Model):
     subject: str
     sender: str
     revision: int
+    spoken: int
     dead: bool = False
 
 

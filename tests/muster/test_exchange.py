@@ -1,0 +1,274 @@
+"""Two sides and a listener over a bus that loses, doubles, delays and reorders: silent and equal."""
+
+import random
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from muster.exchange import (
+    REPEAT_LONGEST,
+    Exchange,
+    Hearing,
+    answered,
+    hear,
+    hear_acknowledged,
+    redrive,
+    repeated,
+    resync,
+    skip_dead,
+    speak,
+)
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Word:
+    sender: str
+    revision: int
+    seen: int
+    value: int
+
+
+@dataclass(frozen=True)
+class Ack:
+    sender: str
+    revision: int
+    spoken: int
+    dead: bool
+
+
+@dataclass
+class Side:
+    """A side as a service would be: its row, what it says, and what it knows of the other."""
+
+    name: str
+    row: Exchange = field(default_factory=Exchange)
+    mine: int = 0
+    theirs: int = 0
+    dead_values: set[int] = field(default_factory=set)
+
+    def say(self, value: int, now: datetime) -> Word:
+        self.mine = value
+        self.row = speak(self.row, now)
+        return self.word()
+
+    def word(self) -> Word:
+        return Word(self.name, self.row.revision, self.row.named, self.mine)
+
+    def hear(self, record: Word | Ack, now: datetime) -> list[Word]:
+        if isinstance(record, Ack):
+            heard = hear_acknowledged(
+                self.row, revision=record.revision, spoken=record.spoken, dead=record.dead, now=now
+            )
+        else:
+            heard = hear(self.row, revision=record.revision, seen=record.seen, now=now)
+        self.row = heard.exchange
+        if isinstance(record, Word) and heard.hearing is Hearing.APPLY:
+            if record.value in self.dead_values:
+                self.row = skip_dead(self.row, revision=record.revision, now=now)
+            else:
+                self.theirs = record.value
+        return [self.say(self.mine, now)] if heard.speak_again else []
+
+    def due(self, now: datetime, jitter: float) -> list[Word | Ack]:
+        out: list[Word | Ack] = []
+        if self.row.repeat_at is not None and self.row.repeat_at <= now:
+            out.append(self.word())
+            self.row = repeated(self.row, now, jitter)
+        if self.row.answer_at is not None and self.row.answer_at <= now:
+            out.append(Ack(self.name, self.row.seen, self.row.revision, self.row.dead > 0))
+            self.row = answered(self.row)
+        return out
+
+    def snapshot(self) -> tuple[Exchange, int, int]:
+        return self.row, self.mine, self.theirs
+
+    def restore(self, snapshot: tuple[Exchange, int, int]) -> None:
+        self.row, self.mine, self.theirs = snapshot
+
+
+@dataclass
+class World:
+    """Both sides, the bus between them and a listener; `loss` is the share of records that
+    vanish.
+    """
+
+    seed: int
+    loss: float
+    now: datetime = START
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.sides = {"a": Side("a"), "b": Side("b")}
+        self.bus: list[Word | Ack] = []
+        self.listener: dict[str, tuple[int, int]] = {"a": (0, 0), "b": (0, 0)}
+        self.values = 0
+
+    def publish(self, records: list[Word | Ack] | list[Word]) -> None:
+        for record in records:
+            copies = 0 if self.rng.random() < self.loss else self.rng.choice((1, 1, 1, 2))
+            self.bus.extend([record] * copies)
+
+    def change(self, name: str) -> None:
+        self.values += 1
+        self.publish([self.sides[name].say(self.values, self.now)])
+
+    def deliver(self) -> None:
+        record = self.bus.pop(self.rng.randrange(len(self.bus)))
+        if isinstance(record, Word) and record.revision > self.listener[record.sender][0]:
+            self.listener[record.sender] = (record.revision, record.value)
+        other = self.sides["b" if record.sender == "a" else "a"]
+        self.publish(other.hear(record, self.now))
+
+    def tick(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+        for side in self.sides.values():
+            self.publish(side.due(self.now, self.rng.random()))
+
+    def settle(self) -> int:
+        """Let time pass until both sides are silent; the number of steps that it took."""
+        for step in range(20_000):
+            if not self.bus and all(side.row.is_silent for side in self.sides.values()):
+                return step
+            if self.bus and self.rng.random() < 0.7:
+                self.deliver()
+            else:
+                self.tick(self.rng.choice((0.2, 1.0, REPEAT_LONGEST.total_seconds() * 1.3)))
+        pytest.fail(f"not silent after 20,000 steps, seed {self.seed}")
+
+    def assert_equal(self) -> None:
+        a, b = self.sides["a"], self.sides["b"]
+        assert (a.theirs, b.theirs) == (b.mine, a.mine), f"seed {self.seed}"
+        for side in (a, b):
+            assert side.row.acknowledged == side.row.revision
+
+
+def steps(world: World, count: int, *, resets: bool = False) -> None:
+    snapshots = {name: side.snapshot() for name, side in world.sides.items()}
+    for _ in range(count):
+        name = world.rng.choice(("a", "b"))
+        match world.rng.randrange(8 if resets else 6):
+            case 0 | 1:
+                world.change(name)
+            case 2 | 3 | 4 if world.bus:
+                world.deliver()
+            case 6:
+                snapshots[name] = world.sides[name].snapshot()
+            case 7:
+                side = world.sides[name]
+                world.tick(1.0)  # a restore takes longer than a millisecond
+                side.restore(snapshots[name])
+                side.row = resync(side.row, world.now)
+                world.publish([side.word()])
+            case _:
+                world.tick(world.rng.choice((0.1, 0.4, 2.0, 30.0)))
+
+
+worlds = st.builds(World, st.integers(0, 2**32), st.sampled_from((0.0, 0.2, 0.5)))
+
+
+@given(worlds, st.integers(1, 120))
+@settings(max_examples=300, deadline=None)
+def test_two_sides_become_silent_and_equal(world: World, count: int) -> None:
+    steps(world, count)
+    world.settle()
+    world.assert_equal()
+
+
+@given(worlds, st.integers(1, 120))
+@settings(max_examples=300, deadline=None)
+def test_a_side_reset_to_an_older_state_and_resynced_becomes_equal_again(
+    world: World, count: int
+) -> None:
+    steps(world, count, resets=True)
+    for side in world.sides.values():
+        if side.row.revision == 0:
+            world.publish([side.say(0, world.now)])
+    world.settle()
+    world.assert_equal()
+
+
+@given(worlds, st.integers(1, 60))
+@settings(max_examples=150, deadline=None)
+def test_a_listener_has_the_last_word_once_nothing_is_lost(world: World, count: int) -> None:
+    world.loss = 0.0
+    steps(world, count)
+    world.settle()
+    for name, side in world.sides.items():
+        assert world.listener[name] == (side.row.revision, side.mine)
+
+
+@given(worlds, st.integers(1, 60))
+@settings(max_examples=150, deadline=None)
+def test_a_dead_word_is_skipped_told_and_brought_back(world: World, count: int) -> None:
+    for side in world.sides.values():
+        side.dead_values = {7, 11}
+    steps(world, count)
+    world.settle()
+    for name, side in world.sides.items():
+        other = world.sides["b" if name == "a" else "a"]
+        assert (side.row.dead > 0) == (other.row.refused > 0)
+        assert (side.row.dead > 0) == (other.mine in {7, 11})
+    for side in world.sides.values():
+        side.dead_values = set()
+        if side.row.dead:
+            side.row = redrive(side.row, world.now)
+            world.publish([side.word()])
+    world.settle()
+    world.assert_equal()
+
+
+@given(st.lists(st.integers(1, 5), min_size=1), st.randoms(use_true_random=False))
+def test_any_order_of_the_same_records_ends_the_same(
+    revisions: list[int], shuffler: random.Random
+) -> None:
+    def read(records: list[int]) -> tuple[int, list[int]]:
+        row, applied = Exchange(), [0]
+        for revision in records:
+            heard = hear(row, revision=revision, seen=0, now=START)
+            if heard.hearing is Hearing.APPLY:
+                applied.append(revision)
+            row = heard.exchange
+        assert applied == sorted(applied), "a revision fell"
+        return row.seen, applied[-1:]
+
+    shuffled = list(revisions)
+    shuffler.shuffle(shuffled)
+    assert read(revisions) == read(shuffled)
+
+
+def test_who_lost_its_memory_speaks_above_what_it_said() -> None:
+    world = World(seed=1, loss=0.0)
+    for _ in range(5):
+        world.change("a")
+    world.settle()
+    world.sides["a"].restore((Exchange(), 41, 0))
+    world.publish([world.sides["a"].say(42, world.now)])
+    world.settle()
+    world.assert_equal()
+    assert world.sides["b"].theirs == 42
+    assert world.sides["a"].row.revision > 5
+
+
+def test_at_rest_nothing_flows() -> None:
+    world = World(seed=2, loss=0.0)
+    world.change("a")
+    world.change("b")
+    world.settle()
+    for _ in range(1000):
+        world.tick(600)
+    assert world.bus == []
+
+
+def test_repeats_double_up_to_five_minutes() -> None:
+    row = speak(Exchange(), START)
+    now, waits = START, []
+    for _ in range(12):
+        assert row.repeat_at is not None
+        waits.append((row.repeat_at - now).total_seconds())
+        now = row.repeat_at
+        row = repeated(row, now, 0.0)
+    assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
