@@ -2,7 +2,7 @@
 
 Each file is bounded: at its limit it becomes `<file>.1` and a new one begins, so that twice the
 limit is kept. A full disk loses lines, which are counted and told of in the log once there is room
-again; the pod never waits for it. The merged file has the line format of Kubernetes' container logs:
+again; the pod never waits for it. The merged file has the line format of Kubernetes' own logs:
 `<RFC 3339 time> <stream> <F or P> <text>`, P where a line was cut.
 """
 

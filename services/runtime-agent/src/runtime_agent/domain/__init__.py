@@ -1,0 +1,1 @@
+"""The agent's decisions: plain functions over values, without clock, files or environment."""

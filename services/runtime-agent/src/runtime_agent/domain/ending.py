@@ -1,0 +1,59 @@
+"""How a pod came to its end, as far as its node could see it: what a verdict is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Loss(StrEnum):
+    """Why there is no exit record though the pod had started."""
+
+    SUPERVISOR = "supervisor-lost"
+    REBOOT = "node-rebooted"
+    DIRECTORY = "record-lost"
+
+
+class Refusal(StrEnum):
+    """Why the agent never started the pod."""
+
+    AGENT_RESET = "agent-reset"
+    PORT_CONFLICT = "port-conflict"
+    DEVICE_BUSY = "device-busy"
+    BAD_REQUEST = "bad-request"
+    NEVER_RAN = "never-ran"
+    LAUNCH_FAILED = "launch-failed"
+
+
+class Oom(StrEnum):
+    """What is known of a lack of memory: `certain` by the pod's own control group."""
+
+    NONE = "none"
+    SUSPECTED = "suspected"
+    CERTAIN = "certain"
+
+
+WITHDRAWN = "withdrawn"
+"""The stop reason of an agent that takes its pods down because it itself is asked to end."""
+PREEMPTED = "preempted"
+COMPLETED = "completed"
+SUPERVISOR_TERMINATED = "supervisor-terminated"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`exit_code` and `signal` exclude each other; `detail` is a sentence for people.
+
+    `stop_reason` is set where the pod was asked to stop while it ran (or before it could run).
+    """
+
+    exit_code: int | None = None
+    signal: int | None = None
+    oom: Oom = Oom.NONE
+    stop_reason: str | None = None
+    forced: bool = False
+    start_error: str | None = None
+    loss: Loss | None = None
+    refusal: Refusal | None = None
+    detail: str = ""
+    log_tail: tuple[str, ...] = ()

@@ -1,0 +1,147 @@
+"""The environment that a task sees: OpenPAI's `PAI_*`, Muster's own, and which GPUs are its.
+
+What makes no sense without containers is left out; the service's README lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from muster.contracts.pods import Peer, PodRun
+
+HTTP_LABEL = "http"
+SSH_LABEL = "ssh"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the pod runs. `work_dir` is an absolute path; `inherited` comes from the node."""
+
+    pod: str
+    job: str
+    node: str
+    address: str
+    work_dir: str
+    simulated_gpus: bool
+    inherited: Mapping[str, str]
+
+
+def task_environment(run: PodRun, place: Place) -> dict[str, str]:
+    """All variables, nothing else is inherited."""
+    return {
+        **place.inherited,
+        **_job(run, place),
+        **_roles(run),
+        **_current(run, place),
+        **_devices(run, place),
+        **_muster(run, place),
+    }
+
+
+def _job(run: PodRun, place: Place) -> dict[str, str]:
+    names = ",".join(role.name for role in run.roles)
+    tasks = str(sum(role.instances for role in run.roles))
+    roles = str(len(run.roles))
+    return {
+        "PAI_FRAMEWORK_NAME": run.job_name,
+        "PAI_JOB_NAME": run.job_name,
+        "PAI_USER_NAME": run.user,
+        "PAI_USERNAME": run.user,
+        "PAI_DEFAULT_FS_URI": "",
+        "PAI_VIRTUAL_CLUSTER": run.virtual_cluster,
+        "PAI_TASK_ROLE_COUNT": roles,
+        "PAI_TASK_ROLES_NUM": roles,
+        "PAI_JOB_TASK_ROLE_COUNT": roles,
+        "PAI_TASK_ROLE_LIST": names,
+        "PAI_JOB_TASK_ROLE_LIST": names,
+        "PAI_TASKS_NUM": tasks,
+        "PAI_JOB_TASK_COUNT": tasks,
+        "PAI_TASK_ROLE_INSTANCES": ",".join(f"{p.role}:{p.index}" for p in run.peers),
+        "PAI_WORK_DIR": place.work_dir,
+    }
+
+
+def _roles(run: PodRun) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for role in run.roles:
+        sizes = (role.gpus, role.cpu, role.memory_mb, role.shm_mb)
+        found |= {
+            f"PAI_TASK_ROLE_TASK_COUNT_{role.name}": str(role.instances),
+            f"PAI_RESOURCE_{role.name}": ",".join(map(str, sizes)),
+            f"PAI_MIN_FAILED_TASK_COUNT_{role.name}": str(role.min_failed_instances),
+            f"PAI_MIN_SUCCEEDED_TASK_COUNT_{role.name}": str(role.min_succeeded_instances),
+        }
+        peers = sorted((p for p in run.peers if p.role == role.name), key=lambda p: p.index)
+        for peer in peers:
+            found |= _peer(peer)
+        hosts = [_host(peer) for peer in peers]
+        if hosts:
+            found[f"PAI_TASK_ROLE_{role.name}_HOST_LIST"] = ",".join(hosts)
+    return found
+
+
+def _peer(peer: Peer) -> dict[str, str]:
+    found = {f"PAI_HOST_IP_{peer.role}_{peer.index}": peer.address}
+    for label, ports in peer.ports.items():
+        found[f"PAI_PORT_LIST_{peer.role}_{peer.index}_{label}"] = _list(ports)
+        found[f"PAI_{peer.role}_{peer.index}_{label}_PORT"] = _list(ports)
+    return found
+
+
+def _host(peer: Peer) -> str:
+    """`address:port` with the port of the label http, else of the first label, else none."""
+    ports = peer.ports.get(HTTP_LABEL) or next(iter(peer.ports.values()), ())
+    return f"{peer.address}:{ports[0]}" if ports else peer.address
+
+
+def _current(run: PodRun, place: Place) -> dict[str, str]:
+    found = {
+        "PAI_CURRENT_TASK_ROLE_NAME": run.role,
+        "PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX": str(run.index),
+        "PAI_TASK_INDEX": str(run.index),
+        "PAI_CURRENT_CONTAINER_IP": place.address,
+        "PAI_CONTAINER_HOST_IP": place.address,
+        "PAI_CONTAINER_HOST_PORT_LIST": "".join(
+            f"{label}:{_list(ports)};" for label, ports in run.ports.items()
+        ),
+    }
+    for label, ports in run.ports.items():
+        found[f"PAI_CONTAINER_HOST_{label}_PORT_LIST"] = _list(ports)
+    if http := run.ports.get(HTTP_LABEL):
+        found["PAI_CURRENT_CONTAINER_PORT"] = found["PAI_CONTAINER_HOST_PORT"] = str(http[0])
+    if ssh := run.ports.get(SSH_LABEL):
+        found["PAI_CONTAINER_SSH_PORT"] = str(ssh[0])
+    return found
+
+
+def _devices(run: PodRun, place: Place) -> dict[str, str]:
+    """A task without GPUs sees none. Numbers follow the PCI bus, as NVML counts them."""
+    visible = _list(run.gpus)
+    return {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": visible or "none",
+        **({"MUSTER_GPUS_SIMULATED": "1"} if run.gpus and place.simulated_gpus else {}),
+    }
+
+
+def _muster(run: PodRun, place: Place) -> dict[str, str]:
+    """Attempts count up, so that what an older one has written can be told and refused."""
+    return {
+        "MUSTER_POD": place.pod,
+        "MUSTER_JOB": place.job,
+        "MUSTER_NODE": place.node,
+        "MUSTER_JOB_ATTEMPT": str(run.job_attempt),
+        "MUSTER_TASK_ATTEMPT": str(run.task_attempt),
+        "FC_FRAMEWORK_NAME": run.job_name,
+        "FC_TASKROLE_NAME": run.role,
+        "FC_TASK_INDEX": str(run.index),
+        "FC_FRAMEWORK_ATTEMPT_ID": str(run.job_attempt),
+        "FC_TASK_ATTEMPT_ID": str(run.task_attempt),
+        "FC_POD_NAME": place.pod,
+    }
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))

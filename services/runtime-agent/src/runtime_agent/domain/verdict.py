@@ -1,0 +1,256 @@
+"""Why a pod ended: the first rule of a table that fits the evidence.
+
+Codes and phrases are those of OpenPAI's exit specification; -1010 to -1019, which it leaves free,
+are for ends that it does not know. Cause (why), symptom (what was seen) and outcome (what it means
+for the pod) are kept apart.
+"""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+
+from runtime_agent.domain.ending import (
+    COMPLETED,
+    PREEMPTED,
+    SUPERVISOR_TERMINATED,
+    WITHDRAWN,
+    Ending,
+    Loss,
+    Oom,
+    Refusal,
+)
+
+EVIDENCE_LINES = 50
+"""How far back from a log's end the line that tells is looked for."""
+EVIDENCE_CHARS = 500
+
+
+@dataclass(frozen=True)
+class _Rule:
+    name: str
+    code: int
+    phrase: str
+    fault: Fault
+    behavior: Behavior
+    cause: str
+
+
+_TRANSIENT, _PERMANENT, _UNKNOWN = Behavior.TRANSIENT, Behavior.PERMANENT, Behavior.UNKNOWN
+
+_REFUSALS: Mapping[Refusal, _Rule] = {
+    Refusal.AGENT_RESET: _Rule(
+        "agent-reset", -1010, "PodAgentReset", Fault.PLATFORM, _TRANSIENT,
+        "The agent of the node has lost its memory since the pod was placed.",
+    ),
+    Refusal.PORT_CONFLICT: _Rule(
+        "port-conflict", 253, "ContainerPortConflict", Fault.PLATFORM, _TRANSIENT,
+        "A process that is not a pod holds a port that was given to the pod.",
+    ),
+    Refusal.DEVICE_BUSY: _Rule(
+        "device-busy", -1014, "PodDeviceBusy", Fault.PLATFORM, _TRANSIENT,
+        "Another live pod holds a GPU or a port that was given to the pod.",
+    ),
+    Refusal.BAD_REQUEST: _Rule(
+        "bad-request", -1015, "PodRequestInvalid", Fault.PLATFORM, _PERMANENT,
+        "The request to run the pod can't be carried out on this node.",
+    ),
+    Refusal.NEVER_RAN: _Rule(
+        "never-ran", -1016, "PodNeverRan", Fault.STOP, _TRANSIENT,
+        "The pod was to stop before it was ever to run here.",
+    ),
+    Refusal.LAUNCH_FAILED: _Rule(
+        "launch-failed", -1204, "ContainerDockerStartUnknownError", Fault.PLATFORM, _TRANSIENT,
+        "The node could not start the pod's process.",
+    ),
+}  # fmt: skip
+
+_LOSSES: Mapping[Loss, _Rule] = {
+    Loss.SUPERVISOR: _Rule(
+        "supervisor-lost", -1011, "PodSupervisorLost", Fault.PLATFORM, _TRANSIENT,
+        "The process that watches over the pod was killed, and the pod with it.",
+    ),
+    Loss.REBOOT: _Rule(
+        "node-rebooted", -1012, "NodeRebooted", Fault.PLATFORM, _TRANSIENT,
+        "The node was started anew while the pod ran.",
+    ),
+    Loss.DIRECTORY: _Rule(
+        "record-lost", -1017, "PodRecordLost", Fault.PLATFORM, _TRANSIENT,
+        "The pod's directory has vanished from the node.",
+    ),
+}  # fmt: skip
+
+_STOPS: Mapping[str, _Rule] = {
+    WITHDRAWN: _Rule(
+        "withdrawn", -1013, "PodWithdrawn", Fault.PLATFORM, _TRANSIENT,
+        "The node's agent was asked to end and took its pods down.",
+    ),
+    SUPERVISOR_TERMINATED: _Rule(
+        "supervisor-terminated", -1013, "PodWithdrawn", Fault.PLATFORM, _TRANSIENT,
+        "The node ended the process that watches over the pod, as at a shutdown.",
+    ),
+    PREEMPTED: _Rule(
+        "preempted", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
+        "The pod's GPUs were given to another job.",
+    ),
+    COMPLETED: _Rule(
+        "completed", -220, "FrameworkAttemptCompletion", Fault.STOP, _PERMANENT,
+        "The job attempt was complete without this pod.",
+    ),
+}  # fmt: skip
+_STOPPED = _Rule(
+    "stopped", -210, "StopFrameworkRequested", Fault.STOP, _PERMANENT, "The pod was asked to stop."
+)
+
+_OOM = _Rule(
+    "out-of-memory", -1200, "UserContainerDockerOOMKilled", Fault.USER, _PERMANENT,
+    "The pod used more memory than it had asked for.",
+)  # fmt: skip
+_OOM_SUSPECTED = _Rule(
+    "out-of-memory-suspected", 137, "SigKillReceived", Fault.UNKNOWN, _UNKNOWN,
+    "The kernel killed processes for want of memory while the pod ran; likely this one.",
+)  # fmt: skip
+
+_SIGNALS: Mapping[int, _Rule] = {
+    2: _Rule("sigint", 130, "SigIntReceived", Fault.PLATFORM, _TRANSIENT, "It was interrupted."),
+    3: _Rule("sigquit", 131, "SigQuitReceived", Fault.PLATFORM, _TRANSIENT, "It was told to quit."),
+    9: _Rule("sigkill", 137, "SigKillReceived", Fault.PLATFORM, _TRANSIENT,
+             "Somebody other than Muster killed it."),
+    15: _Rule("sigterm", 143, "SigTermReceived", Fault.PLATFORM, _TRANSIENT,
+              "Somebody other than Muster ended it."),
+    4: _Rule("sigill", 132, "SigIllReceived", Fault.USER, _PERMANENT,
+             "The program ran an instruction that this processor does not have."),
+    7: _Rule("sigbus", 135, "SigBusReceived", Fault.USER, _PERMANENT,
+             "The program touched memory that is not there."),
+    8: _Rule("sigfpe", 136, "SigFpeReceived", Fault.USER, _PERMANENT,
+             "The program made an arithmetic error."),
+    13: _Rule("sigpipe", 141, "SigPipeReceived", Fault.USER, _PERMANENT,
+              "The program wrote to a pipe that nobody reads."),
+    6: _Rule("sigabrt", 134, "SigAbrtReceived", Fault.UNKNOWN, _UNKNOWN, "The program aborted."),
+    11: _Rule("sigsegv", 139, "SigSegvReceived", Fault.UNKNOWN, _UNKNOWN,
+              "The program touched memory that is not its own."),
+}  # fmt: skip
+
+_LINES: tuple[tuple[re.Pattern[str], _Rule], ...] = (
+    (re.compile(r"uncorrectable ECC error", re.IGNORECASE),
+     _Rule("cuda-ecc", 223, "ContainerCudaUncorrectableECCError", Fault.PLATFORM, _TRANSIENT,
+           "A GPU has a memory error that it can't correct.")),
+    (re.compile(r"CUDA (error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY", re.IGNORECASE),
+     _Rule("cuda-out-of-memory", 226, "ContainerCudaOOMKilled", Fault.USER, _PERMANENT,
+           "The program asked for more GPU memory than there is.")),
+    (re.compile(r"^(SyntaxError|IndentationError|TabError): "),
+     _Rule("python-syntax", 231, "SyntaxError", Fault.USER, _PERMANENT,
+           "The program is not valid Python.")),
+    (re.compile(r"^(ImportError|ModuleNotFoundError): "),
+     _Rule("python-import", 232, "ImportError", Fault.USER, _PERMANENT,
+           "The program imports what is not installed on the node.")),
+    (re.compile(r"^IndexError: "),
+     _Rule("python-index", 233, "IndexOutOfRange", Fault.USER, _PERMANENT,
+           "The program looked past the end of a list.")),
+)  # fmt: skip
+
+_NOT_FOUND = _Rule(
+    "command-not-found", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
+    "A command of the job is not installed on the node.",
+)  # fmt: skip
+_NOT_EXECUTABLE = _Rule(
+    "command-not-executable", 220, "UserCommandExitWithError", Fault.USER, _PERMANENT,
+    "A command of the job may not be executed.",
+)  # fmt: skip
+_SUCCEEDED = _Rule("succeeded", 0, "Succeeded", Fault.NOBODY, _UNKNOWN, "The program ended well.")
+_FAILED = _Rule(
+    "unrecognised", 255, "PAIRuntimeUnknownFailed", Fault.UNKNOWN, _UNKNOWN,
+    "The program ended with an error that no rule knows.",
+)  # fmt: skip
+
+
+def judge(ending: Ending) -> Verdict:
+    """The verdict; `code` 0 only where the pod ran to a good end that nobody asked for."""
+    rule, evidence = _find(ending)
+    cause = f"{rule.cause} {ending.detail}".strip()
+    return Verdict(
+        code=rule.code,
+        phrase=rule.phrase,
+        rule=rule.name,
+        fault=rule.fault,
+        behavior=rule.behavior,
+        cause=cause,
+        symptom=_symptom(ending),
+        outcome=_outcome(ending, rule),
+        evidence=None if evidence is None else evidence[:EVIDENCE_CHARS],
+    )
+
+
+def _find(ending: Ending) -> tuple[_Rule, str | None]:
+    if ending.loss is not None:
+        return _LOSSES[ending.loss], None
+    if ending.stop_reason is not None:
+        return _STOPS.get(ending.stop_reason, _STOPPED), None
+    if ending.refusal is not None:
+        return _REFUSALS[ending.refusal], ending.start_error
+    if ending.start_error is not None:
+        return _REFUSALS[Refusal.LAUNCH_FAILED], ending.start_error
+    if ending.exit_code == 0:
+        return _SUCCEEDED, None
+    return _failure(ending)
+
+
+def _failure(ending: Ending) -> tuple[_Rule, str | None]:
+    last = next((line for line in reversed(ending.log_tail) if line.strip()), None)
+    if ending.oom is Oom.CERTAIN:
+        return _OOM, last
+    number = _signal_number(ending)
+    if ending.oom is Oom.SUSPECTED and number == signals.SIGKILL:
+        return _OOM_SUSPECTED, last
+    for line in reversed(ending.log_tail[-EVIDENCE_LINES:]):
+        for pattern, rule in _LINES:
+            if pattern.search(line):
+                return rule, line
+    if number in _SIGNALS:
+        return _SIGNALS[number], last
+    if ending.exit_code == 127:
+        return _NOT_FOUND, _line_with(ending, "not found") or last
+    if ending.exit_code == 126:
+        return _NOT_EXECUTABLE, last
+    return _FAILED, last
+
+
+def _signal_number(ending: Ending) -> int:
+    """Of the pod's process itself, or of the command whose death its shell passed on."""
+    if ending.signal is not None:
+        return ending.signal
+    return max(0, (ending.exit_code or 0) - 128)
+
+
+def _line_with(ending: Ending, text: str) -> str | None:
+    return next((line for line in reversed(ending.log_tail) if text in line), None)
+
+
+def _symptom(ending: Ending) -> str:
+    if ending.loss is not None:
+        return "No exit status was recorded."
+    if ending.signal is not None:
+        return f"Killed by {signals.Signals(ending.signal).name}."
+    if ending.exit_code is None:
+        return "No process of the pod was ever run."
+    number = _signal_number(ending)
+    if number in _SIGNALS:
+        return f"Exit code {ending.exit_code}: a command died of {signals.Signals(number).name}."
+    return f"Exit code {ending.exit_code}."
+
+
+def _outcome(ending: Ending, rule: _Rule) -> str:
+    if rule is _SUCCEEDED:
+        return "The pod succeeded."
+    if ending.stop_reason is not None:
+        how = "was killed when its grace was over" if ending.forced else "stopped in its grace"
+        return (
+            f"The pod {how}." if ending.exit_code is not None or ending.signal else "It never ran."
+        )
+    if ending.refusal is not None or ending.start_error is not None:
+        return "The pod never ran."
+    return "The pod failed."

@@ -1,0 +1,243 @@
+"""The agent's side of a pod's directory: make it, see what became of the pod, stop it, clear it.
+
+Nothing is kept in memory, and each step can be repeated after a crash in its middle: the
+directories are the truth. The pod's process belongs to its supervisor, never to the agent.
+One thread only may use it: the kernel frees a lock when any descriptor of its file is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+
+from runtime_agent.supervisor import cgroup, lock, proc
+from runtime_agent.supervisor.records import (
+    COMMAND_FILE,
+    DOORBELL_FILE,
+    EXIT_FILE,
+    LOCK_FILE,
+    LOGS_DIR,
+    RESERVE_BYTES,
+    RESERVE_FILE,
+    SPEC_FILE,
+    START_FILE,
+    STOP_FILE,
+    WORK_DIR,
+    ExitRecord,
+    PodSpec,
+    StartRecord,
+    StopRequest,
+    flush_directory,
+    read_record,
+    ring,
+    write_record,
+)
+
+LONGEST_NAME = 200
+"""Longer pod names are kept under their hash: file systems end at 255 bytes."""
+MARK = "MUSTER_POD"
+"""The variable that tells of a process which pod it belongs to, when its parents are gone."""
+
+
+class Phase(StrEnum):
+    """What the directory says about its pod."""
+
+    ABSENT = "absent"
+    PREPARED = "prepared"
+    STARTING = "starting"
+    RUNNING = "running"
+    EXITED = "exited"
+    SUPERVISOR_LOST = "supervisor-lost"
+    REBOOTED = "node-rebooted"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One look at a pod."""
+
+    phase: Phase
+    start: StartRecord | None = None
+    exit: ExitRecord | None = None
+    stop: StopRequest | None = None
+
+
+class PodDirectories:
+    """All pods below one root, which belongs to one agent."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._boot = proc.boot_id()
+
+    def names(self) -> list[str]:
+        """Every pod that has a directory."""
+        found = []
+        for entry in self._root.iterdir():
+            if entry.is_dir() and not entry.name.startswith("."):
+                spec = read_record(entry / SPEC_FILE, PodSpec)
+                found.append(entry.name if spec is None else spec.name)
+        return sorted(found)
+
+    def path(self, name: str) -> Path:
+        """Where the pod's directory is or would be. Raises ValueError for what is no pod's name."""
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise ValueError(f"{name!r} can't be the name of a pod")
+        if len(name.encode()) > LONGEST_NAME:
+            return self._root / sha256(name.encode()).hexdigest()
+        return self._root / name
+
+    def work_path(self, name: str) -> Path:
+        """The pod's own work directory."""
+        return self.path(name) / WORK_DIR
+
+    def logs_path(self, name: str) -> Path:
+        """The directory of the pod's logs."""
+        return self.path(name) / LOGS_DIR
+
+    def prepare(self, spec: PodSpec, command: str) -> None:
+        """Makes the directory whole or not at all; one that is there stays as it is."""
+        directory = self.path(spec.name)
+        if directory.exists():
+            return
+        fresh = self._root / f".new-{directory.name}"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        try:
+            (fresh / WORK_DIR).mkdir()
+            (fresh / LOGS_DIR).mkdir()
+            (fresh / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
+            os.mkfifo(fresh / DOORBELL_FILE, 0o600)
+            (fresh / COMMAND_FILE).write_text(command)
+            write_record(fresh / SPEC_FILE, spec)
+            fresh.rename(directory)
+        except OSError:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        flush_directory(self._root)
+
+    def observe(self, name: str) -> Observation:
+        """What has become of the pod so far."""
+        directory = self.path(name)
+        stop = read_record(directory / STOP_FILE, StopRequest)
+        # In the order in which a supervisor acts, so that nothing it does meanwhile can make a
+        # living pod look lost: whoever has written a start holds the lock until the end is written.
+        start = read_record(directory / START_FILE, StartRecord)
+        supervisor = lock.holder(directory / LOCK_FILE)
+        end = read_record(directory / EXIT_FILE, ExitRecord)
+        if end is not None:
+            phase = Phase.EXITED
+            start = start or read_record(directory / START_FILE, StartRecord)
+        elif start is not None:
+            phase = self._phase_without_end(start, supervisor)
+        elif supervisor is not None:
+            phase = Phase.STARTING
+        else:
+            phase = Phase.PREPARED if directory.exists() else Phase.ABSENT
+        return Observation(phase, start, end, stop)
+
+    def _phase_without_end(self, start: StartRecord, supervisor: int | None) -> Phase:
+        if start.boot_id != self._boot:
+            return Phase.REBOOTED
+        return Phase.RUNNING if supervisor is not None else Phase.SUPERVISOR_LOST
+
+    def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
+        """Leaves the request and rings; said again it can only shorten the grace."""
+        directory = self.path(name)
+        write_record(directory / STOP_FILE, StopRequest(reason, grace_s))
+        ring(directory / DOORBELL_FILE)
+
+    def seal(self, name: str, record: ExitRecord) -> bool:
+        """Ends a pod that has never started so that it never will; False where it has started."""
+        directory = self.path(name)
+        held = lock.take(directory / LOCK_FILE)
+        if held is None:
+            return False
+        try:
+            if (directory / START_FILE).exists():
+                return False
+            if not (directory / EXIT_FILE).exists():
+                write_record(directory / EXIT_FILE, record)
+        finally:
+            os.close(held)
+        return True
+
+    def kill_supervisor(self, name: str) -> bool:
+        """The last means against a supervisor that no longer acts; its pod dies with it."""
+        pid = lock.holder(self.path(name) / LOCK_FILE)
+        if not pid:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return True
+
+    def kill_leftovers(self, name: str, start: StartRecord | None) -> int:
+        """Kills what is left of a pod without supervisor; how many processes there still were.
+
+        To be called again until it gives 0: only then are the pod's devices free.
+        """
+        found = set(self._leftovers(name, start))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not found and start is not None and start.cgroup_dir is not None:
+            cgroup.existing(Path(start.cgroup_dir)).remove()
+        return len(found)
+
+    def _leftovers(self, name: str, start: StartRecord | None) -> Iterator[int]:
+        mark = f"{MARK}={name}".encode()
+        session = None
+        if start is not None and start.boot_id == self._boot:
+            if start.cgroup_dir is not None:
+                yield from cgroup.existing(Path(start.cgroup_dir)).processes()
+            if proc.start_ticks(start.pid) == start.process_start_ticks:
+                session = start.pid
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == os.getpid():
+                continue
+            pid = int(entry.name)
+            if proc.start_ticks(pid) is None:
+                continue
+            if session is not None and proc.session_of(pid) == session:
+                yield pid
+            else:
+                with contextlib.suppress(OSError):
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        yield pid
+
+    def drop_work(self, name: str) -> None:
+        """Removes what the pod wrote into its work directory; its records and logs stay."""
+        shutil.rmtree(self.work_path(name), ignore_errors=True)
+        (self.path(name) / RESERVE_FILE).unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Takes the directory away: it disappears at once, and then from the disk."""
+        directory = self.path(name)
+        doomed = self._root / f".old-{directory.name}"
+        with contextlib.suppress(FileNotFoundError):
+            directory.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def sweep(self) -> None:
+        """Removes what a crash has left half made or half removed."""
+        for entry in self._root.iterdir():
+            if entry.name.startswith((".new-", ".old-")):
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def ended_before(self, name: str, moment_s: float) -> bool:
+        """Whether the pod's end was recorded before that Unix time."""
+        with contextlib.suppress(OSError):
+            return (self.path(name) / EXIT_FILE).stat().st_mtime < moment_s
+        return False
+
+
+def never_ran(reason: str) -> ExitRecord:
+    """The record of a pod that was stopped before it began."""
+    return ExitRecord(ran=False, stop_reason=reason, ended_at_s=time.time())
