@@ -1,0 +1,169 @@
+"""librdkafka's in-memory Kafka cluster on a port of our choice, by ctypes.
+
+The library serves on a random port and offers no way to choose. So a socket of our own, bound to
+the wanted port, takes the place of the library's listening socket (dup2 on its descriptor), and the
+cluster is told to advertise our port. The library's file has a private name inside
+confluent-kafka's wheel, hence the pinned version; `check` asks the running cluster over TCP whether
+all of this held.
+"""
+
+import contextlib
+import ctypes
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from cli.embedded.process import EmbeddedServerError
+
+BACKLOG = 128
+BROKER_ID = 1
+RD_KAFKA_PRODUCER = 0  # rdkafka.h: rd_kafka_type_t
+ERROR_TEXT_BYTES = 512
+BALLAST_BLOCKS = 1024  # of 64 KiB, hardly any of it ever touched
+BALLAST_BLOCK_BYTES = 64 << 10
+BALLAST_STEPS = 2048  # of 16 bytes
+GAP_MAX_BYTES, GAP_MIN_BYTES = 8192, 64  # around the size of librdkafka's cluster object
+GAPS_PER_SIZE = 100_000
+METADATA_API, METADATA_VERSION = 3, 2
+CHECK_TIMEOUT_S = 5.0
+
+
+class MockCluster:
+    """A running one-broker cluster at 127.0.0.1:port; it lives as long as this process."""
+
+    def __init__(self, port: int, topics: Mapping[str, int]) -> None:
+        self.port = port
+        self._library = _load()
+        listening = _listen(port)
+        error = ctypes.create_string_buffer(ERROR_TEXT_BYTES)
+        configuration = self._library.rd_kafka_conf_new()
+        handle = self._library.rd_kafka_new(
+            RD_KAFKA_PRODUCER, ctypes.c_void_p(configuration), error, ctypes.c_size_t(len(error))
+        )
+        if not handle:
+            raise EmbeddedServerError(f"librdkafka: {error.value.decode(errors='replace')}")
+        _shift_heap()
+        self._cluster = ctypes.c_void_p(
+            self._library.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), 1)
+        )
+        bootstrap = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
+        _take_over(int(bootstrap.rpartition(":")[2]), listening)
+        self._library.rd_kafka_mock_broker_set_host_port(
+            self._cluster, BROKER_ID, b"127.0.0.1", port
+        )
+        # A first join need not wait for other members: each group has one.
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
+        for topic, partitions in topics.items():
+            self._create(topic, partitions)
+
+    def _create(self, topic: str, partitions: int) -> None:
+        failed = self._library.rd_kafka_mock_topic_create(
+            self._cluster, topic.encode(), partitions, 1
+        )
+        if failed:
+            raise EmbeddedServerError(f"The broker can't make topic {topic} (error {failed}).")
+
+
+def check(port: int, topic: str | None) -> None:
+    """Ask the broker for its metadata: it must answer, and name 127.0.0.1:port as its address."""
+    asked = b"" if topic is None else _text(topic)
+    count = -1 if topic is None else 1  # no list means all topics, which makes none
+    body = struct.pack(">hhi", METADATA_API, METADATA_VERSION, 1) + _text("muster-check")
+    body += struct.pack(">i", count) + asked
+    try:
+        with socket.create_connection(("127.0.0.1", port), CHECK_TIMEOUT_S) as connection:
+            connection.sendall(struct.pack(">i", len(body)) + body)
+            stream = connection.makefile("rb")
+            size = struct.unpack(">i", stream.read(4))[0]
+            answer = stream.read(size)
+    except (OSError, struct.error) as error:
+        raise EmbeddedServerError(
+            f"The embedded broker does not answer on 127.0.0.1:{port}: {error}."
+        ) from error
+    address = _text("127.0.0.1") + struct.pack(">i", port)
+    if address not in answer:
+        raise EmbeddedServerError(
+            f"The embedded broker does not advertise 127.0.0.1:{port}: another version of "
+            "confluent-kafka than the pinned one is installed, or another server answers there."
+        )
+
+
+def _text(value: str) -> bytes:
+    """A string as the Kafka protocol writes it: its length in two bytes, then its bytes."""
+    return struct.pack(">h", len(value)) + value.encode()
+
+
+def _load() -> ctypes.CDLL:
+    spec = find_spec("confluent_kafka")
+    origin = spec.origin if spec is not None else None
+    found = (
+        sorted(Path(origin).parent.parent.glob("confluent_kafka.libs/librdkafka-*.so*"))
+        if origin
+        else []
+    )
+    if not found:
+        raise EmbeddedServerError(
+            "librdkafka was not found in the package confluent-kafka: run `make install`, "
+            "or set MUSTER_KAFKA_BOOTSTRAP."
+        )
+    library = ctypes.CDLL(str(found[0]))
+    library.rd_kafka_conf_new.restype = ctypes.c_void_p
+    library.rd_kafka_new.restype = ctypes.c_void_p
+    library.rd_kafka_mock_cluster_new.restype = ctypes.c_void_p
+    library.rd_kafka_mock_cluster_bootstraps.restype = ctypes.c_char_p
+    return library
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise EmbeddedServerError(
+            f"Port {port} for the embedded broker is taken ({error.strerror}): "
+            "end what listens there or choose another port by MUSTER_KAFKA_PORT."
+        ) from error
+    listening.listen(BACKLOG)
+    listening.setblocking(False)
+    return listening
+
+
+def _shift_heap() -> None:
+    """Make the cluster's id another one at each start.
+
+    The id is the cluster's heap address, which repeats where addresses are not randomised; clients
+    tell a new bus from the old one by it. So a random part of the heap is used up first, and then
+    every gap below it into which the cluster would fit.
+    """
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+
+    def allocate(size: int) -> int:
+        return int(libc.malloc(ctypes.c_size_t(size)) or 0)
+
+    for _ in range(secrets.randbelow(BALLAST_BLOCKS)):
+        allocate(BALLAST_BLOCK_BYTES)
+    border = allocate(BALLAST_BLOCK_BYTES - 16 * secrets.randbelow(BALLAST_STEPS))
+    for size in range(GAP_MAX_BYTES, GAP_MIN_BYTES, -16):
+        for _ in range(GAPS_PER_SIZE):
+            if allocate(size) > border:
+                break
+
+
+def _take_over(random_port: int, listening: socket.socket) -> None:
+    """Put our listening socket in the place of the library's."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        descriptor = int(entry.name)
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as candidate:
+            if candidate.getsockname() == ("127.0.0.1", random_port) and candidate.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
+                os.dup2(listening.fileno(), descriptor)
+                return
+    raise EmbeddedServerError("librdkafka's listening socket was not found among the descriptors.")

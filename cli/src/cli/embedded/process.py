@@ -1,0 +1,83 @@
+"""What the embedded servers share about processes: free ports, dying with the parent, ending a
+child.
+
+Linux only, as it uses prctl and /proc.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class EmbeddedServerError(RuntimeError):
+    """An embedded server can't be started; the message says where and how to mend it."""
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody holds now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_port_free(port: int) -> bool:
+    """Whether a server could listen on 127.0.0.1:port now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def die_with_parent(parent: int, signal_number: int) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
+
+    `parent` is the starter's pid: if it is gone already, nobody would send the signal any more.
+    """
+    if _libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dying_with_me(signal_number: int) -> Callable[[], None]:
+    """A `preexec_fn` for children that must not outlive this process."""
+    parent = os.getpid()
+    return lambda: die_with_parent(parent, signal_number)
+
+
+def end(process: "subprocess.Popen[bytes]", signal_number: int, grace_s: float) -> int:
+    """Ask a child to end, kill it after the grace; its exit status."""
+    if process.poll() is None:
+        process.send_signal(signal_number)
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return process.wait(grace_s)
+
+
+def standing_in(folder: Path) -> list[int]:
+    """The processes whose working directory is this folder, as far as this user may see."""
+    wanted = folder.stat()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            there = (entry / "cwd").stat()
+        except OSError:
+            continue  # ended meanwhile, or another user's
+        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+            found.append(int(entry.name))
+    return sorted(found)

@@ -1,0 +1,124 @@
+"""The embedded broker: on the port it was given, a new bus at each start, gone with its parent."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import asyncpg
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.protocol.metadata import MetadataRequest
+from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.mock_cluster import check
+from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
+
+pytestmark = pytest.mark.kafka
+DEADLINE_S = 30.0
+
+
+async def _cluster_id(bootstrap: str) -> str:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    try:
+        answer = await producer.client.send(producer.client.get_random_node(), MetadataRequest([]))
+        return str(answer.cluster_id)
+    finally:
+        await producer.stop()
+
+
+async def test_records_pass_in_a_group(fresh_broker: EmbeddedBroker) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap, enable_idempotence=True)
+    consumer = AIOKafkaConsumer(
+        "job-submitted",
+        bootstrap_servers=fresh_broker.bootstrap,
+        group_id="readers",
+        auto_offset_reset="earliest",
+    )
+    await producer.start()
+    await consumer.start()
+    try:
+        await producer.send_and_wait("job-submitted", b"value", key=b"key")
+        record = await consumer.getone()
+        assert (record.key, record.value) == (b"key", b"value")
+    finally:
+        await consumer.stop()
+        await producer.stop()
+
+
+async def test_topics_have_the_partitions_asked_for() -> None:
+    with EmbeddedBroker(["plain", "wide=11"], partitions=3) as broker:
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap)
+        await producer.start()
+        try:
+            assert len(await producer.partitions_for("plain")) == 3
+            assert len(await producer.partitions_for("wide")) == 11
+        finally:
+            await producer.stop()
+
+
+def test_each_start_is_another_cluster_also_without_random_addresses() -> None:
+    port = free_port()
+    command = ["setarch", "-R", sys.executable, "-m", "cli.embedded.broker", "--port", str(port)]
+    seen = []
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"ready 127.0.0.1:{port}\n"
+            seen.append(asyncio.run(_cluster_id(f"127.0.0.1:{port}")))
+            process.terminate()
+    assert len(set(seen)) == 3
+
+
+async def test_a_producer_goes_on_after_a_kill_and_return(fresh_broker: EmbeddedBroker) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap, enable_idempotence=True)
+    await producer.start()
+    try:
+        await producer.send_and_wait("job-submitted", b"before")
+        fresh_broker.kill()
+        fresh_broker.start()
+        await producer.send_and_wait("job-submitted", b"after")
+    finally:
+        await producer.stop()
+
+
+def test_the_broker_ends_with_its_parent() -> None:
+    program = (
+        "import time\n"
+        "from cli.embedded.broker import EmbeddedBroker\n"
+        "broker = EmbeddedBroker(); broker.start()\n"
+        "print(broker.port, flush=True); time.sleep(600)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
+        parent.kill()
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_port_free(port):
+        assert time.monotonic() < deadline, "the broker outlived its parent"
+        time.sleep(0.02)
+
+
+def test_a_taken_port_is_named_with_the_mend(broker: EmbeddedBroker) -> None:
+    with pytest.raises(EmbeddedServerError, match=f"Port {broker.port}.*taken.*MUSTER_KAFKA_PORT"):
+        EmbeddedBroker(port=broker.port).start()
+
+
+def test_the_self_test_refuses_a_broker_that_advertises_another_address(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check(fresh_broker.port, "job-submitted")
+    monkeypatch.setattr("cli.embedded.mock_cluster._text", lambda text: b"\0\x0b" + text.encode())
+    with pytest.raises(EmbeddedServerError):
+        check(fresh_broker.port, "another")
+
+
+async def test_a_test_has_a_database_of_its_own(empty_database_url: str, bootstrap: str) -> None:
+    connection = await asyncpg.connect(empty_database_url)
+    try:
+        await connection.execute("CREATE TABLE mine (n int)")
+    finally:
+        await connection.close()
+    assert bootstrap.startswith("127.0.0.1:")

@@ -1,0 +1,114 @@
+"""The servers that tests stand on: one PostgreSQL and one broker for each test process.
+
+`database_url` is a fresh, migrated database for each test; `bootstrap` the shared broker (take
+topic and group names of your own, or keys that no other test uses); `fresh_broker` a broker that a
+test may kill and start again on the same port.
+"""
+
+import asyncio
+import secrets
+import subprocess
+import sys
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from typing import Any
+
+import asyncpg
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.postgres import EmbeddedPostgres
+from muster.contracts.topics import TOPICS
+
+TEMPLATE = "migrated"
+MIGRATE_TIMEOUT_S = 120
+PARTITIONS = 4
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+    """A PostgreSQL server without fsync, for this test process."""
+    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), fsync=False) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: EmbeddedPostgres) -> str:
+    """The name of a database on which every service's migrations ran; nobody may stay connected to
+    it.
+    """
+    _execute(postgres_server.dsn, f"CREATE DATABASE {TEMPLATE}")
+    if find_spec("muster.migrate") is None:
+        return TEMPLATE
+    url = database_named(postgres_server, TEMPLATE)
+    migrate = [sys.executable, "-m", "muster.migrate", "--database-url", url]
+    done = subprocess.run(
+        migrate, capture_output=True, text=True, timeout=MIGRATE_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        pytest.fail(f"The migrations failed: {done.stderr[-2000:]}", pytrace=False)
+    return TEMPLATE
+
+
+@pytest.fixture
+def database_url(postgres_server: EmbeddedPostgres, migrated_template: str) -> Iterator[str]:
+    """A database of this test's own, migrated and empty."""
+    yield from _database(postgres_server, f"TEMPLATE {migrated_template}")
+
+
+@pytest.fixture
+def empty_database_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
+    """A database of this test's own without any table."""
+    yield from _database(postgres_server, "")
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[EmbeddedBroker]:
+    """A broker for this test process, with Muster's topics."""
+    with EmbeddedBroker(TOPICS, partitions=PARTITIONS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(broker: EmbeddedBroker) -> str:
+    """The shared broker's address."""
+    return broker.bootstrap
+
+
+@pytest.fixture
+def fresh_broker() -> Iterator[EmbeddedBroker]:
+    """A broker of this test's own: `kill()` and `start()` it at will, its port stays."""
+    with EmbeddedBroker(TOPICS, partitions=PARTITIONS) as running:
+        yield running
+
+
+def database_named(server: EmbeddedPostgres, name: str) -> str:
+    """The URL of another database of the same server."""
+    return f"{server.dsn.rpartition('/')[0]}/{name}"
+
+
+def _database(server: EmbeddedPostgres, how: str) -> Iterator[str]:
+    name = f"test_{secrets.token_hex(6)}"
+    _execute(server.dsn, f"CREATE DATABASE {name} {how}")
+    try:
+        yield database_named(server, name)
+    finally:
+        _execute(server.dsn, f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def _execute(dsn: str, statement: str) -> None:
+    """Run one statement; in a thread, so that it works whether or not a loop runs here."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    _in_thread(run())
+
+
+def _in_thread(work: Coroutine[Any, Any, None]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, work).result()
