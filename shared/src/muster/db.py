@@ -1,0 +1,73 @@
+"""PostgreSQL: one pool per process, rows as dataclasses, and which failures pass by themselves."""
+
+import json
+from collections.abc import AsyncIterator, Hashable
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar, cast
+
+import asyncpg
+
+from muster.settings import DatabaseSettings
+
+Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
+Pool = asyncpg.Pool
+Row = TypeVar("Row")
+
+TRANSIENT_STATES = ("08", "40", "53", "55", "57", "58")
+"""SQLSTATE classes that pass by themselves: connection, rollback (serialisation, deadlock),
+resources (full disk, too many connections), lock not available, operator intervention (shutdown,
+statement timeout), system error."""
+
+TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError)
+
+
+async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
+    """Open the pool of a service whose tables are in ``schema``.
+
+    Raises OSError or asyncpg.PostgresError where the database can't be reached.
+    """
+    return await asyncpg.create_pool(
+        settings.database_url.get_secret_value(),
+        min_size=1,
+        max_size=settings.database_connections,
+        init=_set_up,
+        timeout=10,
+        command_timeout=settings.statement_timeout_s,
+        max_inactive_connection_lifetime=60,
+        server_settings={
+            "search_path": schema,
+            "application_name": f"muster-{schema}",
+            "jit": "off",
+        },
+    )
+
+
+async def _set_up(conn: Connection) -> None:
+    await conn.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether doing the same again later can succeed, with nobody's help but the operator's."""
+    if isinstance(error, asyncpg.PostgresError):
+        return (error.sqlstate or "").startswith(TRANSIENT_STATES)
+    return isinstance(error, TRANSIENT_ERRORS)
+
+
+@cache
+def _names(row: Hashable) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cast(Any, row)))
+
+
+async def fetch(row: type[Row], conn: Connection, sql: str, *args: object) -> list[Row]:
+    """The rows of a query as dataclasses; its columns are their fields, in any order."""
+    names = _names(row)
+    return [row(**{n: record[n] for n in names}) for record in await conn.fetch(sql, *args)]
+
+
+@asynccontextmanager
+async def transaction(pool: Pool) -> AsyncIterator[Connection]:
+    """A connection of the pool, in a transaction."""
+    async with pool.acquire() as conn, conn.transaction():
+        yield conn

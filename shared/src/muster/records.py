@@ -1,0 +1,96 @@
+"""A record on the bus: its CloudEvents 1.0 headers (Kafka binding, binary mode) and its JSON
+value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+
+from muster.contracts.model import Model, Word
+from muster.contracts.topics import TOPICS, Kind, Topic
+from muster.errors import Broken
+
+CONTENT_TYPE = "application/json"
+VALUE_LIMIT_BYTES = 1_000_000
+"""Kafka's default limit of a record is 1 MiB, its headers and framing included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A record as it was read."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    headers: Mapping[str, str]
+    value: bytes | None
+
+    @property
+    def event_id(self) -> str:
+        """The CloudEvents id; for records from strangers their place in the log."""
+        return self.headers.get("ce_id") or f"{self.topic}/{self.partition}/{self.offset}"
+
+    @property
+    def traceparent(self) -> str | None:
+        return self.headers.get("traceparent")
+
+    def model(self) -> Model:
+        """The value, checked. Raises Broken where it can't be read."""
+        topic = TOPICS.get(self.topic)
+        if topic is None:
+            raise Broken(f"{self.topic} is no topic of Muster")
+        try:
+            return topic.model.model_validate_json(self.value or b"")
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(step) for step in first["loc"])
+            raise Broken(f"{place or 'value'}: {first['msg']}") from None
+
+
+def word_id(sender: str, kind: str, subject: str, revision: int) -> str:
+    """The id of a word's event: listeners recognise repeats by it."""
+    return f"{sender}/{kind}/{subject}/{revision}"
+
+
+def read_word_id(event_id: str) -> tuple[str, str, str, int] | None:
+    """Sender, kind, subject and revision in the id of a word's event; None where it is none."""
+    parts = event_id.split("/")
+    if len(parts) != 4 or not parts[3].isdigit():
+        return None
+    return parts[0], parts[1], parts[2], int(parts[3])
+
+
+def subject_of(kind: Kind, word: Word) -> str:
+    """The subject that a word is about."""
+    return str(getattr(word, kind.value))
+
+
+def headers(
+    topic: Topic, *, event_id: str, source: str, key: str, at: datetime, traceparent: str | None
+) -> dict[str, str]:
+    """The headers of a record."""
+    made = {
+        "ce_specversion": "1.0",
+        "ce_id": event_id,
+        "ce_source": f"/muster/{source}",
+        "ce_type": topic.event_type,
+        "ce_subject": key,
+        "ce_time": at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "content-type": CONTENT_TYPE,
+    }
+    if traceparent:
+        made["traceparent"] = traceparent
+    return made
+
+
+def body(word: Word) -> str:
+    """A word as JSON without its revision and seen, which are set when it is said."""
+    return word.model_dump_json(exclude={"revision", "seen"}, exclude_none=True)
+
+
+def said(word_body: str, revision: int, seen: int) -> str:
+    """The JSON of a word with its revision and seen."""
+    return f'{{"revision":{revision},"seen":{seen},{word_body[1:]}'

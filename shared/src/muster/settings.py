@@ -1,0 +1,57 @@
+"""Settings that every service has: from the environment (``MUSTER_…``) and from secret files."""
+
+import socket
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SECRETS_DIR = Path("/run/secrets")
+
+
+class ServiceSettings(BaseSettings):
+    """What a service needs to reach the bus and to be watched. Units are in the names."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MUSTER_",
+        secrets_dir=SECRETS_DIR if SECRETS_DIR.is_dir() else None,
+        extra="ignore",
+        populate_by_name=True,
+    )
+
+    kafka_bootstrap: str = "127.0.0.1:9092"
+    http_host: str = Field("127.0.0.1", description="Where the HTTP endpoints listen.")
+    internal_token: SecretStr = Field(
+        SecretStr(""), description="Shared by the services for their reads over HTTP; empty: none."
+    )
+    instance: str = Field(default_factory=socket.gethostname, description="This replica's name.")
+
+    log_level: str = "INFO"
+    otlp_endpoint: str | None = Field(None, description="Where traces go (OTLP over HTTP).")
+
+    batch_records: PositiveInt = Field(300, description="Records handled in one transaction.")
+    fetch_wait_busy_ms: PositiveInt = Field(
+        10, description="How long a fetch waits at the broker while records flow."
+    )
+    fetch_wait_idle_ms: PositiveInt = Field(
+        100, description="The same after fetch_idle_after_s without a record."
+    )
+    fetch_idle_after_s: PositiveFloat = 5.0
+    topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
+    topic_replication: PositiveInt = 1
+    shutdown_s: PositiveFloat = Field(10.0, description="A stop takes no longer than this.")
+
+
+class DatabaseSettings(ServiceSettings):
+    """Settings of a service that keeps its truth in PostgreSQL."""
+
+    database_url: SecretStr = SecretStr("postgresql://127.0.0.1:5432/muster")
+    database_connections: PositiveInt = Field(6, description="Connections of one process.")
+    statement_timeout_s: PositiveFloat = 30.0
+
+    relay_batch: PositiveInt = Field(300, description="Outbox rows published at once.")
+    relay_poll_s: PositiveFloat = Field(1.0, description="The relay looks this often, unasked.")
+    repeats_per_s: PositiveInt = Field(300, description="Words said again, at the most.")
+    retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
+    retry_longest_s: PositiveFloat = 5.0
+    closed_subjects_days: PositiveInt = Field(8, description="Longer than topics keep records.")

@@ -1,0 +1,329 @@
+"""The exchange in PostgreSQL: a service's rows of its subjects, and the outbox of its words.
+
+A transaction loads the rows that it needs (locked, in one order), hears and speaks in memory, and
+saves them together with the outbox rows: a state change and its word exist both or not at all.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from opentelemetry.trace import SpanKind
+
+from muster.contracts.model import Word
+from muster.contracts.notices import DeadLetter, RevisionAcknowledged
+from muster.contracts.topics import DEAD_LETTER, Kind, Service
+from muster.db import Connection
+from muster.errors import Transient
+from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
+from muster.records import Received, body, said, word_id
+from muster.telemetry import current_traceparent, span
+
+ENCORES = (
+    timedelta(minutes=1),
+    timedelta(minutes=10),
+    timedelta(hours=1),
+    timedelta(hours=12),
+)
+"""When a final word is said again for those who only listen, after it was said."""
+
+DEAD_VALUE_CHARACTERS = 16_384
+
+Key = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Something to say about a subject.
+
+    ``is_open`` False: for the sender the subject is over (its word is repeated until it is
+    acknowledged, all the same). ``encore``: said again later for those who only listen.
+    """
+
+    kind: Kind
+    subject: str
+    topic: str
+    key: str
+    word: Word
+    is_open: bool = True
+    encore: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A service's row of a subject: the exchange and its own last word."""
+
+    kind: Kind
+    subject: str
+    exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    is_open: bool = True
+    topic: str | None = None
+    key: str | None = None
+    word: str | None = None
+    traceparent: str | None = None
+    encore_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A record to be published."""
+
+    topic: str
+    key: str
+    kind: str | None
+    subject: str | None
+    event_id: str
+    value: str
+    traceparent: str | None
+
+
+class Subjects:
+    """The subjects that one transaction touches."""
+
+    def __init__(self, conn: Connection, me: Service, now: datetime) -> None:
+        self._conn = conn
+        self._me = me
+        self._now = now
+        self._rows: dict[Key, Subject] = {}
+        self._new: set[Key] = set()
+        self._changed: set[Key] = set()
+        self._outbox: list[OutboxRow] = []
+
+    async def load(self, keys: Iterable[Key], *, are_new: bool = False) -> None:
+        """Lock the rows of ``keys``; unknown subjects get a blank row.
+
+        ``are_new``: the caller has just made these names, so that there is nothing to look for.
+        """
+        wanted = sorted(set(keys) - self._rows.keys())
+        if wanted and not are_new:
+            for row in await self._conn.fetch(
+                _LOAD, [kind.value for kind, _ in wanted], [subject for _, subject in wanted]
+            ):
+                key = (Kind(row["kind"]), row["subject"])
+                self._rows[key] = _subject(row)
+        for key in wanted:
+            if key not in self._rows:
+                self._rows[key] = Subject(*key)
+                self._new.add(key)
+
+    def is_known(self, key: Key) -> bool:
+        """Whether there was a row of this subject before."""
+        return key not in self._new
+
+    def hear(self, key: Key, word: Word, traceparent: str | None) -> bool:
+        """The other side's word came in; whether it is to be applied."""
+        row = self._rows[key]
+        heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self._now)
+        self._put(replace(row, exchange=heard.exchange, traceparent=traceparent))
+        if heard.speak_again:
+            self._say_again(key)
+        return heard.hearing is Hearing.APPLY
+
+    def hear_acknowledged(self, key: Key, notice: RevisionAcknowledged) -> bool:
+        """The other side acknowledged; whether it says that it could not handle my last word."""
+        if not self.is_known(key):
+            return False
+        row = self._rows[key]
+        heard = hear_acknowledged(
+            row.exchange,
+            revision=notice.revision,
+            spoken=notice.spoken,
+            dead=notice.dead,
+            now=self._now,
+        )
+        self._put(replace(row, exchange=heard.exchange))
+        if heard.speak_again:
+            self._say_again(key)
+        return heard.exchange.refused > row.exchange.refused
+
+    def say(self, say: Say, parent: str | None = None) -> None:
+        """Speak about a loaded subject; ``parent`` is the trace in which it was decided."""
+        key = (say.kind, say.subject)
+        row = self._rows[key]
+        exchange = speak(row.exchange, self._now)
+        encore_at = self._now + ENCORES[0] if say.encore else None
+        text = body(say.word)
+        with span(
+            f"{say.topic} publish",
+            kind=SpanKind.PRODUCER,
+            parent=parent or current_traceparent() or row.traceparent,
+            attributes={f"muster.{say.kind.value}": say.subject},
+        ):
+            traceparent = current_traceparent()
+        self._put(
+            Subject(
+                say.kind,
+                say.subject,
+                exchange,
+                say.is_open,
+                say.topic,
+                say.key,
+                text,
+                traceparent,
+                encore_at,
+            )
+        )
+        self._publish(key)
+
+    def bury(self, key: Key | None, record: Received, reason: str, revision: int) -> None:
+        """``record`` can't be handled: a dead letter, and where it is a word of a subject, its
+        revision is skipped from now on.
+        """
+        letter = DeadLetter(
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            headers=dict(record.headers),
+            value=(record.value or b"").decode(errors="replace")[:DEAD_VALUE_CHARACTERS],
+            reader=self._me.value,
+            reason=reason,
+            at=self._now,
+        )
+        self._outbox.append(
+            OutboxRow(
+                record.topic + DEAD_LETTER,
+                record.key or "",
+                None,
+                None,
+                f"{self._me.value}/dead/{record.event_id}",
+                letter.model_dump_json(exclude_none=True),
+                record.traceparent,
+            )
+        )
+        if key is not None and revision >= self._rows[key].exchange.seen:
+            row = self._rows[key]
+            dead = skip_dead(row.exchange, revision=revision, now=self._now)
+            self._put(replace(row, exchange=dead))
+
+    async def save(self) -> None:
+        """Write what changed. Raises Transient where somebody else made the same subject."""
+        await _insert(self._conn, [self._rows[k] for k in sorted(self._changed & self._new)])
+        await _update(self._conn, [self._rows[k] for k in sorted(self._changed - self._new)])
+        await _insert_outbox(self._conn, self._outbox)
+
+    def _put(self, row: Subject) -> None:
+        self._rows[(row.kind, row.subject)] = row
+        self._changed.add((row.kind, row.subject))
+
+    def _say_again(self, key: Key) -> None:
+        """My last word, under a revision that the other side takes for new."""
+        row = self._rows[key]
+        if row.word is not None:
+            self._put(replace(row, exchange=speak(row.exchange, self._now)))
+            self._publish(key)
+
+    def _publish(self, key: Key) -> None:
+        row = self._rows[key]
+        if row.topic is None or row.key is None or row.word is None:
+            raise AssertionError("a subject without a word has nothing to publish")
+        revision = row.exchange.revision
+        self._outbox.append(
+            OutboxRow(
+                row.topic,
+                row.key,
+                row.kind.value,
+                row.subject,
+                word_id(self._me.value, row.kind.value, row.subject, revision),
+                said(row.word, revision, row.exchange.named),
+                row.traceparent,
+            )
+        )
+
+
+async def say_all(
+    conn: Connection, me: Service, says: Sequence[Say], now: datetime, *, are_new: bool = False
+) -> None:
+    """Say something outside of handling a record, in the caller's transaction."""
+    subjects = Subjects(conn, me, now)
+    await subjects.load(((say.kind, say.subject) for say in says), are_new=are_new)
+    for say in says:
+        subjects.say(say)
+    await subjects.save()
+
+
+def _subject(row: Mapping[str, Any]) -> Subject:
+    values = dict(row)
+    exchange = Exchange(**{name: values.pop(name) for name in _EXCHANGE})
+    kind = Kind(str(values.pop("kind")))
+    return Subject(kind=kind, exchange=exchange, **values)
+
+
+_EXCHANGE = (
+    "revision",
+    "seen",
+    "acknowledged",
+    "dead",
+    "refused",
+    "repeats",
+    "repeat_at",
+    "answer_at",
+)
+_OWN = ("is_open", "topic", "key", "word", "traceparent", "encore_at")
+_COLUMNS = ("kind", "subject", *_EXCHANGE, *_OWN)
+_TYPES = (
+    ("text", "text")
+    + ("bigint",) * 5
+    + ("integer", "timestamptz", "timestamptz", "boolean")
+    + ("text",) * 4
+    + ("timestamptz",)
+)
+_UNNEST = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(_TYPES, 1))
+_LIST = ", ".join(_COLUMNS)
+
+_LOAD = f"""
+    SELECT {_LIST} FROM subject
+    WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+    ORDER BY kind, subject FOR UPDATE
+"""  # noqa: S608 - the names of columns, not values
+_INSERT = f"""
+    INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_UNNEST})
+    ON CONFLICT DO NOTHING
+"""  # noqa: S608
+_UPDATE = f"""
+    UPDATE subject AS s
+    SET {", ".join(f"{c} = n.{c}" for c in _COLUMNS[2:])}, changed_at = now(),
+        encores = CASE WHEN n.revision > s.revision THEN 0 ELSE s.encores END
+    FROM unnest({_UNNEST}) AS n ({_LIST})
+    WHERE s.kind = n.kind AND s.subject = n.subject
+"""  # noqa: S608
+_OUTBOX = """
+    WITH replaced AS (
+        DELETE FROM outbox WHERE parked_for IS NOT NULL
+        AND (kind, subject) IN (SELECT * FROM unnest($3::text[], $4::text[]))
+    )
+    INSERT INTO outbox (topic, key, kind, subject, event_id, value, traceparent)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+                         $7::text[])
+"""
+
+
+def _values(row: Subject) -> tuple[object, ...]:
+    exchange = tuple(getattr(row.exchange, name) for name in _EXCHANGE)
+    return (row.kind.value, row.subject, *exchange, *(getattr(row, name) for name in _OWN))
+
+
+async def _insert(conn: Connection, rows: Sequence[Subject]) -> None:
+    if not rows:
+        return
+    done = await conn.execute(_INSERT, *map(list, zip(*map(_values, rows), strict=True)))
+    if done != f"INSERT 0 {len(rows)}":
+        raise Transient("somebody else has just made the same subject")
+
+
+async def _update(conn: Connection, rows: Sequence[Subject]) -> None:
+    if rows:
+        await conn.execute(_UPDATE, *map(list, zip(*map(_values, rows), strict=True)))
+
+
+async def _insert_outbox(conn: Connection, rows: Sequence[OutboxRow]) -> None:
+    if rows:
+        columns = zip(
+            *(
+                (r.topic, r.key, r.kind, r.subject, r.event_id, r.value, r.traceparent)
+                for r in rows
+            ),
+            strict=True,
+        )
+        await conn.execute(_OUTBOX, *map(list, columns))
