@@ -1,7 +1,7 @@
 """Asks the nursery, a small process beside the agent, to fork a supervisor for a pod.
 
-An ask may be lost when the nursery dies; the pod's directory then still says "prepared", and the ask
-is repeated. Two asks are as good as one: the second supervisor finds the lock taken.
+An ask may be lost when the nursery dies; the pod's directory then still says "prepared", and the
+ask is repeated. Two asks are as good as one: the second supervisor finds the lock taken.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+CLOSE_TIMEOUT_S = 1.0
 
 
 class Nursery:
@@ -30,12 +32,16 @@ class Nursery:
 
     @staticmethod
     def _open() -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-I", "-m", "runtime_agent.supervisor", "--nursery"],
             stdin=subprocess.PIPE,
+            env={"PATH": os.defpath},  # pods can read it in /proc: nothing secret goes there
             start_new_session=True,
             bufsize=0,
         )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+        return process
 
     @staticmethod
     def _send(process: subprocess.Popen[bytes], line: bytes) -> bool:
@@ -51,12 +57,15 @@ class Nursery:
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Lets the nursery end; the supervisors stay."""
+        """Lets the nursery end, or ends it; the supervisors stay."""
         if self._process is None:
             return
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=1.0)
+        try:
+            self._process.wait(timeout=CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(timeout=CLOSE_TIMEOUT_S)
         self._process = None

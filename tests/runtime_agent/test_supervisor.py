@@ -1,0 +1,285 @@
+"""A pod's life under its supervisor, with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_agent.pods import Phase, never_ran
+from runtime_agent.supervisor import cgroup, lock, proc
+from runtime_agent.supervisor.logs import BoundedFile
+
+Patience = Callable[[Callable[[], bool]], None]
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def test_a_pod_that_ends_well_has_exit_code_zero(node: Any) -> None:
+    end = node.run("echo done")
+    assert (end.ran, end.exit_code, end.signal, end.oom, end.stop_reason) == (
+        True, 0, None, "none", None,
+    )  # fmt: skip
+
+
+def test_a_failing_command_ends_the_script_with_its_exit_code(node: Any) -> None:
+    end = node.run("(exit 7)\necho never")
+    assert end.exit_code == 7
+    assert not (node.pods.logs_path("pod") / "stdout.log").exists()
+
+
+@pytest.mark.parametrize("script", ["false | true", "echo $UNSET_NAME"])
+def test_broken_pipes_and_unset_variables_fail_the_script(node: Any, script: str) -> None:
+    assert node.run(f"{script}\ntrue").exit_code == 1
+
+
+def test_a_signal_is_told_apart_from_an_exit_code(node: Any) -> None:
+    end = node.run("kill -SEGV $$")
+    assert (end.exit_code, end.signal) == (None, signal.SIGSEGV)
+
+
+def test_streams_are_kept_apart_and_merged_with_times_and_marks(node: Any) -> None:
+    node.run("echo out; echo err >&2; printf unfinished")
+    assert node.log("pod", "stdout") == "out\nunfinished"
+    assert node.log("pod", "stderr") == "err\n"
+    merged = [line.split(" ", 3) for line in node.log("pod", "all").splitlines()]
+    assert sorted(tuple(line[1:]) for line in merged) == [
+        ("stderr", "F", "err"),
+        ("stdout", "F", "out"),
+        ("stdout", "F", "unfinished"),
+    ]
+    assert all(line[0].endswith("Z") and "T" in line[0] for line in merged)
+
+
+def test_a_log_keeps_no_more_than_twice_its_limit_and_its_end(node: Any) -> None:
+    node.run("for i in $(seq 20000); do echo line $i; done", log_max_bytes=20_000)
+    files = sorted(node.pods.logs_path("pod").iterdir())
+    assert [file.name for file in files] == [
+        "all.log", "all.log.1", "stdout.log", "stdout.log.1",
+    ]  # fmt: skip
+    assert all(file.stat().st_size <= 20_000 + 70_000 for file in files)
+    assert node.log("pod", "stdout").splitlines()[-1] == "line 20000"
+
+
+def test_a_line_without_end_is_cut_in_the_merged_log(node: Any) -> None:
+    node.run("head -c 200000 /dev/zero | tr '\\0' x; echo")
+    lines = [line.split(" ", 3) for line in node.log("pod", "all").splitlines()]
+    assert [line[2] for line in lines] == ["P", "P", "P", "F"]
+    assert sum(len(line[3]) for line in lines) == 200_000
+
+
+def test_the_pod_sees_nothing_but_its_own_environment(node: Any) -> None:
+    os.environ["SECRET_OF_THE_AGENT"] = "hush"
+    try:
+        node.run("env")
+    finally:
+        del os.environ["SECRET_OF_THE_AGENT"]
+    assert "hush" not in node.log("pod", "stdout")
+    assert "MUSTER_POD=pod\n" in node.log("pod", "stdout")
+
+
+def test_what_a_pod_leaves_behind_ends_with_it(node: Any, patience: Patience) -> None:
+    end = node.run("setsid sleep 300 & echo $!; (sleep 301 & echo $!) ; sleep 0.2")
+    pids = [int(line) for line in node.log("pod", "stdout").split()]
+    assert len(pids) == 2
+    assert [proc.start_ticks(pid) for pid in pids] == [None, None]
+    assert end.exit_code == 0
+    assert end.leftovers_killed >= 2
+
+
+def test_a_stop_asks_first_and_the_pod_may_end_in_its_own_way(
+    node: Any, patience: Patience
+) -> None:
+    node.start("trap 'echo bye; exit 5' TERM; echo ready; sleep 300 & wait")
+    patience(lambda: (node.pods.logs_path("pod") / "stdout.log").exists())
+    node.pods.ask_to_stop("pod", "stopped", 30.0)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.exit_code, end.stop_reason, end.forced) == (5, "stopped", False)
+    assert "bye" in node.log("pod", "stdout")
+
+
+def test_a_pod_that_will_not_stop_is_killed_with_all_its_processes(
+    node: Any, patience: Patience
+) -> None:
+    node.start("trap '' TERM; setsid sleep 300 & echo $!; wait; sleep 300; sleep 300")
+    patience(lambda: (node.pods.logs_path("pod") / "stdout.log").exists())
+    node.pods.ask_to_stop("pod", "stopped", 0.2)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.signal, end.stop_reason, end.forced) == (signal.SIGKILL, "stopped", True)
+    assert proc.start_ticks(int(node.log("pod", "stdout"))) is None
+
+
+def test_a_second_stop_shortens_the_grace(node: Any, patience: Patience) -> None:
+    node.start("trap '' TERM; echo ready; while true; do sleep 300; done")
+    patience(lambda: (node.pods.logs_path("pod") / "stdout.log").exists())
+    node.pods.ask_to_stop("pod", "stopped", 600.0)
+    node.pods.ask_to_stop("pod", "withdrawn", 0.0)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.signal, end.stop_reason) == (signal.SIGKILL, "withdrawn")
+
+
+def test_a_stop_before_the_start_means_that_the_pod_never_runs(node: Any) -> None:
+    node.prepare("touch ran")
+    node.pods.ask_to_stop("pod", "stopped", 1.0)
+    node.nursery.start(node.pods.path("pod"))
+    seen = node.until("pod", Phase.EXITED)
+    assert (seen.exit.ran, seen.exit.stop_reason, seen.start) == (False, "stopped", None)
+    assert not (node.pods.work_path("pod") / "ran").exists()
+
+
+def test_a_pod_runs_at_most_once_however_often_it_is_started(node: Any, patience: Patience) -> None:
+    node.prepare("echo ran; sleep 0.5")
+    for _ in range(5):
+        node.nursery.start(node.pods.path("pod"))
+    node.until("pod", Phase.EXITED)
+    direct = [sys.executable, "-I", "-m", "runtime_agent.supervisor", str(node.pods.path("pod"))]
+    assert subprocess.run(direct, check=False).returncode == 3
+    assert node.log("pod", "stdout") == "ran\n"
+
+
+def test_a_pod_of_which_a_start_is_recorded_never_starts_again(node: Any, kill: Any) -> None:
+    node.start("echo ran; sleep 300")
+    node.until("pod", Phase.RUNNING)
+    kill(node, "pod")
+    node.until("pod", Phase.SUPERVISOR_LOST)
+    direct = [sys.executable, "-I", "-m", "runtime_agent.supervisor", str(node.pods.path("pod"))]
+    assert subprocess.run(direct, check=False).returncode == 3
+
+
+def test_the_pod_dies_with_its_supervisor(node: Any, kill: Any, patience: Patience) -> None:
+    node.start("sleep 300 & echo $! > pids; exec sleep 300")
+    patience(lambda: pids_in(node.pods.work_path("pod") / "pids") != [])
+    start = node.until("pod", Phase.RUNNING).start
+    kill(node, "pod")
+    patience(lambda: proc.start_ticks(start.pid) is None)
+    assert node.pods.observe("pod").phase is Phase.SUPERVISOR_LOST
+    patience(lambda: node.pods.kill_leftovers("pod", start) == 0)
+    (child,) = pids_in(node.pods.work_path("pod") / "pids")
+    patience(lambda: proc.start_ticks(child) is None)
+
+
+def test_a_supervisor_that_is_ended_stops_its_pod_and_says_so(
+    node: Any, patience: Patience
+) -> None:
+    node.start("sleep 300")
+    node.until("pod", Phase.RUNNING)
+    os.kill(lock.holder(node.pods.path("pod") / "lock"), signal.SIGTERM)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.signal, end.stop_reason) == (signal.SIGTERM, "supervisor-terminated")
+
+
+def test_pods_outlive_the_nursery(node: Any, patience: Patience) -> None:
+    node.start("read -r line < <(sleep 0.5; echo x) || true; echo survived")
+    node.until("pod", Phase.RUNNING)
+    node.nursery.close()
+    assert node.until("pod", Phase.EXITED).exit.exit_code == 0
+    assert node.log("pod", "stdout") == "survived\n"
+
+
+def test_a_killed_nursery_is_replaced(node: Any, patience: Patience) -> None:
+    node.run("true", name="first")
+    os.kill(node.nursery.pid, signal.SIGKILL)
+    node.prepare("true", name="second")
+
+    def ended() -> bool:
+        if node.pods.observe("second").phase is Phase.PREPARED:
+            node.nursery.start(node.pods.path("second"))
+        return node.pods.observe("second").phase is Phase.EXITED
+
+    patience(ended)
+
+
+def test_another_boot_tells_that_the_node_was_rebooted(node: Any, kill: Any) -> None:
+    node.start("sleep 300")
+    start = node.until("pod", Phase.RUNNING).start
+    kill(node, "pod")
+    path = node.pods.path("pod") / "start.json"
+    path.write_text(path.read_text().replace(start.boot_id, "another-boot"))
+    assert node.pods.observe("pod").phase is Phase.REBOOTED
+
+
+def test_a_sealed_pod_never_starts_and_a_started_one_cannot_be_sealed(node: Any) -> None:
+    node.prepare("true", name="sealed")
+    assert node.pods.seal("sealed", never_ran("stopped"))
+    node.nursery.start(node.pods.path("sealed"))
+    node.start("sleep 300", name="started")
+    node.until("started", Phase.RUNNING)
+    assert not node.pods.seal("started", never_ran("stopped"))
+    assert node.pods.observe("sealed").exit.ran is False
+    assert node.pods.observe("sealed").start is None
+
+
+def test_the_end_is_recorded_once_a_full_disk_has_room_again(node: Any, patience: Patience) -> None:
+    """The disk refuses the record for as long as a directory stands in its place."""
+    node.start("until test -e go; do sleep 0.01; done")
+    node.until("pod", Phase.RUNNING)
+    directory = node.pods.path("pod")
+    (directory / "exit.json").mkdir()
+    (node.pods.work_path("pod") / "go").touch()
+    patience(lambda: not (directory / "reserve").exists())
+    assert lock.holder(directory / "lock") is not None
+    (directory / "exit.json").rmdir()
+    assert node.until("pod", Phase.EXITED).exit.exit_code == 0
+
+
+def test_a_full_disk_loses_lines_and_counts_them_but_never_holds_the_pod(node: Any) -> None:
+    node.prepare("seq 5000; echo end >&2")
+    for name in ("stdout", "all"):
+        (node.pods.logs_path("pod") / f"{name}.log").symlink_to("/dev/full")
+    node.nursery.start(node.pods.path("pod"))
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.exit_code, end.dropped_lines) == (0, 5001)
+    assert node.log("pod", "stderr") == "end\n"
+
+
+def test_a_log_says_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
+    (tmp_path / "log").symlink_to("/dev/full")
+    file = BoundedFile(tmp_path / "log", 1000)
+    file.append(b"one\ntwo\n")
+    file.close()
+    (tmp_path / "log").unlink()
+    file.append(b"three\n")
+    assert (tmp_path / "log").read_text() == (
+        "[muster: 2 lines were lost, the disk was full]\nthree\n"
+    )
+    assert file.dropped_lines == 2
+
+
+def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:
+    parent = cgroup.usable_parent()
+    if parent is None:
+        pytest.skip("no control group with a memory limit can be made here")
+    greedy = f"{sys.executable} -c 'bytearray(300_000_000)'"
+    end = node.run(
+        f"{greedy}; true", memory_limit_bytes=64 * 1024 * 1024, cgroup_parent=str(parent)
+    )
+    assert end.oom == "certain"
+    assert not (parent / "muster-pod").exists()
+
+
+def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None:
+    end = node.run("true", cgroup_parent="/nowhere")
+    assert end.exit_code == 0
+    assert "no control group" in end.notes[0]
+
+
+def test_a_shell_that_cannot_be_started_is_no_exit_code(node: Any) -> None:
+    node.prepare("true")
+    node.pods.work_path("pod").rmdir()
+    node.nursery.start(node.pods.path("pod"))
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.ran, end.exit_code, end.signal) == (False, None, None)
+    assert "FileNotFoundError" in end.start_error
+
+
+def test_a_noisy_pod_loses_no_line_of_its_streams(node: Any) -> None:
+    node.run("seq 200000")
+    assert node.log("pod", "stdout").splitlines() == [str(n) for n in range(1, 200_001)]
+    assert len(node.log("pod", "all").splitlines()) == 200_000
