@@ -1,0 +1,221 @@
+"""Who is told, once; when a failed delivery is tried again; when a receiver is left in peace.
+
+The schedule is Standard Webhooks 1.0's. A receiver that fails again and again is paused, so that
+it costs its neighbours nothing; one that says it is gone is disabled.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import assert_never
+
+from muster.contracts.subscriptions import Subscription, SubscriptionFilter
+
+from alerting.domain.events import Event
+
+SCHEDULE_S = (0, 5, 300, 1_800, 7_200, 18_000, 36_000, 36_000)
+"""Seconds before each attempt, from the last one: Standard Webhooks 1.0."""
+
+JITTER = 0.1
+"""A delay is stretched by up to this part of itself."""
+
+
+class Channel(StrEnum):
+    """The ways to reach a person or a system; each has its own lane of deliveries."""
+
+    WEBHOOK = "webhook"
+    MAIL = "mail"
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One event for one subscription. ``id`` is the same whenever it is asked for again."""
+
+    id: str
+    subscription: str
+    channel: Channel
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The receiver has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The receiver does not have it, as far as is known.
+
+    ``can_retry``: another attempt may help. ``retry_after_s``: what the receiver asked for.
+    ``is_receivers``: the receiver is at fault, not the one message.
+    """
+
+    reason: str
+    can_retry: bool = True
+    retry_after_s: float = 0.0
+    is_receivers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The receiver wants nothing any more (410)."""
+
+    reason: str
+
+
+Answer = Sent | Failed | Gone
+
+
+class GiveUp(StrEnum):
+    """Why a delivery is not tried again."""
+
+    ATTEMPTS_USED = "attempts-used"
+    REFUSED = "refused"
+    GONE = "gone"
+    EXPIRED = "expired"
+    UNSUBSCRIBED = "unsubscribed"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Recorded as sent: never sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """To be tried again, not before ``at``."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """Never tried again, and why."""
+
+    why: GiveUp
+    reason: str
+
+
+Next = Done | Retry | GivenUp
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPolicy:
+    """Bounds of deliveries, all in seconds but ``pause_failures``.
+
+    ``give_up_after_s``: the age at which a delivery is no longer tried. ``retry_after_max_s``: the
+    longest wait that a receiver can ask for. ``pause_failures``: failures in a row after which a
+    receiver is paused, for ``pause_s``, doubling to ``pause_max_s``.
+    """
+
+    give_up_after_s: float = 259_200.0
+    retry_after_max_s: float = 36_000.0
+    pause_failures: int = 5
+    pause_s: float = 5.0
+    pause_max_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """How a subscription's receiver has been doing, since the ``version`` of its subscription."""
+
+    subscription: str
+    version: str
+    failures: int = 0
+    paused_until: datetime | None = None
+    disabled: str | None = None
+
+
+def deliveries(subscriptions: Iterable[Subscription], event: Event) -> tuple[Delivery, ...]:
+    """The deliveries that an event makes."""
+    return tuple(
+        Delivery(delivery_id(it.id, event.key), it.id, channel(it), event)
+        for it in subscriptions
+        if wants(it, event)
+    )
+
+
+def wants(subscription: Subscription, event: Event) -> bool:
+    """Whether a subscription asks for an event."""
+    if not subscription.enabled or event.name not in subscription.events:
+        return False
+    return event.job is None or _passes(subscription.filter, event)
+
+
+def channel(subscription: Subscription) -> Channel:
+    """The way to a subscription's receiver."""
+    return Channel.MAIL if subscription.webhook_url is None else Channel.WEBHOOK
+
+
+def delivery_id(subscription: str, event_key: str) -> str:
+    """The id of a delivery: one for each subscription and event, whatever repeats come."""
+    digest = hashlib.sha256(f"{subscription}\0{event_key}".encode()).hexdigest()
+    return f"msg_{digest[:32]}"
+
+
+def next_attempt(
+    answer: Answer,
+    *,
+    attempts: int,
+    created_at: datetime,
+    now: datetime,
+    jitter: float,
+    policy: DeliveryPolicy,
+) -> Next:
+    """What follows an attempt. ``attempts`` counts it; ``jitter`` is from [0, 1)."""
+    match answer:
+        case Sent():
+            return Done()
+        case Gone(reason):
+            return GivenUp(GiveUp.GONE, reason)
+        case Failed(reason, can_retry=False):
+            return GivenUp(GiveUp.REFUSED, reason)
+        case Failed(reason, retry_after_s=asked_s):
+            if attempts >= len(SCHEDULE_S):
+                return GivenUp(GiveUp.ATTEMPTS_USED, reason)
+            wait_s = SCHEDULE_S[attempts] * (1 + JITTER * jitter)
+            wait_s = max(wait_s, min(asked_s, policy.retry_after_max_s))
+            at = now + timedelta(seconds=wait_s)
+            if at > created_at + timedelta(seconds=policy.give_up_after_s):
+                return GivenUp(GiveUp.EXPIRED, reason)
+            return Retry(at)
+        case _:
+            assert_never(answer)
+
+
+def receiver_after(
+    receiver: Receiver, answer: Answer, *, now: datetime, policy: DeliveryPolicy
+) -> Receiver:
+    """How a receiver is doing after an answer."""
+    match answer:
+        case Sent():
+            return Receiver(receiver.subscription, receiver.version)
+        case Gone(reason):
+            return replace(receiver, disabled=reason)
+        case Failed(is_receivers=False):
+            return receiver
+        case Failed():
+            failures = receiver.failures + 1
+            over = failures - policy.pause_failures
+            if over < 0:
+                return replace(receiver, failures=failures)
+            pause_s = min(policy.pause_s * 2.0 ** min(over, 30), policy.pause_max_s)
+            return replace(
+                receiver, failures=failures, paused_until=now + timedelta(seconds=pause_s)
+            )
+        case _:
+            assert_never(answer)
+
+
+def _passes(asked: SubscriptionFilter, event: Event) -> bool:
+    job = event.job
+    if job is None:
+        return True
+    return (
+        (not asked.users or job.user in asked.users)
+        and (not asked.virtual_clusters or job.virtual_cluster in asked.virtual_clusters)
+        and (not asked.job_names or any(fnmatchcase(job.name, it) for it in asked.job_names))
+    )

@@ -1,0 +1,89 @@
+"""The values that decisions speak in: events that people are told of, and alerts that fire and
+are resolved. Both are recognised when they come again: an event by its key, an alert by its
+fingerprint and start.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from muster.contracts.notices import AlertNotice
+from muster.contracts.subscriptions import AlertEvent
+from pydantic import JsonValue
+
+
+class Severity(StrEnum):
+    """How much it matters to who keeps the cluster running."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class JobLabels:
+    """What subscriptions filter by."""
+
+    user: str
+    virtual_cluster: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something to tell people, once.
+
+    ``key`` is the same whenever the same thing is heard again. ``thread`` groups messages about
+    one thing (a job, a node). ``data`` is the body of a webhook, in JSON names.
+    """
+
+    key: str
+    name: AlertEvent
+    at: datetime
+    severity: Severity
+    title: str
+    text: str
+    thread: str
+    data: Mapping[str, JsonValue]
+    job: JobLabels | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A condition that holds from ``starts_at`` until ``ends_at``; firing while that is None."""
+
+    name: str
+    severity: Severity
+    summary: str
+    labels: Mapping[str, str]
+    starts_at: datetime
+    ends_at: datetime | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for every time that the same condition holds for the same labels."""
+        return fingerprint(self.name, self.labels)
+
+    def resolved(self, at: datetime) -> "Alert":
+        """The same alert, over."""
+        return replace(self, ends_at=at)
+
+    def notice(self) -> AlertNotice:
+        """The record that listeners read."""
+        return AlertNotice(
+            alert=self.fingerprint,
+            name=self.name,
+            severity=self.severity,
+            summary=self.summary,
+            labels=dict(self.labels),
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+        )
+
+
+def fingerprint(name: str, labels: Mapping[str, str]) -> str:
+    """16 hex digits from a name and labels, whatever their order."""
+    parts = [name, *(part for label in sorted(labels.items()) for part in label)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,240 @@
+"""Which words about a job, and which silence about it, are told to people.
+
+A job is watched from its first word to its last. Words may come twice, late or not at all: only a
+higher revision counts, and what is told depends on the job's state, not on how it was heard.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.subscriptions import AlertEvent
+
+from alerting.domain.events import Alert, Event, JobLabels, Severity
+from alerting.domain.policy import Policy
+from alerting.domain.texts import job_data, job_end_text, job_title, stuck_text
+
+STUCK = "JobStuck"
+CLOSED = frozenset({JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """One job as last heard of.
+
+    ``content`` tells whether a word says anything new; ``quiet_since`` is when it last did, or
+    when a record about the job was found dead (``dead_letter`` says which; ``dead_at`` is the
+    newest that was heard). ``stuck_since`` is set while its alert fires.
+    """
+
+    job: str
+    quiet_since: datetime
+    revision: int = 0
+    content: str = ""
+    name: str = ""
+    user: str = ""
+    virtual_cluster: str = ""
+    state: JobState = JobState.UNKNOWN
+    attempt: int = 0
+    has_reason: bool = False
+    dead_letter: str | None = None
+    dead_at: datetime | None = None
+    stuck_since: datetime | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Its end is known."""
+        return self.state in CLOSED
+
+    @property
+    def labels(self) -> JobLabels:
+        """What subscriptions filter by."""
+        return JobLabels(self.user, self.virtual_cluster, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """The watch to keep, what to tell, and the alerts that changed."""
+
+    watch: Watch
+    events: tuple[Event, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRecord:
+    """A record about a job that could not be handled. Labels are empty where it does not say."""
+
+    job: str
+    what: str
+    at: datetime
+    user: str = ""
+    virtual_cluster: str = ""
+    name: str = ""
+
+
+def heard(watch: Watch | None, status: JobStatus, *, now: datetime, policy: Policy) -> JobOutcome:
+    """Apply the Launcher's word on a job."""
+    known = watch or Watch(status.job, quiet_since=now)
+    if status.revision <= known.revision or known.is_closed:
+        return JobOutcome(known)
+    content = _content(status)
+    if content == known.content:
+        return JobOutcome(replace(known, revision=status.revision))
+    after = Watch(
+        job=status.job,
+        quiet_since=now,
+        revision=status.revision,
+        content=content,
+        name=status.name,
+        user=status.user,
+        virtual_cluster=status.virtual_cluster,
+        state=status.state,
+        attempt=status.attempt,
+        has_reason=status.reason is not None,
+        dead_letter=status.dead_letter,
+        dead_at=known.dead_at,
+    )
+    unstuck, alerts = _unstuck(known, after, now)
+    events = (*unstuck, *_told(known, after, status, now, policy))
+    return JobOutcome(after, events, alerts)
+
+
+def found_dead(watch: Watch | None, record: DeadRecord, *, now: datetime) -> JobOutcome:
+    """Note that a record about the job is dead: if the job stays as it is now, it is stuck."""
+    known = watch or Watch(
+        record.job,
+        quiet_since=now,
+        name=record.name,
+        user=record.user,
+        virtual_cluster=record.virtual_cluster,
+    )
+    if known.is_closed or (known.dead_at is not None and record.at <= known.dead_at):
+        return JobOutcome(known)
+    since = now if known.stuck_since is None else known.quiet_since
+    return JobOutcome(replace(known, quiet_since=since, dead_letter=record.what, dead_at=record.at))
+
+
+def due_at(watch: Watch, policy: Policy) -> datetime | None:
+    """When the job is stuck if nothing changes before; None where it may rest."""
+    should_move = (
+        watch.state is JobState.STOPPING
+        or (watch.state is JobState.WAITING and not watch.has_reason)
+        or watch.dead_letter is not None
+    )
+    if watch.is_closed or watch.stuck_since is not None or not should_move:
+        return None
+    return watch.quiet_since + timedelta(seconds=policy.stuck_after_s)
+
+
+def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
+    """Raise the alert of a job that should have changed by now."""
+    due = due_at(watch, policy)
+    if due is None or due > now:
+        return JobOutcome(watch)
+    after = replace(watch, stuck_since=now)
+    alert = _stuck_alert(watch, now)
+    event = Event(
+        key=f"{AlertEvent.JOB_STUCK}/{watch.job}/{now.isoformat()}",
+        name=AlertEvent.JOB_STUCK,
+        at=now,
+        severity=Severity.WARNING,
+        title=alert.summary,
+        text=stuck_text(watch.state, watch.dead_letter, watch.quiet_since),
+        thread=_thread(watch.job),
+        data=_watch_data(watch, alert),
+        job=watch.labels,
+    )
+    return JobOutcome(after, (event,), (alert,))
+
+
+def _unstuck(
+    known: Watch, after: Watch, now: datetime
+) -> tuple[tuple[Event, ...], tuple[Alert, ...]]:
+    if known.stuck_since is None:
+        return (), ()
+    alert = _stuck_alert(known, known.stuck_since).resolved(now)
+    title = f"{job_title(known.user, known.name, known.job)} moves again"
+    event = Event(
+        key=f"{AlertEvent.JOB_UNSTUCK}/{known.job}/{known.stuck_since.isoformat()}",
+        name=AlertEvent.JOB_UNSTUCK,
+        at=now,
+        severity=Severity.INFO,
+        title=title,
+        text=f"It is {after.state} now.",
+        thread=_thread(known.job),
+        data=_watch_data(after, alert),
+        job=after.labels,
+    )
+    return (event,), (alert,)
+
+
+def _told(
+    known: Watch, after: Watch, status: JobStatus, now: datetime, policy: Policy
+) -> tuple[Event, ...]:
+    named = _name_and_severity(known, after)
+    at = status.completed_at or now
+    if named is None or at < now - timedelta(seconds=policy.stale_after_s):
+        return ()
+    name, severity = named
+    title = job_title(status.user, status.name, status.job)
+    retried = name is AlertEvent.JOB_RETRIED
+    event = Event(
+        key=f"{name}/{status.job}" + (f"/{status.attempt}" if retried else ""),
+        name=name,
+        at=at,
+        severity=severity,
+        title=f"{title} is tried again" if retried else f"{title} {status.state}",
+        text=job_end_text(status),
+        thread=_thread(status.job),
+        data=job_data(status),
+        job=after.labels,
+    )
+    return (event,)
+
+
+def _name_and_severity(known: Watch, after: Watch) -> tuple[AlertEvent, Severity] | None:
+    if after.state is JobState.FAILED:
+        return AlertEvent.JOB_FAILED, Severity.WARNING
+    if after.is_closed:
+        return AlertEvent.JOB_FINISHED, Severity.INFO
+    if after.attempt > known.attempt:
+        return AlertEvent.JOB_RETRIED, Severity.INFO
+    return None
+
+
+def _stuck_alert(watch: Watch, starts_at: datetime) -> Alert:
+    title = job_title(watch.user, watch.name, watch.job)
+    return Alert(
+        name=STUCK,
+        severity=Severity.WARNING,
+        summary=f"{title} is stuck",
+        labels={"job": watch.job, "user": watch.user, "virtualCluster": watch.virtual_cluster},
+        starts_at=starts_at,
+    )
+
+
+def _watch_data(watch: Watch, alert: Alert) -> dict[str, str | int | None]:
+    return {
+        "job": watch.job,
+        "name": watch.name,
+        "user": watch.user,
+        "virtualCluster": watch.virtual_cluster,
+        "state": watch.state,
+        "attempt": watch.attempt,
+        "deadLetter": watch.dead_letter,
+        "quietSince": watch.quiet_since.isoformat(),
+        "alert": alert.fingerprint,
+        "startsAt": alert.starts_at.isoformat(),
+        "endsAt": alert.ends_at.isoformat() if alert.ends_at else None,
+    }
+
+
+def _content(status: JobStatus) -> str:
+    said = status.model_dump_json(exclude={"revision", "seen"})
+    return hashlib.sha256(said.encode()).hexdigest()[:32]
+
+
+def _thread(job: str) -> str:
+    return f"job/{job}"

@@ -1,0 +1,140 @@
+"""When a node counts as lost, from words that may come late, twice or in any order.
+
+Each loss and each return has the lease number that the Scheduler gave it, and a time. A return
+ends the loss of a lower lease, and of its own where it was later.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from muster.contracts.nodes import NodeLost, NodeReturned
+from muster.contracts.subscriptions import AlertEvent
+
+from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.policy import Policy
+
+LOST = "NodeLost"
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss that was heard of. ``heard_at`` is when it was last said."""
+
+    lease: int
+    since: datetime
+    heard_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The newest return that was heard of."""
+
+    lease: int
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NodeWatch:
+    """A node as last heard of: its alert fires while ``loss`` is there."""
+
+    node: str
+    loss: Loss | None = None
+    ended: Return | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeOutcome:
+    """The watch to keep, what to tell, and the alerts that changed."""
+
+    watch: NodeWatch
+    events: tuple[Event, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+
+
+def lost(watch: NodeWatch | None, word: NodeLost, *, now: datetime, policy: Policy) -> NodeOutcome:
+    """Apply ``node-lost``; it is repeated while the node is lost, and told once."""
+    known = watch or NodeWatch(word.node)
+    if _is_over(word.lease, word.since, known.ended):
+        return NodeOutcome(known)
+    loss = Loss(word.lease, word.since, now)
+    if known.loss is not None:
+        newest = max((known.loss, loss), key=lambda it: (it.lease, it.since))
+        return NodeOutcome(replace(known, loss=replace(newest, heard_at=now)))
+    after = replace(known, loss=loss)
+    alert = _alert(word.node, loss)
+    if word.since < now - timedelta(seconds=policy.stale_after_s):
+        return NodeOutcome(after, (), (alert,))
+    pods = ", ".join(word.pods[:20]) + (" …" if len(word.pods) > 20 else "")
+    event = Event(
+        key=f"{AlertEvent.NODE_LOST}/{word.node}/{word.lease}/{word.since.isoformat()}",
+        name=AlertEvent.NODE_LOST,
+        at=word.since,
+        severity=Severity.CRITICAL,
+        title=alert.summary,
+        text=f"Its agent has been silent for {word.silent_s:.0f} s."
+        + (f"\nIts pods are lost and their jobs are tried elsewhere: {pods}" if pods else ""),
+        thread=f"node/{word.node}",
+        data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+    )
+    return NodeOutcome(after, (event,), (alert,))
+
+
+def returned(
+    watch: NodeWatch | None, word: NodeReturned, *, now: datetime, policy: Policy
+) -> NodeOutcome:
+    """Apply ``node-returned``: resolves the loss that it ends."""
+    known = watch or NodeWatch(word.node)
+    newest = Return(word.lease, word.at)
+    if known.ended is not None:
+        newest = max((known.ended, newest), key=lambda it: (it.lease, it.at))
+    after = replace(known, ended=newest)
+    if known.loss is None or not _is_over(known.loss.lease, known.loss.since, newest):
+        return NodeOutcome(after)
+    after = replace(after, loss=None)
+    alert = _alert(word.node, known.loss).resolved(word.at)
+    if word.at < now - timedelta(seconds=policy.stale_after_s):
+        return NodeOutcome(after, (), (alert,))
+    event = Event(
+        key=f"{AlertEvent.NODE_RETURNED}/{word.node}/{word.lease}/{word.at.isoformat()}",
+        name=AlertEvent.NODE_RETURNED,
+        at=word.at,
+        severity=Severity.INFO,
+        title=f"Node {word.node} is back",
+        text=f"It was lost since {known.loss.since.isoformat(timespec='seconds')}.",
+        thread=f"node/{word.node}",
+        data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+    )
+    return NodeOutcome(after, (event,), (alert,))
+
+
+def due_at(watch: NodeWatch, policy: Policy) -> datetime | None:
+    """When a loss that is no longer said is forgotten."""
+    if watch.loss is None:
+        return None
+    return watch.loss.heard_at + timedelta(seconds=policy.lost_forget_s)
+
+
+def time_passed(watch: NodeWatch, *, now: datetime, policy: Policy) -> NodeOutcome:
+    """Resolve the alert of a node that the Scheduler no longer speaks of (it was removed)."""
+    due = due_at(watch, policy)
+    if watch.loss is None or due is None or due > now:
+        return NodeOutcome(watch)
+    return NodeOutcome(
+        replace(watch, loss=None), (), (_alert(watch.node, watch.loss).resolved(now),)
+    )
+
+
+def _is_over(lease: int, since: datetime, ended: Return | None) -> bool:
+    return ended is not None and (
+        ended.lease > lease or (ended.lease == lease and ended.at >= since)
+    )
+
+
+def _alert(node: str, loss: Loss) -> Alert:
+    return Alert(
+        name=LOST,
+        severity=Severity.CRITICAL,
+        summary=f"Node {node} is lost",
+        labels={"node": node},
+        starts_at=loss.since,
+    )

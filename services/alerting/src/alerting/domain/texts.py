@@ -1,0 +1,65 @@
+"""The sentences and numbers that people read about a job."""
+
+from datetime import datetime
+
+from muster.contracts.jobs import JobState, JobStatus
+from pydantic import JsonValue
+
+
+def job_title(user: str, name: str, job: str) -> str:
+    """How a job is called in a subject line: OpenPAI's ``user~name``, or its id alone."""
+    return f"Job {user}~{name}" if name else f"Job {job}"
+
+
+def job_end_text(status: JobStatus) -> str:
+    """One line for each thing that is known about how a job, or its attempt, ended."""
+    lines = [f"Job {status.job} in virtual cluster {status.virtual_cluster}: {status.state}."]
+    if status.attempt:
+        retries = status.retries
+        lines.append(
+            f"Attempt {status.attempt}; retries: {retries.user} by the user's account,"
+            f" {retries.platform} by the platform's, {retries.resource} for resources."
+        )
+    if status.launched_at and status.completed_at:
+        lines.append(f"It ran for {duration(status.launched_at, status.completed_at)}.")
+    if status.verdict is not None:
+        verdict = status.verdict
+        lines.append(f"{verdict.phrase} (code {verdict.code}): {verdict.cause}")
+        lines.extend(text for text in (verdict.symptom, verdict.outcome) if text)
+        if verdict.evidence:
+            lines.append(f"The line that tells: {verdict.evidence}")
+    if status.trigger is not None:
+        lines.append(status.trigger.message)
+    return "\n".join(lines)
+
+
+def stuck_text(state: JobState, dead_letter: str | None, quiet_since: datetime) -> str:
+    """Why a job counts as stuck, and what to look at."""
+    since = f"Nothing about it has changed since {quiet_since.isoformat(timespec='seconds')}."
+    if dead_letter is not None:
+        return (
+            f"{since}\nA record about it could not be handled: {dead_letter}.\n"
+            "Mend the cause, then `muster events redrive` brings the record back."
+        )
+    match state:
+        case JobState.STOPPING:
+            return f"{since}\nIt is stopping: look at the agents of the nodes that its pods are on."
+        case _:
+            return f"{since}\nIt waits and nobody says why: look at Launcher and Scheduler."
+
+
+def job_data(status: JobStatus) -> dict[str, JsonValue]:
+    """A job in a webhook: its status without its tasks, in the JSON names of ``job-updated``."""
+    return status.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"task_roles", "revision", "seen"}
+    )
+
+
+def duration(start: datetime, end: datetime) -> str:
+    """``2 h 5 min``, ``5 min 3 s`` or ``3 s``."""
+    total_s = max(0, round((end - start).total_seconds()))
+    hours, rest_s = divmod(total_s, 3600)
+    minutes, seconds = divmod(rest_s, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
