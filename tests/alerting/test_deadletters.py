@@ -1,0 +1,57 @@
+"""Many dead letters are one alert; each says which job it is about."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.domain.deadletters import heard, job_record, time_passed
+from alerting.domain.policy import Policy
+from muster.contracts.notices import DeadLetter
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = Policy()
+
+
+def a_letter(second: int = 0, **fields: Any) -> DeadLetter:
+    said = {"topic": "job-submitted", "partition": 0, "offset": 7, "key": "j1", "headers": {}}
+    said |= {"value": '{"job": "j1"}', "reader": "launcher", "reason": "no such field"}
+    return DeadLetter(**{**said, "at": NOW + timedelta(seconds=second), **fields})
+
+
+def test_many_letters_are_one_alert_until_it_is_quiet() -> None:
+    first = heard(None, a_letter(), now=NOW, policy=POLICY)
+    assert [event.name.value for event in first.events] == ["record-dead"]
+    assert "job-submitted, partition 0, offset 7" in first.events[0].text
+    again = heard(first.pile, a_letter(), now=NOW, policy=POLICY)
+    second = heard(again.pile, a_letter(5), now=NOW + timedelta(seconds=5), policy=POLICY)
+    assert not again.events + again.alerts + second.events + second.alerts
+    quiet_at = NOW + timedelta(seconds=5 + POLICY.dead_quiet_s)
+    assert not time_passed(second.pile, now=quiet_at - timedelta(seconds=1), policy=POLICY).alerts
+    over = time_passed(second.pile, now=quiet_at, policy=POLICY)
+    assert over.alerts[0].ends_at == quiet_at
+    assert over.alerts[0].fingerprint == first.alerts[0].fingerprint
+    assert heard(over.pile, a_letter(9), now=quiet_at, policy=POLICY).events
+
+
+def test_old_letters_read_anew_are_no_news() -> None:
+    old = a_letter(int(-POLICY.stale_after_s) - 1)
+    outcome = heard(None, old, now=NOW, policy=POLICY)
+    assert not outcome.events + outcome.alerts
+
+
+@pytest.mark.parametrize(
+    ("letter", "job"),
+    [
+        (a_letter(value="{"), "j1"),
+        (a_letter(topic="gang-requested", key="j1-0", value="not json"), "j1"),
+        (a_letter(topic="pod-requested", key="node-1", value='{"job": "j1"}'), "j1"),
+        (a_letter(topic="pod-requested", key="node-1", value="["), None),
+        (a_letter(topic="pod-failed", key="j1", value="7"), "j1"),
+        (a_letter(topic="node-lost", key="node-1", value="{}"), None),
+        (a_letter(topic="strange", key="j1"), None),
+        (a_letter(key=None, value="[" * 10_000), None),
+    ],
+)
+def test_a_letter_says_which_job_it_is_about(letter: DeadLetter, job: str | None) -> None:
+    record = job_record(letter)
+    assert (record and record.job) == job

@@ -1,0 +1,132 @@
+"""Who is told; when it is tried again; when a receiver is left in peace."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.domain.deliveries import (
+    SCHEDULE_S,
+    Answer,
+    DeliveryPolicy,
+    Done,
+    Failed,
+    GivenUp,
+    GiveUp,
+    Gone,
+    Next,
+    Receiver,
+    Retry,
+    Sent,
+    deliveries,
+    next_attempt,
+    receiver_after,
+)
+from alerting.domain.events import Event, JobLabels, Severity
+from hypothesis import given
+from hypothesis import strategies as st
+from muster.contracts.subscriptions import AlertEvent, Subscription, SubscriptionFilter
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = DeliveryPolicy()
+JOB = JobLabels("ada", "default", "train-7")
+
+
+def an_event(name: AlertEvent = AlertEvent.JOB_FAILED, job: JobLabels | None = JOB) -> Event:
+    return Event(f"{name}/j1", name, NOW, Severity.INFO, "title", "text", "job/j1", {}, job)
+
+
+def a_subscription(**fields: Any) -> Subscription:
+    said = {"id": "s1", "owner": "ada", "events": ("job-failed",), "email": "ada@example.org"}
+    return Subscription(**{**said, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_told"),
+    [
+        ({}, True),
+        ({"enabled": False}, False),
+        ({"events": ("job-finished", "from-the-future")}, False),
+        ({"filter": SubscriptionFilter(users=("bob", "ada"))}, True),
+        ({"filter": SubscriptionFilter(users=("bob",))}, False),
+        ({"filter": SubscriptionFilter(virtual_clusters=("vip",))}, False),
+        ({"filter": SubscriptionFilter(job_names=("eval-*", "train-*"))}, True),
+        ({"filter": SubscriptionFilter(job_names=("TRAIN-*",))}, False),
+    ],
+)
+def test_who_is_told(fields: dict[str, Any], is_told: bool) -> None:
+    assert bool(deliveries([a_subscription(**fields)], an_event())) == is_told
+
+
+def test_a_filter_of_jobs_lets_events_of_nodes_pass() -> None:
+    asked = a_subscription(events=("node-lost",), filter=SubscriptionFilter(users=("bob",)))
+    assert deliveries([asked], an_event(AlertEvent.NODE_LOST, job=None))
+
+
+def test_an_event_makes_one_delivery_for_each_subscription_whatever_repeats_come() -> None:
+    both = [a_subscription(), a_subscription(id="s2")]
+    first, second = (deliveries(both, an_event()) for _ in range(2))
+    assert first == second
+    assert len({delivery.id for delivery in first}) == 2
+
+
+def follow(answer: Answer, attempts: int, age_s: float = 0.0, jitter: float = 0.0) -> Next:
+    return next_attempt(
+        answer,
+        attempts=attempts,
+        created_at=NOW - timedelta(seconds=age_s),
+        now=NOW,
+        jitter=jitter,
+        policy=POLICY,
+    )
+
+
+def test_retries_keep_the_schedule_of_standard_webhooks() -> None:
+    assert SCHEDULE_S == (0, 5, 300, 1800, 7200, 18000, 36000, 36000)
+    waits = []
+    for attempts in range(1, 8):
+        answer = follow(Failed("HTTP 500"), attempts)
+        assert isinstance(answer, Retry)
+        waits.append((answer.at - NOW).total_seconds())
+    assert waits == list(SCHEDULE_S[1:])
+    assert follow(Failed("HTTP 500"), 8) == GivenUp(GiveUp.ATTEMPTS_USED, "HTTP 500")
+
+
+@given(st.integers(1, 7), st.floats(0, 1, exclude_max=True), st.floats(0, 1e9))
+def test_jitter_and_receivers_only_lengthen_a_wait_and_within_bounds(
+    attempts: int, jitter: float, asked_s: float
+) -> None:
+    answer = follow(Failed("HTTP 429", retry_after_s=asked_s), attempts, jitter=jitter)
+    assert isinstance(answer, Retry)
+    wait_s = (answer.at - NOW).total_seconds()
+    assert wait_s >= SCHEDULE_S[attempts]
+    assert wait_s <= max(SCHEDULE_S[attempts] * 1.1, POLICY.retry_after_max_s) + 1e-3
+
+
+def test_what_ends_a_delivery() -> None:
+    assert follow(Sent(), 1) == Done()
+    assert follow(Gone("HTTP 410"), 1) == GivenUp(GiveUp.GONE, "HTTP 410")
+    assert follow(Failed("no", can_retry=False), 1) == GivenUp(GiveUp.REFUSED, "no")
+    old = follow(Failed("HTTP 500"), 1, age_s=POLICY.give_up_after_s)
+    assert old == GivenUp(GiveUp.EXPIRED, "HTTP 500")
+
+
+def test_a_receiver_that_keeps_failing_is_paused_ever_longer_and_forgiven_at_once() -> None:
+    receiver = Receiver("s1", "1")
+    pauses = []
+    for _ in range(20):
+        receiver = receiver_after(receiver, Failed("HTTP 500"), now=NOW, policy=POLICY)
+        pauses.append(receiver.paused_until and (receiver.paused_until - NOW).total_seconds())
+    assert pauses[:8] == [None, None, None, None, 5, 10, 20, 40]
+    assert pauses[-1] == POLICY.pause_max_s
+    assert receiver_after(receiver, Sent(), now=NOW, policy=POLICY) == Receiver("s1", "1")
+
+
+def test_one_refused_message_is_not_held_against_its_receiver() -> None:
+    receiver = Receiver("s1", "1", failures=4)
+    failed = Failed("HTTP 413", can_retry=False, is_receivers=False)
+    assert receiver_after(receiver, failed, now=NOW, policy=POLICY) == receiver
+
+
+def test_a_receiver_that_is_gone_is_disabled() -> None:
+    receiver = receiver_after(Receiver("s1", "1"), Gone("HTTP 410"), now=NOW, policy=POLICY)
+    assert receiver.disabled == "HTTP 410"

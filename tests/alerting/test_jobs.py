@@ -1,0 +1,183 @@
+"""What is told about a job depends on what became of it, not on how often it was heard."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.domain.events import Alert, Event
+from alerting.domain.jobs import (
+    DeadRecord,
+    JobOutcome,
+    Watch,
+    due_at,
+    found_dead,
+    heard,
+    time_passed,
+)
+from alerting.domain.policy import Policy
+from hypothesis import given
+from hypothesis import strategies as st
+from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.model import Reason
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = Policy()
+STUCK = timedelta(seconds=POLICY.stuck_after_s)
+
+
+def a_word(revision: int, state: JobState = JobState.RUNNING, **fields: Any) -> JobStatus:
+    said = {
+        "job": "j1",
+        "name": "train",
+        "user": "ada",
+        "virtual_cluster": "default",
+        "submitted_at": NOW,
+    }
+    return JobStatus(**{**said, "revision": revision, "state": state, **fields})
+
+
+def after(
+    *words: JobStatus, now: datetime = NOW, policy: Policy = POLICY
+) -> tuple[Watch, list[Event], list[Alert]]:
+    watch: Watch | None = None
+    events: list[Event] = []
+    alerts: list[Alert] = []
+    for word in words:
+        outcome = heard(watch, word, now=now, policy=policy)
+        watch = outcome.watch
+        events += outcome.events
+        alerts += outcome.alerts
+    assert watch is not None
+    return watch, events, alerts
+
+
+def names(events: list[Event]) -> list[str]:
+    return [event.name.value for event in events]
+
+
+@pytest.mark.parametrize(
+    ("state", "name"),
+    [
+        (JobState.SUCCEEDED, "job-finished"),
+        (JobState.STOPPED, "job-finished"),
+        (JobState.FAILED, "job-failed"),
+    ],
+)
+def test_the_end_of_a_job_is_told_once(state: JobState, name: str) -> None:
+    last = a_word(3, state, completed_at=NOW)
+    _, events, alerts = after(a_word(1), a_word(2), last, last, last)
+    assert names(events) == [name]
+    assert not alerts
+
+
+def test_a_job_first_heard_of_at_its_end_is_told() -> None:
+    _, events, _ = after(a_word(7, JobState.FAILED, completed_at=NOW))
+    assert names(events) == ["job-failed"]
+
+
+def test_a_final_state_never_moves() -> None:
+    watch, events, _ = after(a_word(1, JobState.FAILED, completed_at=NOW), a_word(2))
+    assert watch.state is JobState.FAILED
+    assert len(events) == 1
+
+
+def test_an_old_end_is_no_news() -> None:
+    long_ago = NOW - timedelta(seconds=POLICY.stale_after_s + 1)
+    watch, events, _ = after(a_word(3, JobState.FAILED, completed_at=long_ago))
+    assert watch.is_closed
+    assert not events
+
+
+def test_each_retry_is_told_with_its_attempt() -> None:
+    words = [a_word(1), a_word(2, attempt=1), a_word(3, attempt=1, retry_at=NOW)]
+    _, events, _ = after(*words, a_word(4, attempt=2))
+    assert [event.key for event in events] == ["job-retried/j1/1", "job-retried/j1/2"]
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
+    words = [
+        a_word(1, JobState.WAITING),
+        a_word(2, JobState.WAITING, reason=Reason(code="quota", text="full")),
+        a_word(3),
+        a_word(4, JobState.STOPPING),
+        a_word(5, JobState.STOPPED, completed_at=NOW),
+    ]
+    watch, events, alerts = after(*(words[i] for i in [*order, 4]))
+    assert watch == after(*words)[0]
+    assert names(events) == ["job-finished"]
+    assert not alerts
+
+
+@pytest.mark.parametrize(
+    ("word", "is_due"),
+    [
+        (a_word(1, JobState.WAITING), True),
+        (a_word(1, JobState.WAITING, reason=Reason(code="quota", text="full")), False),
+        (a_word(1, JobState.STOPPING), True),
+        (a_word(1, JobState.RUNNING), False),
+        (a_word(1, JobState.RUNNING, dead_letter="agent on pod-requested"), True),
+        (a_word(1, JobState.SUCCEEDED, dead_letter="rest on job-updated"), False),
+        (a_word(1, JobState.UNKNOWN), False),
+    ],
+)
+def test_a_job_is_stuck_where_it_should_move(word: JobStatus, is_due: bool) -> None:
+    watch, _, _ = after(word)
+    assert due_at(watch, POLICY) == (NOW + STUCK if is_due else None)
+    assert not time_passed(watch, now=NOW + STUCK - timedelta(seconds=1), policy=POLICY).alerts
+    raised = time_passed(watch, now=NOW + STUCK, policy=POLICY)
+    assert names(list(raised.events)) == (["job-stuck"] if is_due else [])
+    assert bool(raised.alerts) == is_due
+
+
+def stuck() -> tuple[Watch, JobOutcome]:
+    watch, _, _ = after(a_word(1, JobState.STOPPING))
+    outcome = time_passed(watch, now=NOW + STUCK, policy=POLICY)
+    return outcome.watch, outcome
+
+
+def test_a_stuck_job_is_told_once_until_it_moves() -> None:
+    watch, _ = stuck()
+    assert due_at(watch, POLICY) is None
+    assert time_passed(watch, now=NOW + 10 * STUCK, policy=POLICY) == JobOutcome(watch)
+
+
+def test_a_stuck_job_that_moves_is_resolved() -> None:
+    watch, raised = stuck()
+    later = NOW + 2 * STUCK
+    outcome = heard(
+        watch, a_word(2, JobState.STOPPED, completed_at=later), now=later, policy=POLICY
+    )
+    assert names(list(outcome.events)) == ["job-unstuck", "job-finished"]
+    (resolved,) = outcome.alerts
+    assert resolved.ends_at == later
+    assert resolved.fingerprint == raised.alerts[0].fingerprint
+    assert resolved.starts_at == raised.alerts[0].starts_at
+
+
+def test_a_word_that_says_nothing_new_is_no_change() -> None:
+    watch, _ = stuck()
+    outcome = heard(watch, a_word(9, JobState.STOPPING, seen=4), now=NOW + STUCK, policy=POLICY)
+    assert outcome == JobOutcome(replace(watch, revision=9))
+
+
+def test_a_dead_record_makes_an_unchanging_job_stuck() -> None:
+    running, _, _ = after(a_word(1))
+    dead = DeadRecord("j1", "launcher on pod-started: bad", at=NOW)
+    later = NOW + timedelta(hours=2)
+    watch = found_dead(running, dead, now=later).watch
+    assert due_at(watch, POLICY) == later + STUCK
+    assert found_dead(watch, dead, now=later + STUCK).watch == watch  # the same letter again
+    moved = heard(watch, a_word(2, attempt=1), now=later, policy=POLICY).watch
+    assert due_at(moved, POLICY) is None
+
+
+def test_a_job_whose_first_record_is_dead_is_stuck_too() -> None:
+    dead = DeadRecord("j2", "launcher on job-submitted: bad", at=NOW, user="ada", name="train")
+    watch = found_dead(None, dead, now=NOW).watch
+    outcome = time_passed(watch, now=NOW + STUCK, policy=POLICY)
+    (event,) = outcome.events
+    assert event.job is not None
+    assert event.job.user == "ada"
+    assert "job-submitted" in event.text

@@ -1,0 +1,85 @@
+"""A node is lost once and returns once, whatever the order of the words."""
+
+from datetime import UTC, datetime, timedelta
+
+from alerting.domain.events import Alert, Event
+from alerting.domain.nodes import NodeWatch, due_at, lost, returned, time_passed
+from alerting.domain.policy import Policy
+from hypothesis import given
+from hypothesis import strategies as st
+from muster.contracts.nodes import NodeLost, NodeReturned
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+POLICY = Policy()
+Words = list[NodeLost | NodeReturned]
+
+
+def at(minute: int) -> datetime:
+    return NOW + timedelta(minutes=minute)
+
+
+def a_loss(lease: int, minute: int) -> NodeLost:
+    return NodeLost(node="n1", lease=lease, since=at(minute), silent_s=60, pods=("p1",))
+
+
+def a_return(lease: int, minute: int) -> NodeReturned:
+    return NodeReturned(node="n1", lease=lease, at=at(minute))
+
+
+def after(words: Words) -> tuple[NodeWatch, list[Event], list[Alert]]:
+    watch: NodeWatch | None = None
+    events: list[Event] = []
+    alerts: list[Alert] = []
+    for word in words:
+        now = at(60)
+        if isinstance(word, NodeLost):
+            outcome = lost(watch, word, now=now, policy=POLICY)
+        else:
+            outcome = returned(watch, word, now=now, policy=POLICY)
+        watch = outcome.watch
+        events += outcome.events
+        alerts += outcome.alerts
+    assert watch is not None
+    return watch, events, alerts
+
+
+def test_a_loss_is_told_once_and_resolved_once() -> None:
+    words: Words = [a_loss(1, 0)] * 3 + [a_return(1, 5)] * 2
+    watch, events, alerts = after(words)
+    assert [event.name.value for event in events] == ["node-lost", "node-returned"]
+    assert [alert.ends_at for alert in alerts] == [None, at(5)]
+    assert alerts[0].fingerprint == alerts[1].fingerprint
+    assert watch.loss is None
+
+
+def test_a_late_repeat_of_an_ended_loss_does_not_fire() -> None:
+    for returned_lease in (1, 2):  # whether a return takes the number of the loss or the next
+        watch, events, _ = after([a_return(returned_lease, 5), a_loss(1, 0)])
+        assert watch.loss is None
+        assert not events
+
+
+def test_the_next_loss_fires_again() -> None:
+    for second in (a_loss(1, 9), a_loss(2, 9)):
+        _, events, _ = after([a_loss(1, 0), a_return(1, 5), second])
+        assert [e.name.value for e in events] == ["node-lost", "node-returned", "node-lost"]
+        assert len({event.key for event in events}) == 3
+
+
+@given(
+    st.permutations([a_loss(1, 0), a_return(1, 5), a_loss(2, 9), a_return(2, 12), a_loss(3, 20)])
+)
+def test_any_order_ends_the_same(words: Words) -> None:
+    watch, _, _ = after(words)
+    assert watch.loss is not None
+    assert watch.loss.lease == 3
+
+
+def test_a_node_that_nobody_speaks_of_any_more_is_forgotten() -> None:
+    watch, _, _ = after([a_loss(1, 0)])
+    due = due_at(watch, POLICY)
+    assert due == at(60) + timedelta(seconds=POLICY.lost_forget_s)
+    outcome = time_passed(watch, now=due, policy=POLICY)
+    assert outcome.watch.loss is None
+    assert outcome.alerts[0].ends_at == due
+    assert time_passed(watch, now=at(61), policy=POLICY).watch == watch
