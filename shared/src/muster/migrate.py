@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import hashlib
 import importlib.util
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,8 +145,14 @@ def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m muster.migrate", description=__doc__)
     parser.add_argument("services", nargs="*", default=list(SERVICES))
-    parser.add_argument("--database-url", required=True)
+    parser.add_argument(
+        "--database-url",
+        default=os.environ.get("MUSTER_DATABASE_URL"),
+        help="by default MUSTER_DATABASE_URL, which other users of the machine can't read",
+    )
     arguments = parser.parse_args()
+    if not arguments.database_url:
+        parser.error("set MUSTER_DATABASE_URL or give --database-url")
     ran = asyncio.run(migrate(arguments.database_url, tuple(arguments.services)))
     for service, files in ran.items():
         print(f"{service}: {', '.join(files) or 'up to date'}")
