@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import Any
 
 import asyncpg
@@ -38,8 +37,6 @@ def migrated_template(postgres_server: EmbeddedPostgres) -> str:
     it.
     """
     _execute(postgres_server.dsn, f"CREATE DATABASE {TEMPLATE}")
-    if find_spec("muster.migrate") is None:
-        return TEMPLATE
     url = database_named(postgres_server, TEMPLATE)
     migrate = [sys.executable, "-m", "muster.migrate", "--database-url", url]
     done = subprocess.run(
