@@ -1,10 +1,9 @@
 """PostgreSQL: one pool per process, rows as dataclasses, and which failures pass by themselves."""
 
 import json
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields
-from functools import cache
 from typing import Any, TypeVar, cast
 
 import asyncpg
@@ -55,14 +54,9 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(error, TRANSIENT_ERRORS)
 
 
-@cache
-def _names(row: Hashable) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cast(Any, row)))
-
-
 async def fetch(row: type[Row], conn: Connection, sql: str, *args: object) -> list[Row]:
     """The rows of a query as dataclasses; its columns are their fields, in any order."""
-    names = _names(row)
+    names = [field.name for field in fields(cast(Any, row))]
     return [row(**{n: record[n] for n in names}) for record in await conn.fetch(sql, *args)]
 
 

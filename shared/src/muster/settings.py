@@ -31,12 +31,16 @@ class ServiceSettings(BaseSettings):
 
     batch_records: PositiveInt = Field(300, description="Records handled in one transaction.")
     fetch_wait_busy_ms: PositiveInt = Field(
-        10, description="How long a fetch waits at the broker while records flow."
+        500,
+        description="How long a fetch waits at the broker while records flow. Kafka answers as soon"
+        " as there is a record; the embedded broker only when the wait is over, so there it is 10.",
     )
     fetch_wait_idle_ms: PositiveInt = Field(
-        100, description="The same after fetch_idle_after_s without a record."
+        500, description="The same after fetch_idle_after_s without a record."
     )
-    fetch_idle_after_s: PositiveFloat = 5.0
+    fetch_idle_after_s: PositiveFloat = 10.0
+    bus_watch_s: PositiveFloat = Field(1.0, description="How often the bus's identity is checked.")
+    bus_timeout_s: PositiveFloat = Field(15.0, description="A record not taken by then is kept.")
     topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
     topic_replication: PositiveInt = 1
     shutdown_s: PositiveFloat = Field(10.0, description="A stop takes no longer than this.")

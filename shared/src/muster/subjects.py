@@ -4,11 +4,11 @@ A transaction loads the rows that it needs (locked, in one order), hears and spe
 saves them together with the outbox rows: a state change and its word exist both or not at all.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
 
+import asyncpg
 from opentelemetry.trace import SpanKind
 
 from muster.contracts.model import Word
@@ -29,6 +29,7 @@ ENCORES = (
 """When a final word is said again for those who only listen, after it was said."""
 
 DEAD_VALUE_CHARACTERS = 16_384
+DUE_ROWS = 500
 
 Key = tuple[Kind, str]
 
@@ -63,6 +64,16 @@ class Subject:
     word: str | None = None
     traceparent: str | None = None
     encore_at: datetime | None = None
+    encores: int = 0
+
+    def with_exchange(self, exchange: Exchange) -> "Subject":
+        return replace(self, exchange=exchange)
+
+    def with_encore(self, now: datetime) -> "Subject":
+        """The final word is said again; the next time is later, until there is none."""
+        done = self.encores + 1
+        next_at = now + ENCORES[done] if done < len(ENCORES) else None
+        return replace(self, encore_at=next_at, encores=done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +211,9 @@ class Subjects:
     async def save(self) -> None:
         """Write what changed. Raises Transient where somebody else made the same subject."""
         await _insert(self._conn, [self._rows[k] for k in sorted(self._changed & self._new)])
-        await _update(self._conn, [self._rows[k] for k in sorted(self._changed - self._new)])
+        await update_subjects(
+            self._conn, [self._rows[k] for k in sorted(self._changed - self._new)]
+        )
         await _insert_outbox(self._conn, self._outbox)
 
     def _put(self, row: Subject) -> None:
@@ -243,7 +256,7 @@ async def say_all(
     await subjects.save()
 
 
-def _subject(row: Mapping[str, Any]) -> Subject:
+def _subject(row: asyncpg.Record) -> Subject:
     values = dict(row)
     exchange = Exchange(**{name: values.pop(name) for name in _EXCHANGE})
     kind = Kind(str(values.pop("kind")))
@@ -260,14 +273,14 @@ _EXCHANGE = (
     "repeat_at",
     "answer_at",
 )
-_OWN = ("is_open", "topic", "key", "word", "traceparent", "encore_at")
+_OWN = ("is_open", "topic", "key", "word", "traceparent", "encore_at", "encores")
 _COLUMNS = ("kind", "subject", *_EXCHANGE, *_OWN)
 _TYPES = (
     ("text", "text")
     + ("bigint",) * 5
     + ("integer", "timestamptz", "timestamptz", "boolean")
     + ("text",) * 4
-    + ("timestamptz",)
+    + ("timestamptz", "integer")
 )
 _UNNEST = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(_TYPES, 1))
 _LIST = ", ".join(_COLUMNS)
@@ -277,14 +290,24 @@ _LOAD = f"""
     WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
     ORDER BY kind, subject FOR UPDATE
 """  # noqa: S608 - the names of columns, not values
+_DUE = f"""
+    SELECT {_LIST} FROM subject
+    WHERE (kind, subject) IN (
+        (SELECT kind, subject FROM subject WHERE repeat_at <= $1 ORDER BY repeat_at LIMIT $2)
+        UNION
+        (SELECT kind, subject FROM subject WHERE answer_at <= $1 ORDER BY answer_at LIMIT $3)
+        UNION
+        (SELECT kind, subject FROM subject WHERE encore_at <= $1 ORDER BY encore_at LIMIT $3)
+    )
+    ORDER BY kind, subject FOR UPDATE SKIP LOCKED
+"""  # noqa: S608
 _INSERT = f"""
     INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_UNNEST})
     ON CONFLICT DO NOTHING
 """  # noqa: S608
 _UPDATE = f"""
     UPDATE subject AS s
-    SET {", ".join(f"{c} = n.{c}" for c in _COLUMNS[2:])}, changed_at = now(),
-        encores = CASE WHEN n.revision > s.revision THEN 0 ELSE s.encores END
+    SET {", ".join(f"{c} = n.{c}" for c in _COLUMNS[2:])}, changed_at = now()
     FROM unnest({_UNNEST}) AS n ({_LIST})
     WHERE s.kind = n.kind AND s.subject = n.subject
 """  # noqa: S608
@@ -312,7 +335,15 @@ async def _insert(conn: Connection, rows: Sequence[Subject]) -> None:
         raise Transient("somebody else has just made the same subject")
 
 
-async def _update(conn: Connection, rows: Sequence[Subject]) -> None:
+async def load_due(conn: Connection, now: datetime, repeats: int) -> list[Subject]:
+    """Lock the subjects about which something is to be said again: acknowledgements and encores,
+    and at most ``repeats`` repeats.
+    """
+    return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS)]
+
+
+async def update_subjects(conn: Connection, rows: Sequence[Subject]) -> None:
+    """Write rows that exist."""
     if rows:
         await conn.execute(_UPDATE, *map(list, zip(*map(_values, rows), strict=True)))
 

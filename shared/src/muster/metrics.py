@@ -1,0 +1,59 @@
+"""The metrics of the plumbing, the same in every service; one registry per process object."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class PlumbingMetrics:
+    """Counts of what flows through the bus and the outbox of one service."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.received = Counter(
+            "muster_records_received", "Records read from the bus.", ["topic"], registry=registry
+        )
+        self.published = Counter(
+            "muster_records_published", "Records given to the bus.", ["topic"], registry=registry
+        )
+        self.repeated = Counter(
+            "muster_words_repeated", "Unacknowledged words that were said again.", registry=registry
+        )
+        self.acknowledged = Counter(
+            "muster_words_acknowledged", "Words answered by an acknowledgement.", registry=registry
+        )
+        self.dead = Counter(
+            "muster_dead_letters",
+            "Records that could not be handled.",
+            ["topic"],
+            registry=registry,
+        )
+        self.parked = Counter(
+            "muster_outbox_parked", "Words that the bus refused.", ["topic"], registry=registry
+        )
+        self.retries = Counter(
+            "muster_transient_failures",
+            "Failures that were retried, by what failed.",
+            ["what"],
+            registry=registry,
+        )
+        self.rebuilt = Counter(
+            "muster_bus_rebuilt", "Readers built anew for a new or lost bus.", registry=registry
+        )
+        self.batch_records = Histogram(
+            "muster_batch_records",
+            "Records handled in one transaction.",
+            buckets=(1, 2, 5, 10, 25, 50, 100, 200, 500),
+            registry=registry,
+        )
+        self.batch_seconds = Histogram(
+            "muster_batch_seconds", "Time of one batch.", buckets=SECONDS, registry=registry
+        )
+        self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
+        self.outbox_rows = Gauge(
+            "muster_outbox_rows", "Words that wait to be published.", registry=registry
+        )
+        self.open_subjects = Gauge(
+            "muster_unacknowledged_words",
+            "Words that the other side has not acknowledged.",
+            registry=registry,
+        )

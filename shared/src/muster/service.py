@@ -1,0 +1,237 @@
+"""What every service process is: settings, logs, traces, metrics, database, bus, relay, health
+endpoints, tasks; and an orderly stop. The service itself is built by its own ``app.py``.
+"""
+
+import asyncio
+import contextlib
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from typing import Any
+
+import structlog
+import uvicorn
+import uvloop
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from muster.aggregates import Aggregate
+from muster.bus import Bus, Consumer, Follower, OnRecord
+from muster.contracts.topics import Service
+from muster.db import Pool, is_transient, open_pool
+from muster.inbox import Handler, Inbox, words_of
+from muster.metrics import PlumbingMetrics
+from muster.relay import Relay
+from muster.settings import DatabaseSettings, ServiceSettings
+from muster.telemetry import set_up_logging, set_up_tracing
+
+_log = structlog.get_logger()
+
+READY_TIMEOUT_S = 2.0
+
+
+class Runtime:
+    """What a service's ``app.py`` builds on. Tasks that it spawns run until the stop."""
+
+    def __init__(self, me: Service, settings: ServiceSettings, registry: CollectorRegistry) -> None:
+        self.me = me
+        self.settings = settings
+        self.registry = registry
+        self.metrics = PlumbingMetrics(registry)
+        self.bus = Bus(settings, me, self.metrics)
+        self.routes: list[BaseRoute] = []
+        self.asgi: ASGIApp | None = None
+        self.stopping = asyncio.Event()
+        self._pool: Pool | None = None
+        self._relay: Relay | None = None
+        self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("bus", self.bus.run)]
+
+    @property
+    def pool(self) -> Pool:
+        """The database pool of a service that has one."""
+        assert self._pool is not None, "this service has no database"
+        return self._pool
+
+    @property
+    def relay(self) -> Relay:
+        """The relay of a service that has a database."""
+        assert self._relay is not None, "this service has no database"
+        return self._relay
+
+    async def open_database(self) -> None:
+        """Connect, however long the database is away."""
+        assert isinstance(self.settings, DatabaseSettings)
+        wait = self.settings.retry_first_s
+        while True:
+            try:
+                self._pool = await open_pool(self.settings, self.me.value)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("the database does not answer", error=str(error))
+                await asyncio.sleep(wait)
+                wait = min(wait * 2, self.settings.retry_longest_s)
+            else:
+                self._relay = Relay(self.bus, self._pool)
+                self.spawn("relay", self._relay.run)
+                return
+
+    def spawn(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run something for as long as the service runs."""
+        self._tasks.append((name, run))
+
+    def inbox(self, handler: Handler, after: Callable[[Any], None] | None = None) -> Inbox:
+        """A handler of batches, each in one transaction."""
+        return Inbox(self.bus, self.pool, self.relay, handler, after)
+
+    def consumer(
+        self,
+        topics: Sequence[str],
+        handler: Handler,
+        after: Callable[[Any], None] | None = None,
+    ) -> Consumer:
+        """The member of the service's consumer group; the caller runs it."""
+        return Consumer(self.bus, topics, self.inbox(handler, after).handle)
+
+    def consume_words(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
+        """Apply the words on ``topics`` for as long as the service runs."""
+        consumer = self.consumer(topics, words_of(aggregate, self.bus))
+        self.spawn("consumer", consumer.run)
+
+    def follow(self, topics: Sequence[str], on_record: OnRecord) -> Follower:
+        """Read whole topics without a group for as long as the service runs."""
+        follower = Follower(self.bus, topics, on_record)
+        self.spawn("follower", follower.run)
+        return follower
+
+    @property
+    def tasks(self) -> Sequence[tuple[str, Callable[[], Awaitable[None]]]]:
+        return tuple(self._tasks)
+
+    async def is_ready(self) -> dict[str, bool]:
+        """What the service needs, and whether it answers."""
+        ready = {"bus": self.bus.is_up}
+        if self._pool is not None:
+            try:
+                async with asyncio.timeout(READY_TIMEOUT_S):
+                    await self._pool.fetchval("SELECT 1")
+                ready["database"] = True
+            except Exception:
+                ready["database"] = False
+        return ready
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._pool.close(), 2)
+            self._pool.terminate()
+
+
+Build = Callable[[Runtime], AbstractAsyncContextManager[None]]
+"""A service's wiring: what it sets up before the tasks start, and takes down after they ended."""
+
+
+def health_routes(runtime: Runtime) -> list[BaseRoute]:
+    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. ``/metrics``."""
+
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_request: Request) -> Response:
+        ready = await runtime.is_ready()
+        return JSONResponse(ready, 200 if all(ready.values()) else 503)
+
+    async def metrics(_request: Request) -> Response:
+        return Response(generate_latest(runtime.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the service's own stop ends it."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _serve(runtime: Runtime, port: int) -> None:
+    app = runtime.asgi or Starlette(routes=[*health_routes(runtime), *runtime.routes])
+    config = uvicorn.Config(
+        app,
+        host=runtime.settings.http_host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=int(runtime.settings.shutdown_s),
+        timeout_keep_alive=30,
+    )
+    server = _Server(config)
+    try:
+        await server.serve()
+    finally:
+        server.should_exit = True
+
+
+@asynccontextmanager
+async def running(
+    me: Service, settings: ServiceSettings, port: int, build: Build
+) -> AsyncIterator[Runtime]:
+    """A service, running in this process while the block runs: for ``run`` and for tests."""
+    runtime = Runtime(me, settings, CollectorRegistry())
+    if isinstance(settings, DatabaseSettings):
+        await runtime.open_database()
+    try:
+        async with build(runtime), asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_named(name, run), name=name) for name, run in runtime.tasks]
+            tasks.append(group.create_task(_serve(runtime, port), name="http"))
+            try:
+                yield runtime
+            finally:
+                runtime.stopping.set()
+                for task in tasks:
+                    task.cancel()
+    finally:
+        await runtime.close()
+
+
+async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await run()
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        _log.exception("a task of the service failed", task=name)
+        raise
+
+
+async def _until_stopped(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    started = time.monotonic()
+    async with running(me, settings, port, build) as runtime:
+        _log.info("started", port=port, seconds=round(time.monotonic() - started, 3))
+        waiting = asyncio.create_task(stop.wait())
+        await waiting
+        _log.info("stopping")
+        runtime.stopping.set()
+
+
+def run_service(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:
+    """Run a service until SIGTERM or SIGINT; exits with 1 where a task of it failed."""
+    set_up_logging(me.value, settings.log_level)
+    provider: TracerProvider = set_up_tracing(me.value, settings.otlp_endpoint)
+    _log.info("settings", **settings.model_dump(mode="json"))
+    try:
+        uvloop.run(_until_stopped(me, settings, port, build))
+    finally:
+        provider.shutdown()
