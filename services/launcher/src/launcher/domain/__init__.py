@@ -1,0 +1,1 @@
+"""The Launcher's decisions: plain functions over values, without clock, database or environment."""

@@ -1,0 +1,259 @@
+"""The life of an attempt: asked for, its pods ended one by one, decided, over, and what follows."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from muster.contracts.pods import PodStatus
+from muster.contracts.verdicts import Verdict
+from muster.ids import gang_name
+from muster.states import JobEvent, JobPhase, TaskEvent, TaskPhase
+
+from launcher.domain.model import ACTIVE, ENDING, LIVE, Outcome, StopCause, Task
+from launcher.domain.policy import Attempt, account, attributed, completion, retry
+from launcher.domain.turn import Turn
+from launcher.domain.verdicts import UNEXPLAINED, is_loss, stop_verdict
+from launcher.domain.words import (
+    GANG_RELEASED,
+    GANG_REQUESTED,
+    ask_of,
+    say_gang,
+    say_over,
+    say_stop,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a pod ended. ``verdict`` None with a failure: nobody said why."""
+
+    succeeded: bool
+    verdict: Verdict | None
+    exit_code: int | None = None
+    at: datetime | None = None
+
+
+def begin(turn: Turn) -> None:
+    """Ask for the pods of a new attempt."""
+    turn.put_anew(
+        Task(role.name, index, created_at=turn.now)
+        for role in turn.job.spec.task_roles
+        for index in range(role.instances)
+    )
+    turn.set_job(
+        outcome=None,
+        reason=None,
+        retry_at=None,
+        deadline_at=None,
+        attempt_created_at=turn.now,
+        attempt_launched_at=None,
+        attempt_completed_at=None,
+    )
+    ask(turn, turn.tasks())
+
+
+def begin_next(turn: Turn) -> None:
+    """The next attempt, under a number that was never used."""
+    number = turn.job.newest_attempt + 1
+    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number)
+    begin(turn)
+
+
+def begin_task(turn: Turn, task: Task) -> None:
+    """The next attempt of a task that may start singly."""
+    begun = turn.move_task(
+        task,
+        TaskEvent.BEGUN,
+        attempt=task.attempt + 1,
+        placement=None,
+        stop=None,
+        launched_at=None,
+        completed_at=None,
+        retry_at=None,
+        exit_code=None,
+        verdict=None,
+    )
+    ask(turn, [begun])
+
+
+def ask(turn: Turn, tasks: Iterable[Task]) -> None:
+    """Want these tasks' pods: together, or each for itself."""
+    life = turn.life
+    if turn.job.spec.gang:
+        pods = tuple(ask_of(life, task) for task in tasks)
+        gang = gang_name(turn.job.id, turn.job.attempt)
+        turn.say(say_gang(turn.job, gang, pods, GANG_REQUESTED))
+        return
+    for task in tasks:
+        turn.say(say_gang(turn.job, life.gang(task), (ask_of(life, task),), GANG_REQUESTED))
+
+
+def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
+    """The task's pod has run, and so the attempt has."""
+    limit = turn.job.spec.time_limit_s
+    turn.move_job(
+        JobEvent.RAN,
+        reason=None,
+        launched_at=turn.job.launched_at or turn.now,
+        attempt_launched_at=turn.now,
+        deadline_at=turn.now + timedelta(seconds=limit) if limit else None,
+    )
+    return turn.move_task(task, TaskEvent.RAN, launched_at=started_at or turn.now)
+
+
+def pod_ended(turn: Turn, task: Task, end: End) -> None:
+    """The end of a task's pod is known: retry the task, or see what it means for the attempt."""
+    _let_go(turn, task)
+    event, verdict = _judge(turn, task, end)
+    changes: dict[str, Any] = {
+        "verdict": verdict,
+        "exit_code": end.exit_code,
+        "completed_at": end.at or turn.now,
+    }
+    if event is not TaskEvent.STOPPED and _retry_task(turn, task, verdict, changes):
+        return
+    ended = turn.move_task(task, event, **changes)
+    if turn.job.phase in ACTIVE:
+        outcome = completion(turn.life, ended)
+        if outcome is not None:
+            decide_attempt(turn, outcome)
+            return
+    if_over(turn)
+
+
+def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]:
+    if end.succeeded:
+        return TaskEvent.SUCCEEDED, end.verdict
+    if task.stop is None or is_loss(end.verdict):
+        return TaskEvent.FAILED, end.verdict or UNEXPLAINED
+    symptom = end.verdict.symptom if end.verdict else ""
+    verdict = stop_verdict(task.stop, turn.job.stop_requested_by, symptom)
+    is_preempted = task.stop is StopCause.PREEMPTION
+    return TaskEvent.FAILED if is_preempted else TaskEvent.STOPPED, verdict
+
+
+def _retry_task(
+    turn: Turn, task: Task, verdict: Verdict | None, changes: Mapping[str, Any]
+) -> bool:
+    """Tasks that may start singly have retries of their own, while the attempt goes on."""
+    if turn.job.spec.gang or turn.job.phase not in ACTIVE:
+        return False
+    spent = Attempt(
+        limit=turn.job.role(task.role).task_retry_count,
+        spent=task.accountable,
+        streak=task.streak,
+        ran=_since(turn.now, task.launched_at),
+        seed=turn.life.pod(task),
+    )
+    again = retry(None if verdict is None or verdict.code == 0 else verdict, spent, turn.policy)
+    if again is None:
+        return False
+    waiting = turn.move_task(
+        task,
+        TaskEvent.RETRY_DUE,
+        accountable=task.accountable + again.is_counted,
+        streak=again.streak,
+        retry_at=turn.now + again.delay,
+        **changes,
+    )
+    if not again.delay:
+        begin_task(turn, waiting)
+    return True
+
+
+def _let_go(turn: Turn, task: Task) -> None:
+    """Its pod is no longer wanted: at once where it is its own gang, else with the next word."""
+    if turn.job.spec.gang:
+        turn.set_job(gang_unsaid=True)
+    else:
+        turn.say(say_gang(turn.job, turn.life.gang(task), (), GANG_RELEASED))
+
+
+def decide_attempt(turn: Turn, outcome: Outcome) -> None:
+    """The outcome of the attempt is known: stop what still runs, and wait for its end."""
+    if turn.move_job(JobEvent.DECIDED, outcome=outcome):
+        stop_all(turn, StopCause.COMPLETION)
+    if_over(turn)
+
+
+def stop_job(turn: Turn, by: str | None) -> None:
+    """The user wants it stopped."""
+    if turn.move_job(JobEvent.STOP_ASKED, stop_requested_by=by, retry_at=None):
+        stop_all(turn, StopCause.USER)
+    if_over(turn)
+
+
+def stop_all(turn: Turn, cause: StopCause) -> None:
+    """Stop every task: at once where no pod was asked to run, else with grace."""
+    for task in turn.tasks():
+        if task.phase in (TaskPhase.WAITING, TaskPhase.BACKOFF):
+            if task.phase is TaskPhase.WAITING:
+                _let_go(turn, task)
+            verdict = stop_verdict(cause, turn.job.stop_requested_by)
+            turn.move_task(
+                task, TaskEvent.STOPPED, verdict=verdict, completed_at=turn.now, retry_at=None
+            )
+        elif task.phase in LIVE:
+            stop_task(turn, task, cause, turn.policy.stop_grace)
+
+
+def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> None:
+    """Stop the task's pod, once; its end is awaited."""
+    if task.phase is not TaskPhase.STOPPING:
+        stopping = turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
+        turn.say(say_stop(turn.life, stopping, cause.value, grace.total_seconds()))
+
+
+def answer_over(turn: Turn, word: PodStatus, is_alive: bool) -> None:
+    """The pod is over for the Launcher: it is to stop, or its name to be forgotten."""
+    grace_s = turn.policy.lost_grace.total_seconds() if is_alive else None
+    turn.say(say_over(word, grace_s))
+
+
+def if_over(turn: Turn) -> None:
+    """When the last pod of a decided or stopped attempt has ended, the attempt is over."""
+    job = turn.job
+    if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
+        return
+    if job.spec.gang and job.attempt_completed_at is None and turn.tasks():
+        turn.say(say_gang(job, gang_name(job.id, job.attempt), (), GANG_RELEASED))
+    at = job.attempt_completed_at or turn.now
+    outcome = attributed(turn.life, job.outcome) if job.outcome else None
+    turn.set_job(gang_unsaid=False, reason=None, attempt_completed_at=at, outcome=outcome)
+    _follow(turn, outcome)
+
+
+def _follow(turn: Turn, outcome: Outcome | None) -> None:
+    """What comes after the attempt: its result, or another attempt."""
+    if outcome is None:
+        turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
+        return
+    job, verdict = turn.job, outcome.verdict
+    spent = Attempt(
+        limit=job.spec.job_retry_count,
+        spent=job.accountable,
+        streak=job.streak,
+        ran=_since(turn.now, job.attempt_launched_at),
+        seed=f"{job.id}-{job.attempt}",
+    )
+    again = retry(verdict, spent, turn.policy)
+    if again is None:
+        event = JobEvent.SUCCEEDED if verdict is None else JobEvent.FAILED
+        turn.move_job(event, completed_at=turn.now)
+    elif job.phase is JobPhase.STOPPING:
+        turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
+    else:
+        turn.job = replace(
+            account(job, verdict),
+            accountable=job.accountable + again.is_counted,
+            streak=again.streak,
+            retry_at=turn.now + again.delay,
+        )
+        turn.move_job(JobEvent.RETRY_DUE)
+        if not again.delay:
+            begin_next(turn)
+
+
+def _since(now: datetime, then: datetime | None) -> timedelta:
+    return now - then if then is not None else timedelta(0)

@@ -1,0 +1,273 @@
+"""What each word and each timer means for a job: the only door to the Launcher's decisions."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState
+from muster.contracts.jobs import Execution, JobRequest, Trigger
+from muster.contracts.pods import PodState, PodStatus
+from muster.contracts.topics import Kind
+from muster.errors import Broken
+from muster.states import JobPhase, TaskEvent, TaskPhase
+
+from launcher.domain.attempts import (
+    End,
+    answer_over,
+    begin,
+    begin_next,
+    begin_task,
+    decide_attempt,
+    pod_ended,
+    ran,
+    stop_job,
+    stop_task,
+)
+from launcher.domain.effects import Dead, Decision, Due, Input
+from launcher.domain.model import (
+    ACTIVE,
+    HOLDING,
+    LIVE,
+    Job,
+    Life,
+    Outcome,
+    Placement,
+    Policy,
+    StopCause,
+    Task,
+)
+from launcher.domain.turn import Turn
+from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused
+from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
+
+
+def decide(
+    ident: str, life: Life | None, given: Input, *, now: datetime, policy: Policy
+) -> Decision:
+    """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
+
+    Raises Broken or ValueError where a word makes no sense; nothing has changed then.
+    """
+    if life is None:
+        return _unknown(ident, given, now, policy)
+    turn = Turn(life, now, policy)
+    match given:
+        case JobRequest():
+            _on_request(turn, given)
+        case GangDecision():
+            _clear_dead(turn, Kind.GANG, given.gang)
+            _on_decision(turn, given)
+        case PodStatus():
+            _clear_dead(turn, Kind.POD, given.pod)
+            _on_status(turn, given)
+        case Due():
+            _on_due(turn)
+        case Dead():
+            _on_dead(turn, given)
+        case _:
+            raise Broken(f"a {type(given).__name__} is nothing that the Launcher is told")
+    return turn.decision()
+
+
+def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decision:
+    """Nobody knows the job: it is new, or over for so long that it is forgotten."""
+    match given:
+        case JobRequest(execution=Execution.START):
+            turn = Turn(_new(given, now), now, policy, is_new=True)
+            begin(turn)
+            return turn.decision()
+        case JobRequest(execution=Execution.STOP):
+            turn = Turn(_new(given, now), now, policy, is_new=True)
+            stop_job(turn, given.stop_requested_by)
+            return turn.decision()
+        case JobRequest():
+            raise Broken(f"job {ident}: it is not said whether to start or to stop it")
+        case GangDecision():
+            return Decision(None, (say_no_gang(given.gang, given.job, now),))
+        case PodStatus():
+            grace_s = policy.lost_grace.total_seconds() if _is_alive(given) else None
+            return Decision(None, (say_over(given, grace_s),))
+        case _:
+            return Decision(None)
+
+
+def _new(word: JobRequest, now: datetime) -> Life:
+    job = Job(
+        id=word.job,
+        name=word.name,
+        user=word.user,
+        submitted_at=word.submitted_at,
+        spec=word.spec,
+        created_at=now,
+    )
+    return Life(job, {})
+
+
+def _on_request(turn: Turn, word: JobRequest) -> None:
+    if word.execution is Execution.STOP and not turn.job.is_final:
+        stop_job(turn, word.stop_requested_by)
+
+
+def _on_decision(turn: Turn, word: GangDecision) -> None:
+    """The Scheduler on a gang: first what is lost, then what is to be given back, then runs."""
+    attempt = int(word.gang.split("-")[1])
+    if attempt > turn.job.newest_attempt:
+        turn.hear_of(attempt)
+        turn.say(say_no_gang(word.gang, word.job, turn.now))
+        return
+    found: dict[PodDecisionState, list[Task]] = {}
+    for pod in word.pods:
+        task = turn.task_of(pod.pod)
+        if task is not None and task.phase in HOLDING:
+            found.setdefault(pod.state, []).append(_placed(turn, task, pod))
+    if not found:
+        return
+    for task in found.get(PodDecisionState.LOST, ()):
+        _on_lost(turn, task)
+    _on_refused(turn, word, found.get(PodDecisionState.REFUSED, ()))
+    _on_give_back(turn, word, found.get(PodDecisionState.GIVE_BACK, ()))
+    if PodDecisionState.WAITING in found and turn.job.phase is JobPhase.WAITING:
+        turn.set_job(reason=word.reason)
+    _run_placed(turn)
+
+
+def _placed(turn: Turn, task: Task, pod: PodDecision) -> Task:
+    """The task with its place, which is given once for each pod name."""
+    if pod.node is None or (task.placement is not None and task.placement.address):
+        return task
+    place = Placement(
+        node=pod.node,
+        address=pod.address or pod.node,
+        log_url=pod.log_url,
+        journal=pod.journal or "",
+        gpus=pod.gpus,
+        ports=pod.ports,
+    )
+    placed = replace(task, placement=place)
+    turn.put(placed)
+    return placed
+
+
+def _still(turn: Turn, task: Task) -> Task | None:
+    """The task as it is by now, where its pod is still held."""
+    now = turn.task(task.key)
+    return now if now.phase in HOLDING and now.attempt == task.attempt else None
+
+
+def _on_lost(turn: Turn, marked: Task) -> None:
+    """Its node is lost, and the pod with it, for good: whatever its agent may say later."""
+    task = _still(turn, marked)
+    if task is None:
+        return
+    if task.phase in LIVE:
+        turn.say(say_lost(turn.life, task, turn.policy.lost_grace.total_seconds()))
+    node = task.placement.node if task.placement else "the node"
+    verdict = NODE_LOST.model_copy(update={"symptom": f"{node} was silent for a lease."})
+    pod_ended(turn, task, End(succeeded=False, verdict=verdict))
+
+
+def _on_refused(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
+    """It can never run: a gang as a whole; of tasks that start singly, this one."""
+    for mark in marked:
+        task = _still(turn, mark)
+        if task is None or task.phase is not TaskPhase.WAITING:
+            continue
+        verdict = refused(word.reason)
+        if turn.job.spec.gang:
+            message = f"{task.role}[{task.index}] can't be placed: {verdict.cause}"
+            trigger = Trigger(message=message, role=task.role, index=task.index)
+            decide_attempt(turn, Outcome(verdict, trigger))
+            return
+        pod_ended(turn, task, End(succeeded=False, verdict=verdict))
+
+
+def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
+    """Others are to have the GPUs: stop with grace; a gang gives all back, or none."""
+    tasks = list(marked)
+    if not tasks or turn.job.phase not in ACTIVE:
+        return
+    grace = turn.policy.stop_grace
+    if word.preemption is not None:
+        grace = max(timedelta(0), min(grace, word.preemption.until - turn.now))
+        turn.set_job(reason=word.preemption.reason)
+    for mark in turn.tasks() if turn.job.spec.gang else tasks:
+        task = _still(turn, mark)
+        if task is not None and task.phase in LIVE:
+            stop_task(turn, task, StopCause.PREEMPTION, grace)
+        elif task is not None:
+            stopped = replace(task, stop=StopCause.PREEMPTION)
+            pod_ended(turn, stopped, End(succeeded=False, verdict=None))
+
+
+def _run_placed(turn: Turn) -> None:
+    """Run what is placed: a gang when all of it is, other tasks singly."""
+    if turn.job.phase not in ACTIVE:
+        return
+    waiting = [task for task in turn.tasks() if task.phase is TaskPhase.WAITING]
+    ready = [task for task in waiting if task.placement is not None]
+    if not ready or (turn.job.spec.gang and len(ready) < len(waiting)):
+        return
+    for say in say_runs(turn.life, [turn.move_task(task, TaskEvent.ASKED) for task in ready]):
+        turn.say(say)
+    if len(ready) == len(waiting):
+        turn.set_job(reason=None)
+
+
+def _is_alive(word: PodStatus) -> bool:
+    return word.state not in (PodState.SUCCEEDED, PodState.FAILED)
+
+
+def _on_status(turn: Turn, word: PodStatus) -> None:
+    task = turn.task_of(word.pod)
+    if task is None or task.phase not in HOLDING:
+        answer_over(turn, word, _is_alive(word))
+        return
+    if task.placement is None:
+        task = replace(task, placement=Placement(node=word.node, journal=word.journal))
+        turn.put(task)
+    match word.state:
+        case PodState.ACCEPTED:
+            if task.phase is TaskPhase.WAITING:
+                turn.move_task(task, TaskEvent.ASKED)
+        case PodState.RUNNING:
+            ran(turn, task, word.started_at)
+        case PodState.SUCCEEDED | PodState.FAILED:
+            answer_over(turn, word, is_alive=False)
+            if word.started_at is not None or word.state is PodState.SUCCEEDED:
+                task = ran(turn, task, word.started_at)
+            succeeded = word.state is PodState.SUCCEEDED
+            pod_ended(turn, task, End(succeeded, word.verdict, word.exit_code, word.ended_at))
+        case PodState.UNKNOWN:
+            pass
+
+
+def _on_due(turn: Turn) -> None:
+    job, now = turn.job, turn.now
+    if job.phase is JobPhase.BACKOFF and job.retry_at is not None and job.retry_at <= now:
+        begin_next(turn)
+    if job.phase is JobPhase.RUNNING and job.deadline_at is not None and job.deadline_at <= now:
+        message = f"the time limit of {job.spec.time_limit_s} s is over"
+        decide_attempt(turn, Outcome(DEADLINE, Trigger(message=message)))
+    if job.phase in ACTIVE and not job.spec.gang:
+        for task in turn.tasks():
+            if task.phase is TaskPhase.BACKOFF and (task.retry_at or now) <= now:
+                begin_task(turn, task)
+    if turn.job.quiet_at is not None and turn.job.quiet_at <= now:
+        turn.flush()
+
+
+def _dead_text(kind: Kind, subject: str) -> str:
+    return f"{kind.value} {subject}: the other side could not handle the Launcher's last word."
+
+
+def _on_dead(turn: Turn, given: Dead) -> None:
+    """Somebody must look: `muster events redrive` brings the word back. REST, where it could not
+    handle a job's state, can't be told in another.
+    """
+    if given.kind is not Kind.JOB and not turn.job.is_final:
+        turn.set_job(dead_letter=_dead_text(given.kind, given.subject))
+
+
+def _clear_dead(turn: Turn, kind: Kind, subject: str) -> None:
+    if turn.job.dead_letter == _dead_text(kind, subject) and not turn.job.is_final:
+        turn.set_job(dead_letter=None)

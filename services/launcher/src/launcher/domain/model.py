@@ -1,0 +1,184 @@
+"""What the Launcher knows of a job: the job, its tasks in the present attempt, and the policy.
+
+All values are frozen: a decision makes new ones, and the tasks that it changed are noted so that
+only they are written.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from muster.contracts.jobs import JobSpec, Retries, TaskRoleSpec, Trigger
+from muster.contracts.model import Reason
+from muster.contracts.verdicts import Verdict
+from muster.ids import PodName, gang_name
+from muster.states import JOB, JobPhase, TaskPhase
+
+TaskKey = tuple[str, int]
+"""Role and index."""
+
+LIVE = frozenset({TaskPhase.PLACED, TaskPhase.RUNNING, TaskPhase.STOPPING})
+"""The task's pod was asked to run, and its end is not known."""
+DONE = frozenset({TaskPhase.SUCCEEDED, TaskPhase.FAILED, TaskPhase.STOPPED})
+HOLDING = frozenset({TaskPhase.WAITING, *LIVE})
+"""The task's pod is wanted or held: it is in its gang's word."""
+ACTIVE = frozenset({JobPhase.WAITING, JobPhase.RUNNING})
+"""The outcome of the attempt is open."""
+ENDING = frozenset({JobPhase.COMPLETING, JobPhase.STOPPING})
+
+
+class StopCause(StrEnum):
+    """Why a task's pod was asked to stop. The values are the reasons that agents read."""
+
+    USER = "stopped"
+    COMPLETION = "completed"
+    PREEMPTION = "preempted"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a pod was placed, and with what."""
+
+    node: str
+    address: str = ""
+    log_url: str | None = None
+    journal: str = ""
+    gpus: tuple[int, ...] = ()
+    ports: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task in the present job attempt.
+
+    ``attempt`` counts its retries so far, ``accountable`` those on the user's account, ``streak``
+    the last ones in a row that cost nothing. ``stop``: why its pod is to stop.
+    """
+
+    role: str
+    index: int
+    phase: TaskPhase = TaskPhase.WAITING
+    attempt: int = 0
+    accountable: int = 0
+    streak: int = 0
+    placement: Placement | None = None
+    stop: StopCause | None = None
+    created_at: datetime | None = None
+    launched_at: datetime | None = None
+    completed_at: datetime | None = None
+    retry_at: datetime | None = None
+    exit_code: int | None = None
+    verdict: Verdict | None = None
+
+    @property
+    def key(self) -> TaskKey:
+        return (self.role, self.index)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job attempt ends; ``verdict`` is None where it succeeds."""
+
+    verdict: Verdict | None
+    trigger: Trigger | None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The job itself.
+
+    ``newest_attempt``: the highest number of an attempt that was ever used, or heard of after a
+    restored backup; numbers never come back. ``streak``: the last retries in a row that the policy
+    does not count. ``deadline_at``: when the attempt has run for as long as it may. ``quiet_at``:
+    when changes that users can wait for are said (``status_unsaid``, ``gang_unsaid``).
+    """
+
+    id: str
+    name: str
+    user: str
+    submitted_at: datetime
+    spec: JobSpec
+    phase: JobPhase = JOB.start
+    attempt: int = 0
+    newest_attempt: int = 0
+    retries: Retries = Retries()  # noqa: RUF009 - frozen
+    accountable: int = 0
+    streak: int = 0
+    stop_requested_by: str | None = None
+    outcome: Outcome | None = None
+    reason: Reason | None = None
+    dead_letter: str | None = None
+    retry_at: datetime | None = None
+    deadline_at: datetime | None = None
+    quiet_at: datetime | None = None
+    status_unsaid: bool = False
+    gang_unsaid: bool = False
+    created_at: datetime | None = None
+    launched_at: datetime | None = None
+    completed_at: datetime | None = None
+    attempt_created_at: datetime | None = None
+    attempt_launched_at: datetime | None = None
+    attempt_completed_at: datetime | None = None
+
+    @property
+    def is_final(self) -> bool:
+        return self.phase in JOB.final
+
+    def role(self, name: str) -> TaskRoleSpec:
+        return next(role for role in self.spec.task_roles if role.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A job with its tasks; ``changed`` are the tasks that differ from what is stored."""
+
+    job: Job
+    tasks: Mapping[TaskKey, Task]
+    changed: frozenset[TaskKey] = frozenset()
+
+    def pod(self, task: Task) -> str:
+        """The name of the task's present pod."""
+        return str(PodName(self.job.id, self.job.attempt, task.role, task.index, task.attempt))
+
+    def gang(self, task: Task) -> str:
+        """The gang that the task's pod belongs to: a pod that may start singly is its own."""
+        return gang_name(self.job.id, self.job.attempt) if self.job.spec.gang else self.pod(task)
+
+    def live(self) -> Iterator[Task]:
+        """The tasks whose pods' ends are awaited."""
+        return (task for task in self.tasks.values() if task.phase in LIVE)
+
+
+def wake_at(life: Life) -> datetime | None:
+    """When a timer of the job is due next."""
+    job = life.job
+    times = [job.quiet_at]
+    if job.phase is JobPhase.RUNNING:
+        times.append(job.deadline_at)
+    if job.phase is JobPhase.BACKOFF:
+        times.append(job.retry_at)
+    if not job.spec.gang:
+        times += [t.retry_at for t in life.tasks.values() if t.phase is TaskPhase.BACKOFF]
+    return min((time for time in times if time is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The constants of the Launcher's decisions.
+
+    ``stop_grace``: from the ask to stop until the kill (OpenPAI's default is 600 s).
+    ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the wait
+    before a retry that costs nothing doubles from the first to the longest, and starts anew after
+    an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for conflicts over
+    resources. ``quiet``: how long details may wait to be said.
+    """
+
+    stop_grace: timedelta = timedelta(seconds=30)
+    lost_grace: timedelta = timedelta(seconds=5)
+    backoff_first: timedelta = timedelta(seconds=1)
+    backoff_longest: timedelta = timedelta(minutes=5)
+    backoff_reset: timedelta = timedelta(minutes=10)
+    conflict_shortest: timedelta = timedelta(seconds=60)
+    conflict_longest: timedelta = timedelta(seconds=900)
+    quiet: timedelta = timedelta(seconds=0.4)

@@ -1,0 +1,152 @@
+"""When a job attempt is over and how, and whether what ended is tried again.
+
+FrameworkController's completion and retry policies, with two additions. A failure that came while
+the platform was taking another task of the attempt away is the platform's. And retries that no
+count bounds wait longer each time, so that a broken node is not asked in a circle.
+"""
+
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from muster.contracts.jobs import Trigger
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.states import TaskPhase
+
+from launcher.domain.model import DONE, Job, Life, Outcome, Policy, StopCause, Task
+from launcher.domain.verdicts import UNEXPLAINED, is_loss
+
+ALWAYS = -2
+"""A retry count that retries whatever the end, success too."""
+ANY_FAILURE = -1
+
+
+def completion(life: Life, ended: Task) -> Outcome | None:
+    """The outcome of the attempt now that ``ended`` has ended; None while it is open.
+
+    As many failed tasks of a role as its ``min_failed_instances`` fail the attempt with the last
+    one's verdict; as many succeeded as ``min_succeeded_instances`` make it succeed, whatever else
+    runs; below 1 disables a bound. Where none is met the end of all tasks makes it succeed: unless
+    none did and the platform took some.
+    """
+    if life.job.spec.gang and ended.phase is TaskPhase.FAILED and _is_preempted(ended):
+        return Outcome(ended.verdict, _trigger(ended, "was preempted, and its gang with it"))
+    role = life.job.role(ended.role)
+    count = sum(t.role == ended.role and t.phase is ended.phase for t in life.tasks.values())
+    if ended.phase is TaskPhase.FAILED and 1 <= role.min_failed_instances <= count:
+        bound = f"failed: {count} of minFailedInstances {role.min_failed_instances}"
+        return Outcome(ended.verdict or UNEXPLAINED, _trigger(ended, bound))
+    if ended.phase is TaskPhase.SUCCEEDED and 1 <= role.min_succeeded_instances <= count:
+        bound = f"succeeded: {count} of minSucceededInstances {role.min_succeeded_instances}"
+        return Outcome(None, _trigger(ended, bound))
+    if any(task.phase not in DONE for task in life.tasks.values()):
+        return None
+    return _all_done(life.tasks.values(), ended)
+
+
+def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
+    found = list(tasks)
+    taken = next((task for task in found if is_loss(task.verdict)), None)
+    if taken is not None and not any(task.phase is TaskPhase.SUCCEEDED for task in found):
+        return Outcome(taken.verdict, _trigger(taken, "was taken away, and no task succeeded"))
+    return Outcome(None, _trigger(ended, "was the last to end, and no bound was met"))
+
+
+def _is_preempted(task: Task) -> bool:
+    return task.stop is StopCause.PREEMPTION
+
+
+def _trigger(task: Task, what: str) -> Trigger:
+    return Trigger(message=f"{task.role}[{task.index}] {what}", role=task.role, index=task.index)
+
+
+def attributed(life: Life, outcome: Outcome) -> Outcome:
+    """The outcome of an attempt that is over, on the right account.
+
+    Peers of a task whose node dies often fail first, and look like failures of the user's.
+    """
+    verdict = outcome.verdict
+    if verdict is None or verdict.behavior is not Behavior.UNKNOWN:
+        return outcome
+    taken = next((task for task in life.tasks.values() if is_loss(task.verdict)), None)
+    if taken is None or taken.verdict is None:
+        return outcome
+    seen = f"{outcome.trigger.message if outcome.trigger else 'A task failed'} ({verdict.phrase})"
+    loss = taken.verdict.model_copy(update={"symptom": seen, "evidence": verdict.evidence})
+    return Outcome(loss, _trigger(taken, "was taken away, and the attempt failed with it"))
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Another attempt is due. ``is_counted``: it spends one of the counted retries. ``streak``: how
+    many in a row no count bounds.
+    """
+
+    delay: timedelta
+    is_counted: bool
+    streak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the retry policy looks at: retries allowed and spent, and how long the attempt ran.
+
+    ``seed`` spreads the waits of different attempts; one attempt's wait is always the same.
+    """
+
+    limit: int
+    spent: int
+    streak: int
+    ran: timedelta
+    seed: str
+
+
+def retry(verdict: Verdict | None, attempt: Attempt, policy: Policy) -> Retry | None:
+    """Whether an attempt that ended with ``verdict`` (None: well) is followed by another.
+
+    A limit of -2 retries always and looks at nothing (OpenPAI turns the fancy policy off for it).
+    Else transient failures are retried and not counted, permanent ones never; the others at -1
+    always, at n while fewer than n were spent.
+    """
+    if attempt.limit == ALWAYS:
+        return _unbounded(verdict, attempt, policy, is_counted=verdict is not None)
+    if verdict is None:
+        return None
+    match verdict.behavior:
+        case Behavior.TRANSIENT | Behavior.TRANSIENT_CONFLICT:
+            return _unbounded(verdict, attempt, policy, is_counted=False)
+        case Behavior.PERMANENT:
+            return None
+        case _:
+            if attempt.limit == ANY_FAILURE:
+                return _unbounded(verdict, attempt, policy, is_counted=True)
+            if attempt.spent < attempt.limit:
+                return Retry(timedelta(0), is_counted=True, streak=0)
+            return None
+
+
+def _unbounded(
+    verdict: Verdict | None, attempt: Attempt, policy: Policy, *, is_counted: bool
+) -> Retry:
+    streak = 1 if attempt.ran >= policy.backoff_reset else attempt.streak + 1
+    if verdict is not None and verdict.behavior is Behavior.TRANSIENT_CONFLICT:
+        span = policy.conflict_longest - policy.conflict_shortest
+        share = zlib.crc32(attempt.seed.encode()) / 2**32
+        return Retry(policy.conflict_shortest + span * share, is_counted, streak)
+    doublings = min(streak - 1, 32)
+    return Retry(
+        min(policy.backoff_first * 2**doublings, policy.backoff_longest), is_counted, streak
+    )
+
+
+def account(job: Job, verdict: Verdict | None) -> Job:
+    """The job with one more retry in the books of whoever it is owed to."""
+    books = job.retries
+    if verdict is not None and verdict.behavior is Behavior.TRANSIENT_CONFLICT:
+        books = books.model_copy(update={"resource": books.resource + 1})
+    elif verdict is not None and verdict.fault is Fault.PLATFORM:
+        books = books.model_copy(update={"platform": books.platform + 1})
+    else:
+        books = books.model_copy(update={"user": books.user + 1})
+    return replace(job, retries=books)

@@ -1,0 +1,169 @@
+"""One decision in the making: the job as it becomes, and what is said.
+
+A turn lives for one call of ``decide`` and is seen by nobody else. Of several words about one
+subject only the last is said: each is the whole word.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from muster.contracts.topics import Kind
+from muster.errors import Broken
+from muster.ids import gang_name, parse_pod
+from muster.states import (
+    JOB,
+    JOB_SHOWN,
+    TASK,
+    Illegal,
+    JobEvent,
+    Moved,
+    Stale,
+    TaskEvent,
+)
+
+from launcher.domain.effects import Decision, Say
+from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
+from launcher.domain.words import GANG_RELEASED, ask_of, say_gang, say_job
+
+
+class Turn:
+    """The job while one input is applied."""
+
+    def __init__(self, life: Life, now: datetime, policy: Policy, *, is_new: bool = False) -> None:
+        self._before = life
+        self._is_new = is_new
+        self._tasks = dict(life.tasks)
+        self._changed = set(life.changed)
+        self._has_put = False
+        self._says: dict[tuple[Kind, str], Say] = {}
+        self.job = life.job
+        self.now = now
+        self.policy = policy
+
+    @property
+    def life(self) -> Life:
+        """The job as it is now; not to be kept across a change."""
+        return Life(self.job, self._tasks)
+
+    def task(self, key: TaskKey) -> Task:
+        """The task as it is now."""
+        return self._tasks[key]
+
+    def tasks(self) -> tuple[Task, ...]:
+        return tuple(self._tasks.values())
+
+    def task_of(self, pod: str) -> Task | None:
+        """The task whose present pod this is; None where the pod is of another attempt.
+
+        Raises ValueError where ``pod`` is no pod's name.
+        """
+        name = parse_pod(pod)
+        self.hear_of(name.job_attempt)
+        task = self._tasks.get((name.role, name.index))
+        is_present = name.job_attempt == self.job.attempt
+        return task if is_present and task and task.attempt == name.task_attempt else None
+
+    def hear_of(self, attempt: int) -> None:
+        """An attempt of this number exists somewhere: it is never given again."""
+        if attempt > self.job.newest_attempt:
+            self.set_job(newest_attempt=attempt)
+
+    def set_job(self, **changes: Any) -> None:
+        self.job = replace(self.job, **changes)
+
+    def put(self, task: Task) -> None:
+        self._tasks[task.key] = task
+        self._changed.add(task.key)
+        self._has_put = True
+
+    def put_anew(self, tasks: Iterable[Task]) -> None:
+        """These are the tasks of the next attempt."""
+        for task in tasks:
+            self.put(task)
+
+    def say(self, say: Say) -> None:
+        self._says[say.kind, say.subject] = say
+
+    def move_job(self, event: JobEvent, **changes: Any) -> bool:
+        """Whether the event moved the job. Raises Broken where it can't happen."""
+        match JOB.advance(self.job.phase, event):
+            case Moved(to):
+                self.set_job(phase=to, **changes)
+                return True
+            case Stale():
+                return False
+            case Illegal():
+                raise Broken(f"job {self.job.id} is {self.job.phase}, where '{event}' can't be")
+
+    def move_task(self, task: Task, event: TaskEvent, **changes: Any) -> Task:
+        """The task after the event. Raises Broken where it can't happen."""
+        match TASK.advance(task.phase, event):
+            case Moved(to):
+                moved = replace(task, phase=to, **changes)
+                self.put(moved)
+                return moved
+            case Stale():
+                return task
+            case Illegal():
+                raise Broken(f"task {task.key} is {task.phase}, where '{event}' can't be")
+
+    def flush(self) -> None:
+        """Say what could wait until now."""
+        self.set_job(quiet_at=None)
+        if self.job.gang_unsaid:
+            self.say_held()
+        if self.job.status_unsaid and not self.job.is_final:
+            self._say_status()
+
+    def say_held(self) -> None:
+        """The gang holds only what has not ended."""
+        self.set_job(gang_unsaid=False)
+        if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
+            life = self.life
+            held = tuple(ask_of(life, t) for t in self._tasks.values() if t.phase in HOLDING)
+            gang = gang_name(self.job.id, self.job.attempt)
+            self.say(say_gang(self.job, gang, held, GANG_RELEASED))
+
+    def decision(self) -> Decision:
+        """What the turn came to."""
+        was_final = self._before.job.is_final and not self._is_new
+        if not was_final and self._is_loud():
+            self._say_status()
+        elif not was_final and self._is_changed():
+            self.set_job(status_unsaid=True)
+        self._set_quiet()
+        if self.job == self._before.job and not self._has_put:
+            return Decision(None if self._is_new else self._before, tuple(self._says.values()))
+        life = Life(self.job, self._tasks, frozenset(self._changed))
+        return Decision(life, tuple(self._says.values()))
+
+    def _is_loud(self) -> bool:
+        """Something changed that users wait for."""
+        old, new = self._before.job, self.job
+        if JOB_SHOWN[old.phase] is not JOB_SHOWN[new.phase]:
+            return True
+        return (old.attempt, old.retry_at, old.dead_letter) != (
+            new.attempt,
+            new.retry_at,
+            new.dead_letter,
+        )
+
+    def _is_changed(self) -> bool:
+        return (
+            self._is_new
+            or self._has_put
+            or self.job.reason != self._before.job.reason
+            or self.job.phase is not self._before.job.phase
+        )
+
+    def _say_status(self) -> None:
+        self.set_job(status_unsaid=False)
+        self.say(say_job(self.life))
+
+    def _set_quiet(self) -> None:
+        if self.job.is_final or not (self.job.status_unsaid or self.job.gang_unsaid):
+            self.set_job(quiet_at=None, status_unsaid=False, gang_unsaid=False)
+        elif self.job.quiet_at is None:
+            self.set_job(quiet_at=self.now + self.policy.quiet)

@@ -1,0 +1,252 @@
+"""The Launcher's whole words about jobs, gangs and pods, made from what it knows."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from muster.contracts.gangs import GangRequest, PodAsk
+from muster.contracts.jobs import JobStatus, TaskRoleStatus, TaskStatus
+from muster.contracts.pods import (
+    Peer,
+    PodAction,
+    PodRequest,
+    PodRun,
+    PodStatus,
+    PodStop,
+    RoleShape,
+)
+from muster.contracts.topics import Kind
+from muster.contracts.verdicts import Verdict
+from muster.states import JOB_SHOWN, TASK_SHOWN, JobPhase
+
+from launcher.domain.effects import Say
+from launcher.domain.model import Job, Life, Placement, StopCause, Task
+from launcher.domain.verdicts import SUCCEEDED, stop_verdict
+
+JOB_UPDATED = "job-updated"
+GANG_REQUESTED = "gang-requested"
+GANG_RELEASED = "gang-released"
+POD_REQUESTED = "pod-requested"
+
+
+def say_job(life: Life) -> Say:
+    """The job's state, as users see it; the last word of a final one."""
+    job = life.job
+    return Say(
+        Kind.JOB,
+        job.id,
+        JOB_UPDATED,
+        job.id,
+        _job_status(life),
+        is_open=not job.is_final,
+        encore=job.is_final,
+    )
+
+
+def say_gang(job: Job, gang: str, pods: tuple[PodAsk, ...], topic: str) -> Say:
+    """All pods that a gang wants or holds; without pods it is over."""
+    word = GangRequest(
+        gang=gang,
+        job=job.id,
+        name=job.name,
+        user=job.user,
+        virtual_cluster=job.spec.virtual_cluster,
+        priority=job.spec.priority,
+        submitted_at=job.submitted_at,
+        pods=pods,
+    )
+    return Say(Kind.GANG, gang, topic, gang, word, is_open=bool(pods))
+
+
+def say_no_gang(gang: str, job: str, now: datetime) -> Say:
+    """The Scheduler speaks of a gang that nobody wants."""
+    word = GangRequest(
+        gang=gang, job=job, name="", user="", virtual_cluster="", priority=0, submitted_at=now
+    )
+    return Say(Kind.GANG, gang, GANG_RELEASED, gang, word, is_open=False)
+
+
+def ask_of(life: Life, task: Task) -> PodAsk:
+    """What the task's pod needs."""
+    role = life.job.role(task.role)
+    return PodAsk(
+        pod=life.pod(task),
+        role=task.role,
+        gpus=role.gpus,
+        cpu=role.cpu,
+        memory_mb=role.memory_mb,
+        ports=role.ports,
+    )
+
+
+def say_runs(life: Life, tasks: Iterable[Task]) -> list[Say]:
+    """Run these tasks' pods; all are told of every task that has a place."""
+    job = life.job
+    peers = tuple(
+        Peer(role=t.role, index=t.index, address=t.placement.address, ports=dict(t.placement.ports))
+        for t in life.tasks.values()
+        if t.placement is not None
+    )
+    roles = tuple(
+        RoleShape(
+            name=role.name,
+            instances=role.instances,
+            gpus=role.gpus,
+            cpu=role.cpu,
+            memory_mb=role.memory_mb,
+            shm_mb=role.shm_mb or 0,
+            min_failed_instances=role.min_failed_instances,
+            min_succeeded_instances=role.min_succeeded_instances,
+        )
+        for role in job.spec.task_roles
+    )
+    return [_say_run(life, task, roles, peers) for task in tasks]
+
+
+def _say_run(life: Life, task: Task, roles: tuple[RoleShape, ...], peers: tuple[Peer, ...]) -> Say:
+    job, role, place = life.job, life.job.role(task.role), _place(task)
+    run = PodRun(
+        user=job.user,
+        job_name=f"{job.user}~{job.name}",
+        virtual_cluster=job.spec.virtual_cluster,
+        role=task.role,
+        index=task.index,
+        job_attempt=job.attempt,
+        task_attempt=task.attempt,
+        command=role.command,
+        gpus=place.gpus,
+        cpu=role.cpu,
+        memory_mb=role.memory_mb,
+        ports=dict(place.ports),
+        roles=roles,
+        peers=peers,
+    )
+    return _say_pod(life, task, PodAction.RUN, run=run)
+
+
+def say_stop(life: Life, task: Task, reason: str, grace_s: float) -> Say:
+    """Stop the task's pod. Its agent has what it runs, or never will."""
+    stop = PodStop(reason=reason, grace_s=grace_s)
+    return _say_pod(life, task, PodAction.STOP, stop=stop)
+
+
+def say_lost(life: Life, task: Task, grace_s: float) -> Say:
+    """Its node was lost: should it still run, and come back, it is to stop."""
+    stop = PodStop(reason="node-lost", grace_s=grace_s)
+    return _say_pod(life, task, PodAction.STOP, stop=stop, is_open=False)
+
+
+def _place(task: Task) -> Placement:
+    if task.placement is None:
+        raise AssertionError("no agent is asked about a pod before it has a place")
+    return task.placement
+
+
+def _say_pod(
+    life: Life,
+    task: Task,
+    action: PodAction,
+    *,
+    run: PodRun | None = None,
+    stop: PodStop | None = None,
+    is_open: bool = True,
+) -> Say:
+    place = _place(task)
+    word = PodRequest(
+        pod=life.pod(task),
+        job=life.job.id,
+        gang=life.gang(task),
+        node=place.node,
+        journal=place.journal,
+        action=action,
+        run=run,
+        stop=stop,
+    )
+    return Say(Kind.POD, word.pod, POD_REQUESTED, word.node, word, is_open=is_open)
+
+
+def say_over(word: PodStatus, grace_s: float | None) -> Say:
+    """An agent speaks of a pod that is over for the Launcher: forget it; with ``grace_s`` it still
+    runs and is to stop first.
+    """
+    request = PodRequest(
+        pod=word.pod,
+        job=word.job,
+        gang=word.gang,
+        node=word.node,
+        journal=word.journal,
+        action=PodAction.FORGET if grace_s is None else PodAction.STOP,
+        stop=None if grace_s is None else PodStop(reason="over", grace_s=grace_s),
+    )
+    return Say(Kind.POD, word.pod, POD_REQUESTED, word.node, request, is_open=False)
+
+
+def final_verdict(job: Job) -> Verdict | None:
+    """Why the last attempt ended as it did; None while its outcome is open."""
+    if job.phase is JobPhase.STOPPED:
+        return stop_verdict(StopCause.USER, job.stop_requested_by)
+    if job.outcome is None:
+        return None
+    if job.outcome.verdict is None:
+        return SUCCEEDED
+    return job.outcome.verdict
+
+
+def _job_status(life: Life) -> JobStatus:
+    job = life.job
+    return JobStatus(
+        job=job.id,
+        name=job.name,
+        user=job.user,
+        virtual_cluster=job.spec.virtual_cluster,
+        state=JOB_SHOWN[job.phase],
+        attempt=job.attempt,
+        retries=job.retries,
+        retry_at=job.retry_at,
+        reason=job.reason,
+        submitted_at=job.submitted_at,
+        created_at=job.created_at,
+        launched_at=job.launched_at,
+        completed_at=job.completed_at,
+        attempt_created_at=job.attempt_created_at,
+        attempt_launched_at=job.attempt_launched_at,
+        attempt_completed_at=job.attempt_completed_at,
+        task_roles=_role_statuses(life),
+        verdict=final_verdict(job),
+        trigger=job.outcome.trigger if job.outcome else None,
+        dead_letter=job.dead_letter,
+    )
+
+
+def _role_statuses(life: Life) -> tuple[TaskRoleStatus, ...]:
+    return tuple(
+        TaskRoleStatus(
+            name=role.name,
+            tasks=tuple(
+                _task_status(life, life.tasks[role.name, index]) for index in range(role.instances)
+            ),
+        )
+        for role in life.job.spec.task_roles
+        if (role.name, 0) in life.tasks
+    )
+
+
+def _task_status(life: Life, task: Task) -> TaskStatus:
+    place = task.placement
+    return TaskStatus(
+        index=task.index,
+        state=TASK_SHOWN[task.phase],
+        attempt=task.attempt,
+        pod=life.pod(task),
+        node=place.node if place else None,
+        address=place.address if place else None,
+        log_url=place.log_url if place else None,
+        gpus=place.gpus if place else (),
+        ports=dict(place.ports) if place else {},
+        retries=task.attempt,
+        accountable_retries=task.accountable,
+        created_at=task.created_at,
+        launched_at=task.launched_at,
+        completed_at=task.completed_at,
+        exit_code=task.exit_code,
+        verdict=task.verdict,
+    )
