@@ -1,0 +1,18 @@
+"""The job file: OpenPAI's protocol, version 2. Pure: bytes in, a job's specification out, or one
+error that has all problems with their lines.
+"""
+
+from muster.protocol.document import MAX_BYTES
+from muster.protocol.parse import PRIORITIES, ParsedJob, parse_job
+from muster.protocol.problems import ProtocolError
+from muster.protocol.shape import JobFile, job_file_schema
+
+__all__ = [
+    "MAX_BYTES",
+    "PRIORITIES",
+    "JobFile",
+    "ParsedJob",
+    "ProtocolError",
+    "job_file_schema",
+    "parse_job",
+]

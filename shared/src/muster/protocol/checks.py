@@ -1,0 +1,144 @@
+"""What the shape alone can't say: names that must be defined, what is refused for now, and what is
+accepted but not acted on yet.
+"""
+
+from collections.abc import Iterator
+
+from muster.errors import Problem
+from muster.protocol.document import Node
+from muster.protocol.shape import DockerImage, JobFile, TaskRole
+from muster.protocol.tree import fields, items, problem_at, string
+
+RUNTIME_PLUGINS = "com.microsoft.pai.runtimeplugin"
+_HIVED = ("extras", "hivedScheduler")
+_NOT_YET = "is kept, but not acted on yet"
+_ROLE_FIELDS = {
+    "dockerImage": "dockerimage",
+    "data": "data",
+    "output": "output",
+    "script": "script",
+}
+
+
+def check_references(root: Node) -> list[Problem]:
+    """Names that are used and not defined, or defined twice; and secrets, which are refused."""
+    return [
+        *_secrets(root),
+        *_duplicates(root, "prerequisites"),
+        *_duplicates(root, "deployments"),
+        *_undefined(root),
+        *_hived(root),
+    ]
+
+
+def _secrets(root: Node) -> Iterator[Problem]:
+    refused = "can't be kept safe yet, so the job is refused; take it out"
+    if fields(root, "secrets"):
+        yield problem_at(root, ("secrets",), refused)
+    for index, prerequisite in enumerate(items(root, "prerequisites")):
+        if fields(prerequisite, "auth"):
+            yield problem_at(root, ("prerequisites", index, "auth"), refused)
+
+
+def _duplicates(root: Node, where: str) -> Iterator[Problem]:
+    seen: set[tuple[str, str]] = set()
+    for index, entry in enumerate(items(root, where)):
+        kind, name = string(entry, "type"), string(entry, "name")
+        if name and (kind, name) in seen:
+            message = f"names a second {kind or 'deployment'} `{name[:80]}`; rename one of them"
+            yield problem_at(root, (where, index, "name"), message)
+        seen.add((kind, name))
+
+
+def _undefined(root: Node) -> Iterator[Problem]:
+    defined = {
+        (string(entry, "type"), string(entry, "name")) for entry in items(root, "prerequisites")
+    }
+    names = {name for _, name in defined}
+    for role_name, role in fields(root, "taskRoles").items():
+        place = ("taskRoles", role_name)
+        for field, kind in _ROLE_FIELDS.items():
+            name = string(role, field)
+            if name and (kind, name) not in defined:
+                message = f"names no prerequisite of type {kind}; add it under `prerequisites`"
+                yield problem_at(root, (*place, field), message)
+        for index, entry in enumerate(items(role, "prerequisites")):
+            if isinstance(entry.value, str) and entry.value not in names:
+                message = "names no prerequisite; add it under `prerequisites`"
+                yield problem_at(root, (*place, "prerequisites", index), message)
+    wanted = string(root, "defaults", "deployment")
+    if wanted and all(string(entry, "name") != wanted for entry in items(root, "deployments")):
+        message = "names no deployment; add it under `deployments`"
+        yield problem_at(root, ("defaults", "deployment"), message)
+
+
+def _hived(root: Node) -> Iterator[Problem]:
+    for name, wishes in fields(root, *_HIVED, "taskRoles").items():
+        place = (*_HIVED, "taskRoles", name)
+        if name not in fields(root, "taskRoles"):
+            yield problem_at(root, place, "names no task role of this job")
+        wished = {key for key, node in fields(wishes).items() if node.value is not None}
+        if {"skuType", "pinnedCellId"} <= wished:
+            message = "can't be together with `skuType`; keep one of them"
+            yield problem_at(root, (*place, "pinnedCellId"), message)
+
+
+def find_warnings(job: JobFile, root: Node) -> list[Problem]:
+    """What the job runs without, each with its path."""
+    found = [*_asset_warnings(job, root), *_extras_warnings(job, root)]
+    for name, role in job.task_roles.items():
+        found.extend(_role_warnings(job, name, role, root))
+    for index, deployment in enumerate(job.deployments):
+        for name in deployment.task_roles:
+            if name not in job.task_roles:
+                place = ("deployments", index, "taskRoles", name)
+                found.append(problem_at(root, place, "names no task role of this job"))
+    return sorted(found, key=lambda problem: (problem.line or 0, problem.column or 0))
+
+
+def _asset_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+    for index, prerequisite in enumerate(job.prerequisites):
+        place = ("prerequisites", index)
+        if isinstance(prerequisite, DockerImage):
+            message = "is not pulled: tasks run on the node itself, without a container"
+            yield problem_at(root, (*place, "uri"), message)
+        elif prerequisite.plugin:
+            yield problem_at(root, (*place, "plugin"), _NOT_YET)
+        else:
+            message = f"only fills in `<% ${prerequisite.type}... %>`; nothing is fetched or stored"
+            yield problem_at(root, place, message)
+
+
+def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Iterator[Problem]:
+    place = ("taskRoles", name)
+    if role.extra_container_options.infiniband:
+        yield problem_at(root, (*place, "extraContainerOptions", "infiniband"), _NOT_YET)
+    if role.prerequisites:
+        yield problem_at(root, (*place, "prerequisites"), _NOT_YET)
+    if role.task_retry_count and job.extras.gang_allocation:
+        message = "has no effect on a gang; set `extras.gangAllocation: false` for single retries"
+        yield problem_at(root, (*place, "taskRetryCount"), message)
+    for field, bound in (
+        ("minFailedInstances", role.completion.min_failed_instances),
+        ("minSucceededInstances", role.completion.min_succeeded_instances),
+    ):
+        if bound is not None and bound > role.instances:
+            message = f"is more than the {role.instances} instances, so it is never reached"
+            yield problem_at(root, (*place, "completion", field), message)
+
+
+def _extras_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+    extras = job.extras.model_extra or {}
+    for key in ("storages", "jobStatusChangeNotification", RUNTIME_PLUGINS):
+        if extras.get(key):
+            yield problem_at(root, ("extras", key), _NOT_YET)
+    hived = job.extras.hived_scheduler
+    if hived is None:
+        return
+    for key, value in (hived.model_extra or {}).items():
+        if value is not None and value is not False:
+            yield problem_at(root, (*_HIVED, key), _NOT_YET)
+    for name, wishes in hived.task_roles.items():
+        for key, value in wishes.items():
+            if value is not None:
+                yield problem_at(root, (*_HIVED, "taskRoles", name, key), _NOT_YET)

@@ -1,0 +1,197 @@
+"""A job file becomes a job's specification; or one error says all that is wrong with it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from muster.contracts.jobs import JobSpec, TaskRoleSpec
+from muster.errors import Problem
+from muster.protocol.checks import check_references, find_warnings
+from muster.protocol.document import Node, read_document
+from muster.protocol.messages import problems_of
+from muster.protocol.problems import ProtocolError, join_path
+from muster.protocol.shape import JobFile, TaskRole
+from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record
+from muster.protocol.templates import MAX_RENDERED_CHARACTERS, render
+from muster.protocol.tree import Path, fields, find, items, string
+
+PRIORITIES: Mapping[str, int] = {"crit": 120, "prod": 100, "test": 10, "oppo": -1}
+"""OpenPAI's priority classes; `crit` is in its documents, though its server refused it."""
+
+DEFAULT_PRIORITY_CLASS = "test"
+
+HTTP_PORT = "http"
+"""Every task gets a port of this label, as in OpenPAI: its ``HOST_LIST`` variables name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedJob:
+    """A job file, understood.
+
+    ``text`` is the file as it was sent. ``priority_class`` is None where the file names none.
+    ``warnings`` name what the job runs without.
+    """
+
+    name: str
+    text: str
+    spec: JobSpec
+    priority_class: str | None
+    warnings: tuple[Problem, ...]
+
+    @property
+    def tasks(self) -> int:
+        """All tasks of the job."""
+        return sum(role.instances for role in self.spec.task_roles)
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs of the job."""
+        return sum(role.instances * role.gpus for role in self.spec.task_roles)
+
+
+def parse_job(data: bytes) -> ParsedJob:
+    """Read a job file.
+
+    Raises ProtocolError, with every problem that can be told, and nothing else for any bytes.
+    """
+    text, root = read_document(data)
+    problems = check_references(root)
+    commands = {
+        name: _command(name, role, root, text, problems)
+        for name, role in fields(root, "taskRoles").items()
+    }
+    job = _validate(root, problems)
+    roles = [_role_spec(name, role, commands[name]) for name, role in job.task_roles.items()]
+    spec = _job_spec(job, tuple(roles))
+    _check_size(spec, root)
+    hived = job.extras.hived_scheduler
+    return ParsedJob(
+        name=job.name,
+        text=text,
+        spec=spec,
+        priority_class=hived.job_priority_class if hived else None,
+        warnings=tuple(find_warnings(job, root)),
+    )
+
+
+def _validate(root: Node, problems: list[Problem]) -> JobFile:
+    """The file in its shape. Raises ProtocolError with the problems found before and its own."""
+    if not isinstance(root.value, dict):
+        message = "A job file is a mapping: start with `protocolVersion: 2`"
+        raise ProtocolError([Problem("", message, root.line, root.column)])
+    try:
+        job = JobFile.model_validate(root.value)
+    except ValidationError as error:
+        raise ProtocolError([*problems_of(error, root), *problems]) from None
+    if problems:
+        raise ProtocolError(problems)
+    return job
+
+
+def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
+    hived = job.extras.hived_scheduler
+    priority_class = (hived and hived.job_priority_class) or DEFAULT_PRIORITY_CLASS
+    return JobSpec(
+        virtual_cluster=job.defaults.virtual_cluster,
+        priority=PRIORITIES[priority_class],
+        job_retry_count=job.job_retry_count,
+        gang=job.extras.gang_allocation,
+        time_limit_s=job.extras.muster.time_limit_seconds,
+        task_roles=roles,
+    )
+
+
+def _role_spec(name: str, role: TaskRole, command: str) -> TaskRoleSpec:
+    """OpenPAI's defaults: one failed task ends the attempt, and so does the success of all tasks of
+    a role. 0 and null mean the default.
+    """
+    resources = role.resource_per_instance
+    return TaskRoleSpec(
+        name=name,
+        instances=role.instances,
+        min_failed_instances=role.completion.min_failed_instances or 1,
+        min_succeeded_instances=role.completion.min_succeeded_instances or role.instances,
+        task_retry_count=role.task_retry_count,
+        cpu=resources.cpu,
+        memory_mb=resources.memory_mb,
+        gpus=resources.gpu,
+        shm_mb=role.extra_container_options.shm_mb,
+        ports={HTTP_PORT: 1} | resources.ports,
+        command=command,
+    )
+
+
+def _command(name: str, role: Node, root: Node, text: str, problems: list[Problem]) -> str:
+    """The script of a role: the deployment's commands around its own, references filled in."""
+    scopes = _scopes(role, root)
+    lines: list[str] = []
+    length = 0
+    for path, node in _command_nodes(name, role, root):
+        if not isinstance(node.value, str):
+            continue
+        rendered = render(node.value.strip(), scopes)
+        length += len(rendered.text) + 1
+        for error in rendered.errors:
+            line, column = _place(text, node, error.reference)
+            message = f"{error.reference[:200]} {error.message}"
+            problems.append(Problem(join_path(path), message, line, column))
+        if length > MAX_RENDERED_CHARACTERS:
+            message = f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters"
+            problems.append(Problem(join_path(path), message, node.line, node.column))
+            break
+        lines.append(rendered.text)
+    return "\n".join(lines).strip()
+
+
+def _command_nodes(name: str, role: Node, root: Node) -> list[tuple[Path, Node]]:
+    """Each command of a role with its path, in the order in which they run."""
+    own: list[tuple[Path, Node]] = _listed(role, ("taskRoles", name), "commands")
+    wanted = string(root, "defaults", "deployment")
+    for index, deployment in enumerate(items(root, "deployments")):
+        around = fields(deployment, "taskRoles").get(name)
+        if wanted and string(deployment, "name") == wanted and around is not None:
+            place = ("deployments", index, "taskRoles", name)
+            before = _listed(around, place, "preCommands")
+            return [*before, *own, *_listed(around, place, "postCommands")]
+    return own
+
+
+def _listed(node: Node, place: Path, field: str) -> list[tuple[Path, Node]]:
+    return [((*place, field, index), entry) for index, entry in enumerate(items(node, field))]
+
+
+def _scopes(role: Node, root: Node) -> dict[str, Node | None]:
+    scopes: dict[str, Node | None] = {"parameters": None}
+    if fields(root, "parameters"):
+        scopes["parameters"] = find(root, ("parameters",))
+    for kind in ("script", "output", "data"):
+        name = string(role, kind)
+        scopes[kind] = None
+        for prerequisite in items(root, "prerequisites") if name else ():
+            if (string(prerequisite, "type"), string(prerequisite, "name")) == (kind, name):
+                scopes[kind] = prerequisite
+    return scopes
+
+
+def _place(text: str, node: Node, reference: str) -> tuple[int, int]:
+    """Where a reference stands; of a text over several lines, the line that has it."""
+    lines = text.split("\n")
+    for number, line in enumerate(lines[node.line - 1 :], start=node.line):
+        column = line.find(reference)
+        if column >= 0:
+            return number, column + 1
+    return node.line, node.column
+
+
+def _check_size(spec: JobSpec, root: Node) -> None:
+    topic, size = largest_record(spec)
+    if size > MAX_RECORD_BYTES:
+        node = find(root, ("taskRoles",))
+        tasks = sum(role.instances for role in spec.task_roles)
+        message = (
+            f"asks for more than one record can tell: {tasks} tasks need up to {size} bytes on "
+            f"{topic}, {MAX_RECORD_BYTES} are the most; use fewer instances, GPUs or ports a task, "
+            "or shorter commands"
+        )
+        raise ProtocolError([Problem("taskRoles", message, node.line, node.column)])

@@ -1,0 +1,228 @@
+"""The job file's shape: OpenPAI's protocol, version 2, as its server enforces it, with Muster's
+additions under ``extras.muster``. The one truth; the JSON Schema for editors is made from it.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from muster.contracts.model import json_name
+
+MAX_INSTANCES = 10_000
+"""Tasks of one role. The size of the job's records (muster.protocol.sizes) is the tighter bound."""
+
+MAX_RETRIES = 1_000_000
+MAX_AMOUNT = 2**31 - 1
+"""GPUs, CPUs and megabytes of one task; only keeps the numbers within the database's integers."""
+
+MAX_GPUS = 1024
+MAX_PORTS = 1000
+"""Ports of one label; a node has 10,000 to give."""
+
+MAX_TIME_LIMIT_S = 10 * 365 * 86_400
+
+
+def _integral(value: object) -> object:
+    """``4.0`` is an integer to OpenPAI's server, as it is to JavaScript."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_integral)]
+Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", min_length=1, max_length=255)]
+RoleName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=100)]
+PortLabel = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=100)]
+Instances = Annotated[Integer, Field(ge=1, le=MAX_INSTANCES)]
+Bound = Annotated[Integer, Field(ge=-1, le=MAX_AMOUNT)] | None
+ProtocolVersion = Literal[2, "2"]
+Commands = Annotated[list[str], Field(min_length=1)]
+
+
+class Shape(BaseModel):
+    """A mapping of the file: nothing is converted, unknown fields are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        alias_generator=json_name,
+        hide_input_in_errors=True,
+    )
+
+
+class Described(Shape):
+    """What a job and its prerequisites have in common."""
+
+    version: str | int | float = ""
+    contributor: str = ""
+    description: str = ""
+
+
+class Auth(Shape):
+    """Who pulls a private image."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    username: str = ""
+    password: str = ""
+    registryuri: str = ""
+
+
+class DockerImage(Described):
+    """An image that tasks run in."""
+
+    protocol_version: ProtocolVersion = 2
+    type: Literal["dockerimage"]
+    name: Name
+    uri: str
+    auth: Auth | None = None
+
+
+class Asset(Described):
+    """A script or an output that tasks use; its own fields are free."""
+
+    model_config = ConfigDict(extra="allow")
+
+    protocol_version: ProtocolVersion = 2
+    type: Literal["script", "output"]
+    name: Name
+    uri: str = ""
+    plugin: str = ""
+    require: list[str] = []
+
+
+class Data(Described):
+    """Data that tasks use; its own fields are free."""
+
+    model_config = ConfigDict(extra="allow")
+
+    protocol_version: ProtocolVersion = 2
+    type: Literal["data"]
+    name: Name
+    uri: list[str] = []
+    plugin: str = ""
+    require: list[str] = []
+
+
+Prerequisite = Annotated[DockerImage | Asset | Data, Field(discriminator="type")]
+
+
+class Completion(Shape):
+    """How many tasks end the job attempt: -1 for never; null and 0 mean the default."""
+
+    min_failed_instances: Bound = None
+    min_succeeded_instances: Bound = None
+
+
+class ContainerOptions(Shape):
+    """Options of a task's container."""
+
+    shm_mb: Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)] | None = None
+    infiniband: bool = False
+
+
+class Resources(Shape):
+    """What each task gets. ``ports`` is label → count."""
+
+    cpu: Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)]
+    memory_mb: Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)]
+    gpu: Annotated[Integer, Field(ge=0, le=MAX_GPUS)]
+    ports: Annotated[
+        dict[PortLabel, Annotated[Integer, Field(ge=0, le=MAX_PORTS)]],
+        Field(min_length=1),
+    ] = {}
+
+
+class TaskRole(Shape):
+    """Tasks that run the same commands. The names are of prerequisites of that type."""
+
+    protocol_version: ProtocolVersion = 2
+    instances: Instances = 1
+    completion: Completion = Completion()
+    task_retry_count: Annotated[Integer, Field(ge=-2, le=MAX_RETRIES)] = 0
+    prerequisites: list[str] = []
+    docker_image: str
+    data: str = ""
+    output: str = ""
+    script: str = ""
+    extra_container_options: ContainerOptions = ContainerOptions()
+    resource_per_instance: Resources
+    commands: Commands
+
+
+class DeploymentRole(Shape):
+    """Commands around those of a task role."""
+
+    pre_commands: Commands = []
+    post_commands: Commands = []
+
+
+class Deployment(Shape):
+    """A named set of commands around those of the task roles."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Name
+    task_roles: Annotated[dict[RoleName, DeploymentRole], Field(min_length=1)]
+
+
+class Defaults(Shape):
+    """Where the job runs, and with which deployment."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    virtual_cluster: Annotated[
+        str, Field(pattern=r"^[A-Za-z0-9_-]+$", min_length=1, max_length=255)
+    ] = "default"
+    deployment: str = ""
+
+
+class HivedScheduler(Shape):
+    """Wishes to the scheduler, in the words of OpenPAI's."""
+
+    model_config = ConfigDict(extra="allow")
+
+    job_priority_class: Literal["crit", "prod", "test", "oppo"] | None = None
+    task_roles: dict[str, dict[str, Any]] = {}
+
+
+class Additions(Shape):
+    """Muster's own additions. ``time_limit_seconds``: a job attempt that has run for longer is
+    ended as failed, and not retried.
+    """
+
+    time_limit_seconds: Annotated[Integer, Field(ge=1, le=MAX_TIME_LIMIT_S)] | None = None
+
+
+class Extras(Shape):
+    """Whatever clients keep here; only the named fields are read."""
+
+    model_config = ConfigDict(extra="allow")
+
+    gang_allocation: bool = True
+    hived_scheduler: HivedScheduler | None = None
+    muster: Additions = Additions()
+
+
+class JobFile(Described):
+    """A job, as the file says it."""
+
+    protocol_version: ProtocolVersion
+    name: Name
+    type: Literal["job"]
+    prerequisites: Annotated[list[Prerequisite], Field(min_length=1)] = []
+    parameters: dict[str, Any] = {}
+    secrets: dict[str, Any] = {}
+    job_retry_count: Annotated[Integer, Field(ge=0, le=MAX_RETRIES)] = 0
+    task_roles: Annotated[dict[RoleName, TaskRole], Field(min_length=1)]
+    deployments: Annotated[list[Deployment], Field(min_length=1)] = []
+    defaults: Defaults = Defaults()
+    extras: Extras = Extras()
+
+
+def job_file_schema() -> dict[str, Any]:
+    """The JSON Schema of a job file, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Muster job file",
+        **JobFile.model_json_schema(by_alias=True),
+    }

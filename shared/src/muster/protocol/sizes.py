@@ -1,0 +1,224 @@
+"""How large the records of a job can become: a job is refused at the door when one of them could
+pass 1 MiB, the most that a record may have.
+
+The bounds are made from the models themselves: each is filled with the longest values that its
+writer may put there, and its JSON is measured.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache, lru_cache
+
+from muster.contracts.gangs import GangDecision, GangRequest, PodAsk, PodDecision, PodDecisionState
+from muster.contracts.jobs import (
+    Execution,
+    JobRequest,
+    JobSpec,
+    JobState,
+    JobStatus,
+    Retries,
+    TaskRoleSpec,
+    TaskState,
+    TaskStatus,
+    Trigger,
+)
+from muster.contracts.model import Model, Reason
+from muster.contracts.pods import Peer, PodAction, PodRequest, PodRun, PodStop, RoleShape
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+
+MAX_RECORD_BYTES = 1_000_000
+"""Of a record's value; the rest of the bus's 1 MiB is for headers and the batch around it."""
+
+TEXT_BYTES = 300
+"""All the words of one task's verdict in `job-updated` together; the Launcher shortens evidence to
+that."""
+
+_NODE = "n" * 64
+_LOG_URL = "h" * 96
+_USER = "u" * 64
+_JOB = "j" * 26
+_JOB_NAME = "n" * 255
+_BIG = 10**9
+_TIME = datetime(2026, 1, 1, 12, 0, 0, 123456, UTC)
+_NAME = f"{_JOB}-{_BIG}-{'r' * 100}-{_BIG}-{_BIG}"
+_PORT = 20000
+_GPU = 100
+_REASON = Reason(code="r" * 60, text="t" * 2000, numbers={})
+
+
+def size(model: Model) -> int:
+    """The bytes of a record's value."""
+    return len(model.model_dump_json(exclude_none=True).encode())
+
+
+def largest_record(spec: JobSpec) -> tuple[str, int]:
+    """The topic of the largest record that a job can have, and how many bytes it can be."""
+    decision = status = request = peers = 0
+    for role in spec.task_roles:
+        each = _task_bytes(
+            role.name,
+            role.instances,
+            role.gpus,
+            role.cpu,
+            role.memory_mb,
+            tuple(role.ports.items()),
+        )
+        decision += role.instances * each.decision
+        status += role.instances * each.status
+        request += role.instances * each.ask
+        peers += role.instances * each.peer
+    script = max(size(role) for role in spec.task_roles)
+    empty = _empty()
+    sizes = {
+        "job-submitted": empty["job-submitted"] + size(spec),
+        "job-updated": empty["job-updated"] + status,
+        "gang-requested": empty["gang-requested"] + request,
+        "placement-decided": empty["placement-decided"] + decision,
+        "pod-requested": empty["pod-requested"] + script + peers + _shapes_bytes(spec),
+    }
+    topic = max(sizes, key=lambda name: sizes[name])
+    return topic, sizes[topic]
+
+
+@dataclass(frozen=True, slots=True)
+class _TaskBytes:
+    """What one task adds to each of the records that list all tasks."""
+
+    decision: int
+    status: int
+    ask: int
+    peer: int
+
+
+@lru_cache(maxsize=1024)
+def _task_bytes(
+    role: str,
+    instances: int,
+    gpus: int,
+    cpu: int,
+    memory_mb: int,
+    ports: tuple[tuple[str, int], ...],
+) -> _TaskBytes:
+    pod = f"{_JOB}-{_BIG}-{role}-{instances}-{_BIG}"
+    placed = {label: (_PORT,) * count for label, count in ports}
+    where = {"node": _NODE, "address": _NODE, "log_url": _LOG_URL}
+    held = {"gpus": (_GPU,) * gpus, "ports": placed}
+    decision = PodDecision(pod=pod, state=PodDecisionState.GIVE_BACK, journal=_JOB, **where, **held)
+    status = TaskStatus(
+        index=instances,
+        state=TaskState.SUCCEEDED,
+        attempt=_BIG,
+        pod=pod,
+        retries=_BIG,
+        accountable_retries=_BIG,
+        created_at=_TIME,
+        launched_at=_TIME,
+        completed_at=_TIME,
+        exit_code=-8000,
+        verdict=_verdict(TEXT_BYTES),
+        **where,
+        **held,
+    )
+    ask = PodAsk(pod=pod, role=role, gpus=gpus, cpu=cpu, memory_mb=memory_mb, ports=dict(ports))
+    peer = Peer(role=role, index=instances, address=_NODE, ports=placed)
+    return _TaskBytes(*(1 + size(model) for model in (decision, status, ask, peer)))
+
+
+def _shapes_bytes(spec: JobSpec) -> int:
+    return sum(1 + size(_shape(role)) for role in spec.task_roles)
+
+
+def _shape(role: TaskRoleSpec) -> RoleShape:
+    return RoleShape(
+        name=role.name,
+        instances=role.instances,
+        gpus=role.gpus,
+        cpu=role.cpu,
+        memory_mb=role.memory_mb,
+        shm_mb=role.shm_mb or 0,
+        min_failed_instances=role.min_failed_instances,
+        min_succeeded_instances=role.min_succeeded_instances,
+    )
+
+
+def _verdict(text_bytes: int) -> Verdict:
+    return Verdict(
+        code=-8000,
+        phrase="p" * 50,
+        rule="r" * 50,
+        fault=Fault.PLATFORM,
+        behavior=Behavior.TRANSIENT_CONFLICT,
+        cause="c",
+        evidence="e" * text_bytes,
+    )
+
+
+@cache
+def _empty() -> dict[str, int]:
+    """The records of a job without its tasks."""
+    role = TaskRoleSpec(name="r", instances=1, cpu=1, memory_mb=1, gpus=0, command="")
+    spec = JobSpec(task_roles=())
+    who = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
+    run = PodRun(
+        user=_USER,
+        job_name=f"{_USER}~{_JOB_NAME}",
+        virtual_cluster=_JOB_NAME,
+        role="r",
+        index=_BIG,
+        job_attempt=_BIG,
+        task_attempt=_BIG,
+        command="",
+        cpu=_BIG,
+        memory_mb=_BIG,
+        gpus=(100,) * 1024,
+        roles=(),
+        peers=(),
+    )
+    records: dict[str, Model] = {
+        "job-submitted": JobRequest(
+            **who,
+            execution=Execution.START,
+            submitted_at=_TIME,
+            stop_requested_by=_USER,
+            spec=spec,
+            revision=_BIG,
+            seen=_BIG,
+        ),
+        "job-updated": JobStatus(
+            **who,
+            virtual_cluster=_JOB_NAME,
+            state=JobState.SUCCEEDED,
+            retries=Retries(user=_BIG, platform=_BIG, resource=_BIG),
+            reason=_REASON,
+            submitted_at=_TIME,
+            retry_at=_TIME,
+            created_at=_TIME,
+            launched_at=_TIME,
+            completed_at=_TIME,
+            attempt_created_at=_TIME,
+            attempt_launched_at=_TIME,
+            attempt_completed_at=_TIME,
+            verdict=_verdict(16_384),
+            trigger=Trigger(message="m" * 1000, role=role.name, index=_BIG),
+            dead_letter="d" * 1000,
+        ),
+        "gang-requested": GangRequest(
+            gang=_NAME,
+            **who,
+            virtual_cluster=_JOB_NAME,
+            priority=1000,
+            submitted_at=_TIME,
+        ),
+        "placement-decided": GangDecision(gang=_NAME, job=_JOB, epoch=_BIG, reason=_REASON),
+        "pod-requested": PodRequest(
+            pod=_NAME,
+            job=_JOB,
+            gang=_NAME,
+            node=_NODE,
+            journal=_JOB,
+            action=PodAction.FORGET,
+            run=run,
+            stop=PodStop(reason="r" * 1000, grace_s=600.0),
+        ),
+    }
+    return {topic: size(record) for topic, record in records.items()}

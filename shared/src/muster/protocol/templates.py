@@ -1,0 +1,143 @@
+"""References in commands: ``<% $parameters.x.y[0] %>`` becomes the value as it is written.
+
+Plain look-ups, no logic. ``$secrets`` stays as it is, for the node to fill in. Every other name
+that can't be looked up is told with its line. Rendering what was rendered changes nothing: where a
+value would make up a new reference, the job is refused.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from muster.protocol.document import Node
+
+OPEN, CLOSE = "<%", "%>"
+SCOPES = ("parameters", "script", "output", "data")
+LEFT_ALONE = "secrets"
+
+MAX_RENDERED_CHARACTERS = 256 * 1024
+"""The script of one task role after rendering."""
+
+_REFERENCE = re.compile(r"\$(?P<scope>[A-Za-z_]\w*)(?P<steps>(?:\.[^.\[\]\s]+|\[[0-9]{1,9}\])*)")
+_STEP = re.compile(r"\.([^.\[\]\s]+)|\[([0-9]+)\]")
+
+
+class RenderError(Exception):
+    """A text can't be rendered; ``reference`` is the piece of it that is to blame."""
+
+    def __init__(self, reference: str, message: str) -> None:
+        super().__init__(message)
+        self.reference = reference
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A text with its references filled in, and those that could not be."""
+
+    text: str
+    errors: tuple[RenderError, ...] = ()
+
+
+def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
+    """Fill in the references of ``text``. A scope that is None has nothing here."""
+    if OPEN not in text:
+        return Rendered(text)
+    pieces: list[str] = []
+    errors: list[RenderError] = []
+    room = MAX_RENDERED_CHARACTERS
+    position = 0
+    for start, end in _references(text):
+        raw = text[start:end]
+        try:
+            value = _look_up(raw, scopes)
+        except RenderError as error:
+            errors.append(error)
+            continue
+        room -= len(value) + start - position
+        if room < 0:
+            errors.append(RenderError(raw, _too_long()))
+            return Rendered(text, tuple(errors))
+        pieces += (text[position:start], value)
+        position = end
+    pieces.append(text[position:])
+    result = "".join(pieces)
+    if pieces[1:] and not errors:
+        errors.extend(_new_references(result))
+    return Rendered(result, tuple(errors))
+
+
+def _too_long() -> str:
+    return f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters; use shorter ones"
+
+
+def _references(text: str) -> list[tuple[int, int]]:
+    """Where the references to be filled in start and end. Linear in the text."""
+    found: list[tuple[int, int]] = []
+    position = 0
+    while (start := text.find(OPEN, position)) >= 0:
+        close = text.find(CLOSE, start + len(OPEN))
+        if close < 0:
+            break
+        position = close + len(CLOSE)
+        inner = text[start + len(OPEN) : close].strip()
+        if inner.startswith("$") and not _is_left_alone(inner):
+            found.append((start, position))
+    return found
+
+
+def _is_left_alone(inner: str) -> bool:
+    return re.match(rf"\${LEFT_ALONE}\b", inner) is not None
+
+
+def _new_references(result: str) -> list[RenderError]:
+    return [
+        RenderError(result[start:end], "is made up by a value; write it out in the commands")
+        for start, end in _references(result)
+    ]
+
+
+def _look_up(raw: str, scopes: Mapping[str, Node | None]) -> str:
+    match = _REFERENCE.fullmatch(raw[len(OPEN) : -len(CLOSE)].strip())
+    if match is None:
+        raise RenderError(raw, "can't be read; write `<% $parameters.name %>` or `...name[0]`")
+    scope = match["scope"]
+    if scope not in scopes:
+        raise RenderError(raw, f"is unknown; references start with ${', $'.join(SCOPES)}")
+    node = scopes[scope]
+    if node is None:
+        raise RenderError(raw, _no_scope(scope))
+    done = f"${scope}"
+    for name, index in _STEP.findall(match["steps"]):
+        step = name or index
+        below = _child(node, step)
+        if below is None:
+            raise RenderError(raw, f"is not defined: {done} has no `{step[:80]}`")
+        node, done = below, f"{done}.{name}" if name else f"{done}[{index}]"
+    return _text(raw, node)
+
+
+def _no_scope(scope: str) -> str:
+    if scope == "parameters":
+        return "is not defined: the file has no `parameters`"
+    return f"is not defined: the task role names no `{scope}` prerequisite"
+
+
+def _child(node: Node, step: str) -> Node | None:
+    if isinstance(node.children, dict):
+        return node.children.get(step)
+    if isinstance(node.children, list) and step.isascii() and step.isdigit():
+        index = int(step[:9])
+        return node.children[index] if index < len(node.children) else None
+    return None
+
+
+def _text(raw: str, node: Node) -> str:
+    """A value as it is written; a list of plain values as OpenPAI writes it, with commas."""
+    if isinstance(node.children, list) and node.children:
+        return ",".join(_text(raw, child) for child in node.children)
+    if node.children is not None:
+        raise RenderError(raw, "has fields of its own; name one of them")
+    if node.value is None or node.text is None:
+        raise RenderError(raw, "is defined, but empty; give it a value")
+    return node.text
