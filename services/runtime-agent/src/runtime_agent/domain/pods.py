@@ -1,0 +1,266 @@
+"""What the agent decides about one pod: what it carries out, what it says, what it refuses.
+
+A pod's phases only go forward: accepted, running, ended. The agent is the last guard: no pod starts
+while a live one holds one of its GPUs or ports, none that was placed for another journal, and none
+under a name that was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import assert_never
+
+from muster.contracts.pods import PodAction, PodRequest, PodRun, PodState, PodStatus
+
+from runtime_agent.domain.ending import WITHDRAWN, Ending, Refusal
+from runtime_agent.domain.verdict import judge
+
+FORGOTTEN = "forgotten"
+"""The stop reason of a pod that still lives though its end has been decided elsewhere."""
+
+
+class Phase(StrEnum):
+    """How far a pod has come on this node."""
+
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The stop that was asked for; `grace_s` lies between asking and killing."""
+
+    reason: str
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What the journal keeps of a pod. `is_forgotten`: the Launcher knows its end."""
+
+    pod: str
+    job: str
+    gang: str
+    phase: Phase
+    run: PodRun | None = None
+    stop: Stopping | None = None
+    is_forgotten: bool = False
+    started_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The node at the moment of a decision.
+
+    `held_gpus` and `held_ports` name the live pods that hold them; `foreign_ports` are those of the
+    request that a stranger listens on; `next_report` is the revision of the first report to come.
+    """
+
+    node: str
+    journal: str
+    boot: str
+    gpu_count: int
+    next_report: int = 0
+    is_stopping: bool = False
+    default_grace_s: float = 30.0
+    held_gpus: Mapping[int, str] = field(default_factory=dict)
+    held_ports: Mapping[int, str] = field(default_factory=dict)
+    foreign_ports: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Have the pod's process started; repeated until it is."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Have the pod's process end."""
+
+    pod: str
+    stopping: Stopping
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The pod's work directory is no longer needed."""
+
+    pod: str
+
+
+Effect = Launch | Stop | Forget
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The pod as it is now, what to say about it (None: nothing new), and what to do."""
+
+    pod: Pod
+    word: PodStatus | None = None
+    effects: tuple[Effect, ...] = ()
+
+
+def requested(pod: Pod | None, request: PodRequest, around: Surroundings) -> Decision:
+    """The Launcher wants the pod to run, to stop or to be forgotten."""
+    match request.action:
+        case PodAction.RUN:
+            return _accept(request, around) if pod is None else Decision(pod)
+        case PodAction.STOP:
+            return _stop(pod, request, around)
+        case PodAction.FORGET:
+            return _forget(pod, request, around)
+        case PodAction.UNKNOWN:
+            return _refuse(request, around, Refusal.BAD_REQUEST, "Its action is not known here.")
+        case never:
+            assert_never(never)
+
+
+def _accept(request: PodRequest, around: Surroundings) -> Decision:
+    if request.journal != around.journal:
+        return _refuse(request, around, Refusal.AGENT_RESET)
+    if request.run is None:
+        return _refuse(request, around, Refusal.BAD_REQUEST, "It does not say what to run.")
+    if around.is_stopping:
+        stopping = Stopping(WITHDRAWN, 0.0)
+        return _end_unstarted(_pod(request, stop=stopping), around)
+    if beyond := [gpu for gpu in request.run.gpus if gpu >= around.gpu_count]:
+        detail = f"The node has {around.gpu_count} GPUs; number {beyond[0]} is not among them."
+        return _refuse(request, around, Refusal.BAD_REQUEST, detail)
+    if held := _held(request.run, around):
+        return _refuse(request, around, Refusal.DEVICE_BUSY, held)
+    if foreign := _ports(request.run) & around.foreign_ports:
+        detail = f"Port {min(foreign)} is in use."
+        return _refuse(request, around, Refusal.PORT_CONFLICT, detail)
+    pod = _pod(request)
+    return Decision(pod, None, (Launch(pod),))
+
+
+def _held(run: PodRun, around: Surroundings) -> str:
+    for gpu in run.gpus:
+        if gpu in around.held_gpus:
+            return f"GPU {gpu} is held by pod {around.held_gpus[gpu]}."
+    for port in sorted(_ports(run)):
+        if port in around.held_ports:
+            return f"Port {port} is held by pod {around.held_ports[port]}."
+    return ""
+
+
+def _ports(run: PodRun) -> frozenset[int]:
+    return frozenset(port for ports in run.ports.values() for port in ports)
+
+
+def _stop(pod: Pod | None, request: PodRequest, around: Surroundings) -> Decision:
+    grace_s = around.default_grace_s if request.stop is None else request.stop.grace_s
+    reason = "stopped" if request.stop is None else request.stop.reason
+    stopping = Stopping(reason, grace_s)
+    if pod is None:
+        return _end_unstarted(_pod(request, stop=stopping), around)
+    if pod.phase is Phase.ENDED:
+        return Decision(pod)
+    if pod.stop is not None:
+        stopping = Stopping(pod.stop.reason, min(pod.stop.grace_s, grace_s))
+    return Decision(replace(pod, stop=stopping), None, (Stop(pod.pod, stopping),))
+
+
+def _forget(pod: Pod | None, request: PodRequest, around: Surroundings) -> Decision:
+    if pod is None:
+        gone = _pod(request, stop=Stopping(FORGOTTEN, 0.0))
+        return _end_unstarted(replace(gone, is_forgotten=True), around)
+    if pod.is_forgotten:
+        return Decision(pod)
+    forgotten = replace(pod, is_forgotten=True)
+    if pod.phase is Phase.ENDED:
+        return Decision(forgotten, None, (Forget(pod.pod),))
+    stopping = pod.stop or Stopping(FORGOTTEN, around.default_grace_s)
+    return Decision(replace(forgotten, stop=stopping), None, (Stop(pod.pod, stopping),))
+
+
+def withdrawn(pod: Pod, grace_s: float) -> Decision:
+    """The agent itself is asked to end, and takes the pod down."""
+    if pod.phase is Phase.ENDED:
+        return Decision(pod)
+    stopping = pod.stop or Stopping(WITHDRAWN, grace_s)
+    stopping = replace(stopping, grace_s=min(stopping.grace_s, grace_s))
+    return Decision(replace(pod, stop=stopping), None, (Stop(pod.pod, stopping),))
+
+
+def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
+    """Its process was seen to have begun."""
+    if pod.phase is not Phase.ACCEPTED:
+        return Decision(pod)
+    now = replace(pod, phase=Phase.RUNNING, started_at=at)
+    return Decision(now, _status(now, around, PodState.RUNNING))
+
+
+def ended(
+    pod: Pod, ending: Ending, at: datetime, started_at: datetime | None, around: Surroundings
+) -> Decision:
+    """It was seen to have ended, or can't run any more."""
+    if pod.phase is Phase.ENDED:
+        return Decision(pod)
+    verdict = judge(ending)
+    now = replace(pod, phase=Phase.ENDED, started_at=pod.started_at or started_at)
+    state = PodState.SUCCEEDED if verdict.code == 0 else PodState.FAILED
+    word = _status(now, around, state).model_copy(
+        update={
+            "ended_at": at,
+            "exit_code": ending.exit_code,
+            "signal": ending.signal,
+            "verdict": verdict,
+            "report_revision": around.next_report,
+        }
+    )
+    return Decision(now, word, (Forget(pod.pod),) if now.is_forgotten else ())
+
+
+def _refuse(
+    request: PodRequest, around: Surroundings, refusal: Refusal, detail: str = ""
+) -> Decision:
+    return _over(_pod(request), Ending(refusal=refusal, detail=detail), around)
+
+
+def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
+    """A pod that this node never heard of is answered as ended: it did not run, and never will."""
+    reason = None if pod.stop is None or pod.stop.reason != WITHDRAWN else WITHDRAWN
+    return _over(pod, Ending(refusal=Refusal.NEVER_RAN, stop_reason=reason), around)
+
+
+def _over(pod: Pod, ending: Ending, around: Surroundings) -> Decision:
+    verdict = judge(ending)
+    now = replace(pod, phase=Phase.ENDED)
+    word = _status(now, around, PodState.FAILED)
+    return Decision(
+        now, word.model_copy(update={"verdict": verdict, "report_revision": around.next_report})
+    )
+
+
+def _pod(request: PodRequest, stop: Stopping | None = None) -> Pod:
+    return Pod(request.pod, request.job, request.gang, Phase.ACCEPTED, request.run, stop)
+
+
+def _status(pod: Pod, around: Surroundings, state: PodState) -> PodStatus:
+    return PodStatus(
+        pod=pod.pod,
+        job=pod.job,
+        gang=pod.gang,
+        node=around.node,
+        journal=around.journal,
+        boot=around.boot,
+        state=state,
+        started_at=pod.started_at,
+    )
+
+
+TOPIC_OF: Mapping[PodState, str] = {
+    PodState.ACCEPTED: "pod-started",
+    PodState.RUNNING: "pod-started",
+    PodState.SUCCEEDED: "pod-succeeded",
+    PodState.FAILED: "pod-failed",
+}
+"""Which topic says it."""

@@ -1,0 +1,258 @@
+"""Starts, stops and watches pods: the real way, by supervisors, and one that only pretends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
+from runtime_agent.domain.environment import Place, task_environment
+from runtime_agent.domain.pods import Pod, Stopping
+from runtime_agent.nursery import Nursery
+from runtime_agent.pods import MARK, Phase, PodDirectories, never_ran
+from runtime_agent.settings import MEBIBYTE, AgentSettings
+from runtime_agent.supervisor.logs import stream_path
+from runtime_agent.supervisor.records import ExitRecord, PodSpec
+
+TAIL_BYTES = 16 * 1024
+"""How much of a log's end is looked at for the line that tells."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at a pod: since when it runs, and how it ended (None: not yet). Unix times."""
+
+    pod: str
+    started_at_s: float | None = None
+    ended_at_s: float | None = None
+    ending: Ending | None = None
+
+
+class Runner(Protocol):
+    """What carries out the agent's decisions. All of it can be repeated."""
+
+    simulated: bool
+
+    def launch(self, pod: Pod) -> None:
+        """Have the pod started, unless it ever was. Raises OSError where that is not possible."""
+
+    def stop(self, name: str, stopping: Stopping) -> None:
+        """Have the pod end."""
+
+    def look(self, pods: Iterable[Pod]) -> list[Seen]:
+        """What has become of these pods."""
+
+    def forget(self, name: str) -> None:
+        """The pod's work is no longer needed."""
+
+
+@dataclass
+class _Attempt:
+    """How often, and when last (monotonic), a supervisor was asked for."""
+
+    count: int = 0
+    at_s: float = 0.0
+
+
+@dataclass
+class SupervisedPods:
+    """Real processes. `doorbell` is rung by supervisors; `cgroup_parent` None: no memory limits."""
+
+    settings: AgentSettings
+    directories: PodDirectories
+    nursery: Nursery
+    simulated_gpus: bool
+    doorbell: Path
+    cgroup_parent: Path | None = None
+    simulated: bool = field(default=False, init=False)
+    _attempts: dict[str, _Attempt] = field(default_factory=dict)
+    _kill_at_s: dict[str, float] = field(default_factory=dict)
+
+    def launch(self, pod: Pod) -> None:
+        """Prepare the directory and ask the nursery."""
+        assert pod.run is not None
+        place = Place(
+            pod=pod.pod,
+            job=pod.job,
+            node=self.settings.node,
+            address=self.settings.address,
+            work_dir=str(self.directories.work_path(pod.pod)),
+            simulated_gpus=self.simulated_gpus,
+            inherited=_inherited(self.settings, os.environ),
+        )
+        limited = self.cgroup_parent is not None
+        spec = PodSpec(
+            name=pod.pod,
+            environment=task_environment(pod.run, place) | {MARK: pod.pod},
+            memory_limit_bytes=pod.run.memory_mb * MEBIBYTE if limited else None,
+            cgroup_parent=None if self.cgroup_parent is None else str(self.cgroup_parent),
+            default_grace_s=self.settings.grace_s,
+            log_max_bytes=self.settings.log_max_bytes,
+            agent_doorbell=str(self.doorbell),
+        )
+        self.directories.prepare(spec, pod.run.command)
+        self._ask_for_supervisor(pod.pod)
+
+    def _ask_for_supervisor(self, name: str) -> None:
+        attempt = self._attempts.setdefault(name, _Attempt())
+        attempt.count += 1
+        attempt.at_s = time.monotonic()
+        self.nursery.start(self.directories.path(name))
+
+    def stop(self, name: str, stopping: Stopping) -> None:
+        """Leave the request; a pod that never started is sealed."""
+        seen = self.directories.observe(name)
+        if seen.phase in (Phase.ABSENT, Phase.EXITED):
+            return
+        self.directories.ask_to_stop(name, stopping.reason, stopping.grace_s)
+        self.directories.seal(name, never_ran(stopping.reason))
+        due = time.monotonic() + stopping.grace_s + self.settings.supervisor_patience_s
+        self._kill_at_s[name] = min(due, self._kill_at_s.get(name, due))
+
+    def look(self, pods: Iterable[Pod]) -> list[Seen]:
+        """Look at the directories; help where a supervisor is missing or no longer acts."""
+        found = []
+        for pod in pods:
+            seen = self._look_at(pod)
+            if seen is not None:
+                found.append(seen)
+                if seen.ending is not None:
+                    self._attempts.pop(pod.pod, None)
+                    self._kill_at_s.pop(pod.pod, None)
+        return found
+
+    def _look_at(self, pod: Pod) -> Seen | None:
+        name = pod.pod
+        seen = self.directories.observe(name)
+        started_at_s = None if seen.start is None else seen.start.started_at_s
+        match seen.phase:
+            case Phase.EXITED:
+                assert seen.exit is not None
+                ending = self._ending(name, seen.exit)
+                return Seen(name, started_at_s, seen.exit.ended_at_s, ending)
+            case Phase.REBOOTED:
+                return Seen(name, started_at_s, time.time(), Ending(loss=Loss.REBOOT))
+            case Phase.SUPERVISOR_LOST:
+                if self.directories.kill_leftovers(name, seen.start):
+                    return None  # the next look tells whether they are gone
+                return Seen(name, started_at_s, time.time(), Ending(loss=Loss.SUPERVISOR))
+            case Phase.RUNNING | Phase.STARTING:
+                self._kill_if_stuck(name)
+                return None if started_at_s is None else Seen(name, started_at_s)
+            case Phase.PREPARED | Phase.ABSENT:
+                return self._not_started(pod, seen.phase)
+
+    def _kill_if_stuck(self, name: str) -> None:
+        due = self._kill_at_s.get(name)
+        if due is not None and time.monotonic() >= due:
+            _log.warning("a supervisor does not stop its pod and is killed", pod=name)
+            self.directories.kill_supervisor(name)
+
+    def _not_started(self, pod: Pod, phase: Phase) -> Seen | None:
+        if pod.started_at is not None:
+            return Seen(pod.pod, None, time.time(), Ending(loss=Loss.DIRECTORY))
+        if pod.stop is not None and phase is Phase.ABSENT:
+            ending = Ending(refusal=Refusal.NEVER_RAN, stop_reason=pod.stop.reason)
+            return Seen(pod.pod, None, time.time(), ending)
+        if pod.stop is not None:
+            self.stop(pod.pod, pod.stop)
+            return None
+        attempt = self._attempts.get(pod.pod, _Attempt())
+        if time.monotonic() - attempt.at_s < self.settings.launch_timeout_s and attempt.count:
+            return None
+        if attempt.count < self.settings.launch_attempts:
+            return self._launch_again(pod)
+        error = f"no supervisor came up in {attempt.count} attempts"
+        if phase is Phase.ABSENT or self.directories.seal(
+            pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
+        ):
+            return Seen(pod.pod, None, time.time(), Ending(start_error=error))
+        return None
+
+    def _launch_again(self, pod: Pod) -> Seen | None:
+        self.nursery.close()  # a nursery that hangs is replaced by a new one
+        try:
+            self.launch(pod)
+        except OSError as error:
+            _log.warning("a pod could not be launched", pod=pod.pod, error=str(error))
+            self._attempts.setdefault(pod.pod, _Attempt()).count += 1
+        return None
+
+    def _ending(self, name: str, record: ExitRecord) -> Ending:
+        never = not record.ran and record.start_error is None
+        return Ending(
+            exit_code=record.exit_code,
+            signal=record.signal,
+            oom=Oom(record.oom),
+            stop_reason=record.stop_reason,
+            forced=record.forced,
+            start_error=record.start_error,
+            refusal=Refusal.NEVER_RAN if never else None,
+            log_tail=self._tail(name) if record.exit_code != 0 else (),
+        )
+
+    def _tail(self, name: str) -> tuple[str, ...]:
+        """The last lines of stderr, or of stdout where there are none."""
+        logs = self.directories.logs_path(name)
+        return tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
+
+    def forget(self, name: str) -> None:
+        """Logs and records stay until they are too old."""
+        self.directories.drop_work(name)
+
+
+def tail_lines(path: Path) -> tuple[str, ...]:
+    """The last whole lines of a file; none where there is no file."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            return tuple(file.read().decode(errors="replace").splitlines())
+    except OSError:
+        return ()
+
+
+def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[str, str]:
+    names = (name.strip() for name in settings.pod_environment.split(","))
+    return {name: environment[name] for name in names if name in environment}
+
+
+@dataclass
+class PretendedPods:
+    """Starts nothing: each pod has run and succeeded as soon as it is launched. For benchmarks."""
+
+    ring: Callable[[str], None]
+    simulated: bool = field(default=True, init=False)
+    _launched: dict[str, float] = field(default_factory=dict)
+    _stopped: dict[str, str] = field(default_factory=dict)
+
+    def launch(self, pod: Pod) -> None:
+        """Note the time."""
+        self._launched[pod.pod] = time.time()
+        self.ring(pod.pod)
+
+    def stop(self, name: str, stopping: Stopping) -> None:
+        """Only a pod that this process has not launched (after a restart) can still be stopped."""
+        self._stopped[name] = stopping.reason
+        self.ring(name)
+
+    def look(self, pods: Iterable[Pod]) -> list[Seen]:
+        """Every pod has ended; one that a lost agent had pretended to run is as good as done."""
+        found = []
+        for pod in pods:
+            at_s = self._launched.pop(pod.pod, None) or time.time()
+            reason = self._stopped.pop(pod.pod, None)
+            ending = Ending(exit_code=0, stop_reason=reason)
+            found.append(Seen(pod.pod, at_s, time.time(), ending))
+        return found
+
+    def forget(self, name: str) -> None:
+        """Nothing is kept."""

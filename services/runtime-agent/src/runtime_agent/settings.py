@@ -1,0 +1,96 @@
+"""Settings of the runtime agent, all from the environment (`MUSTER_…`). Units are in the names."""
+
+from __future__ import annotations
+
+import socket
+from enum import StrEnum
+from pathlib import Path
+
+from muster.settings import ServiceSettings
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+MEBIBYTE = 1024 * 1024
+
+
+class OnStop(StrEnum):
+    """What becomes of the pods when the agent is asked to end."""
+
+    WITHDRAW = "withdraw"
+    KEEP = "keep"
+
+
+class AgentSettings(ServiceSettings):
+    """What an agent may be told about its node, its pods and its rhythm."""
+
+    http_port: NonNegativeInt = Field(8084, description="Logs, health and metrics; 0: any free.")
+    node: str = Field(default_factory=socket.gethostname, description="The node's name.")
+    address: str = Field("127.0.0.1", description="Where other nodes' tasks reach this node.")
+    agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
+    agent_on_stop: OnStop = Field(
+        OnStop.WITHDRAW,
+        description="At SIGTERM: withdraw (pods end with grace, their jobs start them anew later) or"
+        " keep (pods go on under their supervisors).",
+    )
+    agent_pretend: bool = Field(
+        False, description="For benchmarks: no process is started, each pod succeeds at once."
+    )
+    fake_gpus: NonNegativeInt | None = Field(
+        None, description="Pretend to have this many GPUs; 0 or unset: those of the driver."
+    )
+    cpu: PositiveInt | None = Field(None, description="CPUs to offer; else those of the machine.")
+    memory_mb: PositiveInt | None = Field(None, description="Memory to offer; else the machine's.")
+    port_first: PositiveInt = Field(20000, description="Ports that pods can be given: from …")
+    port_last: PositiveInt = Field(29999, description="… to, inclusive.")
+
+    heartbeat_s: PositiveFloat = 10.0
+    report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")
+    report_coalesce_s: NonNegativeFloat = Field(
+        0.02, description="Changes within this time make one report."
+    )
+    device_timeout_s: PositiveFloat = Field(10.0, description="The GPU driver must answer by then.")
+    device_look_s: PositiveFloat = Field(15.0, description="How often the GPUs are looked at.")
+    foreign_port_s: PositiveFloat = Field(
+        600.0, description="A port that a stranger held is reported for this long."
+    )
+
+    pod_look_s: PositiveFloat = Field(1.0, description="Pods are looked at this often, unasked.")
+    launch_timeout_s: PositiveFloat = Field(5.0, description="A supervisor is there by then.")
+    launch_attempts: PositiveInt = Field(5, description="Then the pod fails: launch-failed.")
+    grace_s: NonNegativeFloat = Field(30.0, description="Between SIGTERM and SIGKILL by default.")
+    withdraw_grace_s: NonNegativeFloat = Field(
+        20.0, description="The same when the agent itself is asked to end."
+    )
+    supervisor_patience_s: PositiveFloat = Field(
+        30.0, description="A supervisor that has not acted this long after a grace is killed."
+    )
+    memory_limits: bool = Field(
+        True, description="Hold pods to their memory, where control groups can be made."
+    )
+    cgroup_parent: Path | None = Field(
+        None, description="A delegated control group to make the pods' groups in; else found."
+    )
+    pod_environment: str = Field(
+        "PATH,HOME,LANG,LC_ALL,TZ,USER,LOGNAME,TMPDIR,LD_LIBRARY_PATH,SSL_CERT_FILE,SSL_CERT_DIR",
+        description="Names of the agent's variables that pods inherit, with commas.",
+    )
+
+    log_max_bytes: PositiveInt = Field(
+        256 * MEBIBYTE, description="Of each log file of a pod; the one before it is kept as well."
+    )
+    keep_logs_s: PositiveFloat = Field(
+        30 * 86400.0, description="Logs and records of an ended pod are kept this long."
+    )
+    keep_ended_s: PositiveFloat = Field(
+        8 * 86400.0, description="Names of ended pods are known this long; longer than topics."
+    )
+    clean_s: PositiveFloat = Field(60.0, description="How often what is too old is removed.")
+    clean_pods: PositiveInt = Field(500, description="Pods removed in one go.")
+    follow_look_s: PositiveFloat = Field(0.2, description="A followed log is looked at this often.")
+    log_streams: PositiveInt = Field(200, description="Followed logs at a time.")
+
+    repeats_per_s: PositiveInt = Field(300, description="Words said again, at the most.")
+    retry_s: PositiveFloat = Field(0.5, description="Between tries to reach a bus that is away.")
+    partitions_look_s: PositiveFloat = Field(60.0, description="The partition count is looked at.")
+    old_partition_s: PositiveFloat = Field(
+        86400.0, description="The partition before a change of their count is read this long."
+    )

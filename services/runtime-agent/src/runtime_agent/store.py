@@ -1,0 +1,274 @@
+"""The agent's journal: its only memory, one SQLite file.
+
+Each step of the agent (a batch of records with the offsets behind it, what became of some pods) is
+one transaction that is on the disk before anything of it is said or done. A journal has an id; pods
+placed for another one are refused, so an agent that lost its journal can't run a pod twice.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from muster.contracts.pods import PodRun
+from muster.exchange import Exchange
+
+from runtime_agent.domain.pods import Phase, Pod, Stopping
+
+SCHEMA_VERSION = 1
+REPORT_BLOCK = 1000
+"""Report revisions are set aside in blocks, so that a report costs no write of its own."""
+
+_SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE position (
+    topic TEXT NOT NULL, number INTEGER NOT NULL, bus TEXT NOT NULL, next INTEGER NOT NULL,
+    PRIMARY KEY (topic, number)
+) WITHOUT ROWID;
+CREATE TABLE pod (
+    pod TEXT PRIMARY KEY, job TEXT NOT NULL, gang TEXT NOT NULL, phase TEXT NOT NULL, run TEXT,
+    stop_reason TEXT, stop_grace_s REAL, is_forgotten INTEGER NOT NULL, started_at REAL,
+    revision INTEGER NOT NULL, seen INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
+    dead INTEGER NOT NULL, refused INTEGER NOT NULL, repeats INTEGER NOT NULL,
+    repeat_at REAL, answer_at REAL,
+    topic TEXT, word TEXT, traceparent TEXT, changed_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX pod_active ON pod (pod) WHERE phase <> 'ended' OR repeat_at IS NOT NULL
+    OR answer_at IS NOT NULL;
+CREATE INDEX pod_changed ON pod (changed_at) WHERE phase = 'ended';
+CREATE TABLE letter (
+    id TEXT PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+_EXCHANGE = (
+    "revision", "seen", "acknowledged", "dead", "refused", "repeats", "repeat_at", "answer_at",
+)  # fmt: skip
+_COLUMNS = (
+    "pod", "job", "gang", "phase", "run", "stop_reason", "stop_grace_s", "is_forgotten",
+    "started_at", *_EXCHANGE, "topic", "word", "traceparent", "changed_at",
+)  # fmt: skip
+_PUT = (
+    f"INSERT OR REPLACE INTO pod ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  names of columns
+)
+_GET = f"SELECT {', '.join(_COLUMNS)} FROM pod"  # noqa: S608  names of columns
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A pod, its exchange with the Launcher, and the last word said about it."""
+
+    pod: Pod
+    exchange: Exchange = field(default_factory=Exchange)
+    topic: str | None = None
+    word: str | None = None
+    traceparent: str | None = None
+    changed_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the pod may hold anything of the node."""
+        return self.pod.phase is not Phase.ENDED
+
+    @property
+    def is_active(self) -> bool:
+        """Whether something is still to be done or said."""
+        return self.is_live or not self.exchange.is_silent
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next record to read of one partition of the bus that has this cluster id."""
+
+    topic: str
+    number: int
+    bus: str
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter that the bus has not taken yet."""
+
+    id: str
+    topic: str
+    key: str
+    value: str
+
+
+class Journal:
+    """One open journal. `is_new`: there was none, so whatever runs on the node is unknown."""
+
+    def __init__(self, path: Path, fresh_id: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        self.is_new = version == 0
+        if self.is_new:
+            self._create(fresh_id)
+        elif version != SCHEMA_VERSION:
+            raise ValueError(
+                f"{path} is a journal of version {version}; this agent reads {SCHEMA_VERSION}"
+            )
+        self.id = self._meta("journal") or ""
+        self._reported = int(self._meta("report") or 0)
+        self._report_ceiling = self._reported
+
+    def _create(self, fresh_id: str) -> None:
+        with self._transaction():
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                self._db.execute(statement)
+            self._db.execute("INSERT INTO meta VALUES ('journal', ?)", (fresh_id,))
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _meta(self, name: str) -> str | None:
+        row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    @property
+    def next_report(self) -> int:
+        """The revision of the first report to come."""
+        return self._reported + 1
+
+    def take_report(self) -> int:
+        """The revision of a report that is made now; never the same twice, also after a crash."""
+        if self._reported + 1 > self._report_ceiling:
+            ceiling = self._reported + REPORT_BLOCK
+            with self._transaction():
+                self._db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('report', ?)", (str(ceiling),)
+                )
+            self._report_ceiling = ceiling
+        self._reported += 1
+        return self._reported
+
+    def active(self) -> list[Entry]:
+        """Every pod that lives or of which something is still to be said."""
+        where = "WHERE phase <> 'ended' OR repeat_at IS NOT NULL OR answer_at IS NOT NULL"
+        return [_entry(row) for row in self._db.execute(f"{_GET} {where}")]
+
+    def load(self, names: Iterable[str]) -> dict[str, Entry]:
+        """Those of the pods that the journal knows."""
+        found = {}
+        for name in names:
+            row = self._db.execute(f"{_GET} WHERE pod = ?", (name,)).fetchone()
+            if row is not None:
+                found[name] = _entry(row)
+        return found
+
+    def save(
+        self,
+        entries: Iterable[Entry] = (),
+        positions: Iterable[Position] = (),
+        letters: Iterable[Letter] = (),
+    ) -> None:
+        """One step, whole or not at all. Raises sqlite3.Error where the disk does not take it."""
+        with self._transaction():
+            self._db.executemany(_PUT, [_row(entry) for entry in entries])
+            self._db.executemany(
+                "INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?)",
+                [(p.topic, p.number, p.bus, p.next) for p in positions],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO letter VALUES (?, ?, ?, ?)",
+                [(each.id, each.topic, each.key, each.value) for each in letters],
+            )
+
+    def positions(self) -> list[Position]:
+        """Where reading goes on."""
+        return [Position(*row) for row in self._db.execute("SELECT * FROM position")]
+
+    def letters(self, limit: int) -> list[Letter]:
+        """Dead letters that wait for the bus."""
+        query = "SELECT * FROM letter ORDER BY id LIMIT ?"
+        return [Letter(*row) for row in self._db.execute(query, (limit,))]
+
+    def drop_letters(self, ids: Sequence[str]) -> None:
+        """The bus has taken them."""
+        with self._transaction():
+            self._db.executemany("DELETE FROM letter WHERE id = ?", [(each,) for each in ids])
+
+    def drop_ended(self, before: datetime, limit: int) -> list[str]:
+        """Takes out pods that ended before then and have nothing to say; their names."""
+        query = """SELECT pod FROM pod WHERE phase = 'ended' AND changed_at < ?
+                   AND repeat_at IS NULL AND answer_at IS NULL LIMIT ?"""
+        names = [str(row[0]) for row in self._db.execute(query, (before.timestamp(), limit))]
+        with self._transaction():
+            self._db.executemany("DELETE FROM pod WHERE pod = ?", [(name,) for name in names])
+        return names
+
+    def close(self) -> None:
+        """The file may be opened again."""
+        self._db.close()
+
+
+def _row(entry: Entry) -> tuple[object, ...]:
+    pod, exchange = entry.pod, entry.exchange
+    values: dict[str, object] = {name: getattr(exchange, name) for name in _EXCHANGE}
+    return (
+        pod.pod, pod.job, pod.gang, pod.phase.value,
+        None if pod.run is None else pod.run.model_dump_json(),
+        None if pod.stop is None else pod.stop.reason,
+        None if pod.stop is None else pod.stop.grace_s,
+        pod.is_forgotten, _seconds(pod.started_at),
+        *(_seconds(v) if isinstance(v, datetime) else v for v in values.values()),
+        entry.topic, entry.word, entry.traceparent, _seconds(entry.changed_at),
+    )  # fmt: skip
+
+
+def _entry(row: Sequence[object]) -> Entry:
+    values: Mapping[str, object] = dict(zip(_COLUMNS, row, strict=True))
+    reason, grace_s = values["stop_reason"], values["stop_grace_s"]
+    run = values["run"]
+    pod = Pod(
+        pod=str(values["pod"]),
+        job=str(values["job"]),
+        gang=str(values["gang"]),
+        phase=Phase(str(values["phase"])),
+        run=None if run is None else PodRun.model_validate_json(str(run)),
+        stop=None if reason is None else Stopping(str(reason), float(str(grace_s))),
+        is_forgotten=bool(values["is_forgotten"]),
+        started_at=_moment(values["started_at"]),
+    )
+    revision, seen, acknowledged, dead, refused, repeats = (
+        int(str(values[name])) for name in _EXCHANGE[:6]
+    )
+    repeat_at, answer_at = (_moment(values[name]) for name in _EXCHANGE[6:])
+    exchange = Exchange(revision, seen, acknowledged, dead, refused, repeats, repeat_at, answer_at)
+    return Entry(
+        pod=pod,
+        exchange=exchange,
+        topic=_text(values["topic"]),
+        word=_text(values["word"]),
+        traceparent=_text(values["traceparent"]),
+        changed_at=_moment(values["changed_at"]) or datetime(1970, 1, 1, tzinfo=UTC),
+    )
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _moment(seconds: object) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(float(str(seconds)), UTC)
