@@ -284,6 +284,7 @@ class Consumer:
             settings.kafka_bootstrap,
             client_id=f"muster-{self._bus.me.value}",
             allow_auto_create_topics=False,
+            consumer_only=True,
             logger=None,
         )
         subscriber = broker.subscriber(
@@ -297,13 +298,13 @@ class Consumer:
         )
         try:
             async with asyncio.timeout(settings.bus_timeout_s):
-                await subscriber.start()
+                await broker.start()
             consumer = subscriber.consumer
             assert consumer is not None
             await self._drain(consumer)
         finally:
             async with asyncio.timeout(settings.shutdown_s):
-                await subscriber.stop()
+                await broker.stop()
 
     async def _drain(self, consumer: AIOKafkaConsumer) -> None:
         committed = time.monotonic()

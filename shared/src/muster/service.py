@@ -174,10 +174,13 @@ async def _serve(runtime: Runtime, port: int) -> None:
         timeout_keep_alive=30,
     )
     server = _Server(config)
+    serving = asyncio.create_task(server.serve())
     try:
-        await server.serve()
+        await asyncio.shield(serving)
     finally:
         server.should_exit = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(serving, runtime.settings.shutdown_s)
 
 
 @asynccontextmanager

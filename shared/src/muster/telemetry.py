@@ -31,7 +31,7 @@ def set_up_logging(service: str, level: str) -> None:
     ]
     on_terminal = sys.stdout.isatty()
     renderer: list[structlog.typing.Processor] = (
-        [structlog.dev.ConsoleRenderer()]
+        [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
         if on_terminal
         else [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     )

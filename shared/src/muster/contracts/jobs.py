@@ -79,7 +79,10 @@ class JobSpec(Model):
 
 
 class JobRequest(Word):
-    """REST on a job: it is wanted, whole; or shall stop."""
+    """REST on a job: it is wanted, whole; or shall stop.
+
+    ``spec`` is left out only where REST does not know the job and so wants it stopped.
+    """
 
     job: str
     name: str
@@ -87,7 +90,7 @@ class JobRequest(Word):
     execution: Execution
     submitted_at: datetime
     stop_requested_by: str | None = None
-    spec: JobSpec
+    spec: JobSpec | None = None
 
 
 class Retries(Model):

@@ -1,0 +1,305 @@
+"""The plumbing end to end: two toy services that speak about jobs, over a real PostgreSQL and a
+Kafka-protocol broker that dies, doubles and loses.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
+from muster.aggregates import Aggregate, Dead, Decision, Due, Input
+from muster.bus import Bus
+from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
+from muster.contracts.topics import Kind, Service
+from muster.db import Connection, transaction
+from muster.service import Runtime, running
+from muster.settings import DatabaseSettings
+from muster.subjects import Say, say_all
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WAIT_S = 30
+
+
+@dataclass(frozen=True)
+class Toy:
+    """What a toy service knows of a job: the other side's name for it, and whether it was told of
+    a dead letter.
+    """
+
+    job: str
+    text: str = ""
+    told_dead: bool = False
+
+
+def request(job: str, name: str) -> JobRequest:
+    return JobRequest(job=job, name=name, user="u", execution=Execution.START, submitted_at=NOW)
+
+
+def status(job: str, name: str) -> JobStatus:
+    return JobStatus(
+        job=job,
+        name=name,
+        user="u",
+        virtual_cluster="default",
+        state=JobState.WAITING,
+        submitted_at=NOW,
+    )
+
+
+def rest_decide(job: str, state: Toy | None, given: Input, _now: datetime) -> Decision[Toy]:
+    toy = state or Toy(job)
+    match given:
+        case JobStatus():
+            return Decision(replace(toy, text=given.name))
+        case Dead():
+            return Decision(replace(toy, told_dead=True))
+        case _:
+            raise AssertionError(given)
+
+
+def launcher_decide(job: str, _state: Toy | None, given: Input, _now: datetime) -> Decision[Toy]:
+    match given:
+        case JobRequest() if given.name.startswith("poison"):
+            raise ValueError("poison")
+        case JobRequest() if given.name.startswith("nul"):
+            return Decision(Toy(job, "\x00"))  # PostgreSQL refuses it when the batch is saved
+        case JobRequest():
+            answer = Say(Kind.JOB, job, "job-updated", job, status(job, given.name.upper()))
+            return Decision(Toy(job, given.name), (answer,))
+        case Due() | Dead():
+            return Decision(None)
+        case _:
+            raise AssertionError(given)
+
+
+async def load(conn: Connection, ids: Sequence[str]) -> Mapping[str, Toy]:
+    rows = await conn.fetch("SELECT * FROM toy WHERE job = ANY($1) ORDER BY job FOR UPDATE", ids)
+    return {r["job"]: Toy(r["job"], r["text"], r["told_dead"]) for r in rows}
+
+
+async def save(conn: Connection, toys: Sequence[Toy]) -> None:
+    await conn.executemany(
+        "INSERT INTO toy VALUES ($1, $2, $3) ON CONFLICT (job)"
+        " DO UPDATE SET text = excluded.text, told_dead = excluded.told_dead",
+        [(t.job, t.text, t.told_dead) for t in toys],
+    )
+
+
+Decide = Callable[[str, Toy | None, Input, datetime], Decision[Toy]]
+
+
+@asynccontextmanager
+async def toy_service(
+    me: Service, decide: Decide, reads: Sequence[str], settings: DatabaseSettings
+) -> AsyncIterator[Runtime]:
+    aggregate = Aggregate(of=lambda _kind, job: job, load=load, decide=decide, save=save)
+
+    @asynccontextmanager
+    async def build(runtime: Runtime) -> AsyncIterator[None]:
+        async with runtime.pool.acquire() as conn:
+            await conn.execute(
+                "CREATE TABLE IF NOT EXISTS toy"
+                " (job text PRIMARY KEY, text text, told_dead boolean)"
+            )
+        runtime.consume_words([*reads, "revision-acknowledged"], aggregate)
+        yield
+
+    async with running(me, settings, 0, build) as runtime:
+        yield runtime
+
+
+@asynccontextmanager
+async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime, Runtime]]:
+    settings = DatabaseSettings(
+        database_url=database_url,
+        kafka_bootstrap=bootstrap,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_watch_s=0.1,
+        repeats_per_s=1000,
+        database_connections=3,
+    )
+    async with (
+        toy_service(Service.REST, rest_decide, ["job-updated"], settings) as rest,
+        toy_service(Service.LAUNCHER, launcher_decide, ["job-submitted"], settings) as launcher,
+    ):
+        yield rest, launcher
+
+
+async def submit(rest: Runtime, job: str, name: str) -> None:
+    async with transaction(rest.pool) as conn:
+        now = await conn.fetchval("SELECT now()")
+        say = Say(Kind.JOB, job, "job-submitted", job, request(job, name))
+        await say_all(conn, Service.REST, [say], now)
+    rest.relay.wake()
+
+
+async def eventually(question: Callable[[], Any], wanted: object) -> None:
+    """Ask until the answer is as wanted; fails with the last answer."""
+    answer: object = None
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while (answer := await question()) != wanted:
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"wanted {wanted!r}, got {answer!r}")
+
+
+async def answers(rest: Runtime) -> dict[str, str]:
+    return {r["job"]: r["text"] for r in await rest.pool.fetch("SELECT job, text FROM toy")}
+
+
+async def unsettled(*services: Runtime) -> int:
+    count = 0
+    for service in services:
+        count += await service.pool.fetchval(
+            "SELECT count(*) FROM subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL"
+        )
+        count += await service.pool.fetchval("SELECT count(*) FROM outbox")
+    return count
+
+
+async def dead_letters(service: Runtime) -> int:
+    count = await service.pool.fetchval("SELECT count(*) FROM subject WHERE dead > 0")
+    assert isinstance(count, int)
+    return count
+
+
+async def test_a_word_is_applied_answered_and_then_nothing_flows(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(50):
+            await submit(rest, f"j{n}", f"n{n}")
+        await eventually(lambda: answers(rest), {f"j{n}": f"N{n}" for n in range(50)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_a_poisoned_record_is_a_dead_letter_and_its_neighbours_are_applied(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(20):
+            await submit(rest, f"j{n}", {7: "poison", 11: "nul"}.get(n, f"n{n}"))
+        wanted = {f"j{n}": f"N{n}" for n in range(20) if n not in (7, 11)}
+
+        async def good() -> dict[str, str]:
+            return {job: text for job, text in (await answers(rest)).items() if text}
+
+        await eventually(good, wanted)
+        await eventually(lambda: dead_letters(launcher), 2)
+
+        async def told() -> list[str]:
+            rows = await rest.pool.fetch("SELECT job FROM toy WHERE told_dead ORDER BY job")
+            return [r["job"] for r in rows]
+
+        await eventually(told, ["j11", "j7"])
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        await submit(rest, "j7", "cured")
+
+        async def cured() -> str | None:
+            return (await answers(rest)).get("j7")
+
+        await eventually(cured, "CURED")
+
+
+async def test_records_that_cannot_be_read_are_dead_letters(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
+        await producer.start()
+        await producer.send_and_wait("job-submitted", b"\xff{", key=b"x")
+        await producer.send_and_wait("job-submitted", b'{"job": 7}', key=b"x")
+        await producer.stop()
+        await submit(rest, "j", "after")
+        await eventually(lambda: answers(rest), {"j": "AFTER"})
+
+        async def published() -> float | None:
+            return launcher.registry.get_sample_value(
+                "muster_records_published_total", {"topic": "job-submitted.dead-letter"}
+            )
+
+        await eventually(published, 2.0)
+
+
+async def test_a_broker_that_is_thrown_away_costs_delay_only(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "before", "before")
+        await eventually(lambda: answers(rest), {"before": "BEFORE"})
+        fresh_broker.kill()
+        for n in range(20):
+            await submit(rest, f"j{n}", f"n{n}")
+        fresh_broker.start()
+        wanted = {f"j{n}": f"N{n}" for n in range(20)} | {"before": "BEFORE"}
+        await eventually(lambda: answers(rest), wanted)
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_every_fifth_record_lost_for_ever_costs_delay_only(
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, count = Bus.publish, 0
+
+    async def lossy(self: Bus, records: Sequence[Any]) -> list[BaseException | None]:
+        nonlocal count
+        kept = []
+        for record in records:
+            count += 1
+            kept += [record] * (0 if count % 5 == 0 else 1 + (count % 7 == 0))
+        if kept:
+            await publish(self, kept)
+        return [None] * len(records)
+
+    monkeypatch.setattr(Bus, "publish", lossy)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(30):
+            await submit(rest, f"j{n}", f"n{n}")
+        await eventually(lambda: answers(rest), {f"j{n}": f"N{n}" for n in range(30)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_database_downtime_makes_no_dead_letter(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "j", "first")
+        await eventually(lambda: answers(rest), {"j": "FIRST"})
+        await launcher.pool.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE application_name = 'muster-launcher' AND pid <> pg_backend_pid()"
+        )
+        await launcher.pool.execute("ALTER TABLE launcher.toy RENAME TO gone")
+        await launcher.pool.execute("ALTER TABLE gone RENAME TO toy")
+        await submit(rest, "j", "second")
+        await eventually(lambda: answers(rest), {"j": "SECOND"})
+        assert await dead_letters(launcher) == 0
+
+
+async def test_records_are_cloudevents_that_the_sdk_reads(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        consumer = AIOKafkaConsumer(
+            "job-submitted",
+            bootstrap_servers=fresh_broker.bootstrap,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        await submit(rest, "j", "name")
+        record = await asyncio.wait_for(consumer.getone(), WAIT_S)
+        await consumer.stop()
+        event = from_kafka_event(KafkaMessage(dict(record.headers), record.key, record.value))
+        data = event.get_data()
+        assert event.get_type() == "muster.job-submitted.v1"
+        assert event.get_id() == "rest/job/j/1"
+        assert event.get_subject() == "j"
+        assert (data["name"], data["revision"]) == ("name", 1)
