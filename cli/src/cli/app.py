@@ -1,0 +1,52 @@
+"""The commands of `muster`. Each is imported only when used, so that short ones start at once."""
+
+import sys
+
+from cyclopts import App, CycloptsError
+
+from cli.client import CommandError, Exit
+
+COMMANDS = {
+    "up": ("cli.commands.up:up", "Run everything on this machine until Ctrl-C."),
+    "demo": ("cli.commands.up:demo", "Run everything, and the sample job to its end; then stop."),
+    "status": ("cli.commands.status:status", "What runs here, and where."),
+    "login": ("cli.commands.login:login", "Log in; the commands that follow act as this user."),
+    "logout": ("cli.commands.login:logout", "Give the login's token back."),
+    "submit": ("cli.commands.jobs:submit", "Submit a job file."),
+    "jobs": ("cli.commands.jobs:jobs", "List jobs, newest first."),
+    "job": ("cli.commands.jobs:job", "Everything about one job."),
+    "why": ("cli.commands.jobs:why", "Why a job waits, or why it failed."),
+    "logs": ("cli.commands.logs:logs", "What a task wrote."),
+    "stop": ("cli.commands.jobs:stop", "Stop a job."),
+    "nodes": ("cli.commands.nodes:nodes", "The nodes and what they have."),
+    "events": ("cli.commands.events:app", "Follow the bus; say things again."),
+}
+
+app = App(
+    name="muster",
+    help="Runs AI jobs: gathers all the GPUs that a job needs and runs it there to its end.",
+    version_flags=("--version",),
+)
+for name, (place, text) in COMMANDS.items():
+    app.command(place, name=name, help=text)
+
+
+def main() -> None:
+    """Run one command; its exit status is one of cli.client.Exit."""
+    try:
+        result = app(exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        code = Exit.USAGE  # told already
+    except CommandError as error:
+        code = error.code
+        sys.stderr.write(f"muster: {error}\n")
+        for detail in error.details:
+            sys.stderr.write(f"  {detail}\n")
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output is gone
+        code = Exit.OK
+    else:
+        code = result if isinstance(result, Exit) else Exit.OK
+    sys.exit(int(code))

@@ -1,0 +1,161 @@
+"""Muster's REST API as the commands use it: plain http.client, as it is imported in a moment.
+
+Failures carry the exit code of the command, so that scripts can tell them apart.
+"""
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+TIMEOUT_S = 30.0
+API = "/api/v2"
+FORBIDDEN = (401, 403)
+
+
+class Exit(IntEnum):
+    """Exit codes of every command. README.md lists them."""
+
+    OK = 0
+    JOB_FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    REFUSED = 4
+    UNAUTHORISED = 5
+    JOB_STOPPED = 6
+    TIMED_OUT = 7
+    NOT_ALL_READY = 8
+    FAILED = 9
+    INTERRUPTED = 130
+
+
+class CommandError(Exception):
+    """A command can't do what was asked; `code` is its exit code."""
+
+    def __init__(self, code: Exit, message: str, details: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.details = details
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A successful answer of the server."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Client:
+    """Talks to one server as one user."""
+
+    url: str
+    token: str = ""
+
+    def get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Answer:
+        """GET below /api/v2; CommandError where the answer is not 2xx."""
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return self.call("GET", f"{API}{path}" + (f"?{urlencode(given)}" if given else ""))
+
+    def send(self, method: str, path: str, content: object) -> Answer:
+        """Send a JSON body below /api/v2; CommandError where the answer is not 2xx."""
+        body = json.dumps(content).encode()
+        return self.call(method, f"{API}{path}", body, {"Content-Type": "application/json"})
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """One request, one answer; CommandError where the answer is not 2xx."""
+        with self.request(method, target, body, headers) as response:
+            content_type = response.headers.get("Content-Type", "")
+            answer = Answer(response.status, content_type, response.read())
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer)
+        return answer
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Iterator[http.client.HTTPResponse]:
+        """A request whose answer is read by the caller, whatever its status."""
+        connection = self._connection(timeout_s)
+        authorisation = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        try:
+            connection.request(method, target, body, {**authorisation, **(headers or {})})
+            yield connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise CommandError(
+                Exit.UNREACHABLE,
+                f"Muster does not answer at {self.url} ({_reason(error)}): "
+                "start it by `muster up`, or name it by MUSTER_URL.",
+            ) from error
+        finally:
+            connection.close()
+
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        host = parts.hostname or "127.0.0.1"
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s)
+        return http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+
+
+def job_path(job: str, rest: str = "") -> str:
+    """The path of a job, whose name is `user~name`."""
+    return f"/jobs/{quote(job, safe='~')}{rest}"
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no such host"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens there"
+    return str(error) or type(error).__name__
+
+
+def _refusal(answer: Answer) -> CommandError:
+    """The server's own words, each problem with its place."""
+    try:
+        content = answer.json()
+    except ValueError:
+        content = {}
+    if not isinstance(content, dict):
+        content = {}
+    message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
+    details = tuple(_problem(each) for each in content.get("errors") or ())
+    if answer.status in FORBIDDEN:
+        code = Exit.UNAUTHORISED
+        message += " Log in by `muster login`." if answer.status == 401 else ""
+    else:
+        code = Exit.REFUSED if answer.status < 500 else Exit.UNREACHABLE
+    return CommandError(code, str(message), details)
+
+
+def _problem(problem: Mapping[str, Any]) -> str:
+    line = f"line {problem['line']}: " if problem.get("line") else ""
+    path = f"{problem['path']}: " if problem.get("path") else ""
+    return f"{line}{path}{problem.get('message', '')}"

@@ -1,0 +1,172 @@
+"""Commands about jobs: submit, jobs, job, why, stop."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from cli import jobs as rest
+from cli.client import Client, CommandError, Exit, job_path
+from cli.commands.session import JobName, Output, client, full_name
+from cli.output import Format, length, print_facts, print_json, print_table, when
+
+POLL_S = 0.5
+FILE_MAX_BYTES = 1 << 20
+
+
+def submit(
+    file: Annotated[Path, Parameter(help="A job file (YAML); - reads the standard input.")],
+    *,
+    name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,
+    wait: Annotated[bool, Parameter(help="Wait for its end; the exit status tells it.")] = False,
+    timeout: Annotated[float | None, Parameter(help="Wait at most so many seconds.")] = None,
+    output: Output = Format.TABLE,
+) -> Exit:
+    """Submit a job file."""
+    server = client()
+    job = rest.submit(server, _read(file), name)
+    if output is Format.JSON and not wait:
+        print_json({"name": job})
+    elif output is Format.TABLE:
+        sys.stdout.write(f"{job}\n")
+    return _wait(server, job, timeout, output) if wait else Exit.OK
+
+
+def jobs(
+    *,
+    state: Annotated[str | None, Parameter(help="Only these states, by commas.")] = None,
+    user: Annotated[str | None, Parameter(help="Only these users, by commas.")] = None,
+    keyword: Annotated[str | None, Parameter(help="A part of a name, user or cluster.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 50,
+    output: Output = Format.TABLE,
+) -> None:
+    """List jobs, newest first."""
+    query = {"state": state, "username": user, "keyword": keyword, "limit": limit}
+    found = client().get("/jobs", query).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    print_table(
+        ("JOB", "STATE", "VC", "GPUS", "TASKS", "RETRIES", "SUBMITTED (UTC)", "TOOK"),
+        [
+            (
+                f"{each['username']}~{each['name']}",
+                each["state"],
+                each["virtualCluster"],
+                each["totalGpuNumber"],
+                each["totalTaskNumber"],
+                each["retries"] or "",
+                when(each["submissionTime"]),
+                length(each.get("launchedTime"), each.get("completedTime")),
+            )
+            for each in found
+        ],
+    )
+
+
+def job(name: JobName, *, output: Output = Format.TABLE) -> None:
+    """Everything about one job."""
+    content = rest.detail(client(), full_name(name))
+    if output is Format.JSON:
+        print_json(content)
+        return
+    status = content["jobStatus"]
+    print_facts(
+        {
+            "job": full_name(name),
+            "state": status["state"],
+            "why": _reason(status),
+            "virtual cluster": status["virtualCluster"],
+            "retries": status["retries"] or None,
+            "submitted": when(status.get("submissionTime")),
+            "started": when(status.get("launchedTime")),
+            "ended": when(status.get("completedTime")),
+            "took": length(status.get("launchedTime"), status.get("completedTime")),
+            "exit code": status.get("appExitCode"),
+            "diagnosis": status.get("appExitDiagnostics"),
+        }
+    )
+    sys.stdout.write("\n")
+    print_table(
+        ("TASK", "STATE", "NODE", "ADDRESS", "PORTS", "RETRIES", "EXIT", "TOOK"),
+        [
+            (
+                f"{role} {task['taskIndex']}",
+                task["taskState"],
+                task.get("containerNodeName"),
+                task.get("containerIp"),
+                " ".join(f"{k}:{v}" for k, v in (task.get("containerPorts") or {}).items()),
+                task.get("retries") or "",
+                task.get("containerExitCode"),
+                length(task.get("launchedTime"), task.get("completedTime")),
+            )
+            for role, tasks in content["taskRoles"].items()
+            for task in tasks["taskStatuses"]
+        ],
+    )
+
+
+def stop(name: JobName, *, wait: bool = False, output: Output = Format.TABLE) -> Exit:
+    """Stop a job; its tasks get their grace."""
+    server = client()
+    job = full_name(name)
+    server.send("PUT", job_path(job, "/executionType"), {"value": "STOP"})
+    if not wait:
+        return Exit.OK
+    ended = _wait(server, job, None, output)
+    return Exit.OK if ended is Exit.JOB_STOPPED else ended
+
+
+def why(name: JobName, *, output: Output = Format.TABLE) -> None:
+    """Why a job waits, and what must happen for it to start; or why it failed."""
+    content = rest.detail(client(), full_name(name))
+    status = content["jobStatus"]
+    if output is Format.JSON:
+        keys = ("state", "reason", "retryDelayTime", "appExitSpec", "appExitDiagnostics", "verdict")
+        print_json({key: status[key] for key in keys if key in status})
+        return
+    said = _reason(status) or status.get("appExitDiagnostics")
+    sys.stdout.write(f"{full_name(name)} is {status['state']}")
+    sys.stdout.write(f": {said}\n" if said else ".\n")
+
+
+def _reason(status: dict[str, Any]) -> str | None:
+    reason = status.get("reason")
+    return reason.get("text") if isinstance(reason, dict) else reason
+
+
+def _read(file: Path) -> str:
+    try:
+        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
+            content = source.read(FILE_MAX_BYTES + 1)
+        if len(content) > FILE_MAX_BYTES:
+            raise CommandError(
+                Exit.USAGE, f"{file} is larger than 1 MiB: too large for a job file."
+            )
+        return content.decode()
+    except OSError as error:
+        raise CommandError(Exit.USAGE, f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(Exit.USAGE, f"{file} is not UTF-8: {error.reason}") from error
+
+
+def _wait(server: Client, job: str, timeout_s: float | None, output: Format) -> Exit:
+    """Follow a job to its end."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    told = None
+    while True:
+        content = rest.detail(server, job)
+        state = content["jobStatus"]["state"]
+        if state != told and output is Format.TABLE:
+            sys.stdout.write(f"{job}: {state}\n")
+            sys.stdout.flush()
+        told = state
+        if rest.is_over(state):
+            if output is Format.JSON:
+                print_json(content)
+            return rest.EXIT_BY_STATE[state]
+        if deadline is not None and time.monotonic() > deadline:
+            raise CommandError(Exit.TIMED_OUT, f"{job} is still {state} after {timeout_s:g} s.")
+        time.sleep(POLL_S)

@@ -1,0 +1,40 @@
+"""`muster up` and `muster demo`."""
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from cli.client import Exit
+from cli.standalone.settings import UpSettings
+from cli.standalone.up import Wishes, run_up
+
+Broker = Annotated[
+    Literal["embedded", "apache"] | None,
+    Parameter(help="Which broker to bring: in memory, or a real Apache Kafka (needs Java 17)."),
+]
+
+
+def up(
+    *,
+    port: Annotated[int | None, Parameter(help="Where REST listens.")] = None,
+    kafka: Broker = None,
+    keep_jobs: Annotated[
+        bool, Parameter(help="At Ctrl-C, leave running tasks to their supervisors.")
+    ] = False,
+    demo: Annotated[bool, Parameter(help="Run the sample job at the first start.")] = False,
+) -> Exit:
+    """Run everything on this machine until Ctrl-C (twice: at once)."""
+    return run_up(_settings(port, kafka), Wishes(keep_jobs=keep_jobs, demo=demo))
+
+
+def demo(*, port: int | None = None, kafka: Broker = None) -> Exit:
+    """Run everything and the sample job, then stop; the exit status is the job's."""
+    return run_up(_settings(port, kafka), Wishes(ends_with_demo=True))
+
+
+def _settings(port: int | None, kafka: Literal["embedded", "apache"] | None) -> UpSettings:
+    settings = UpSettings()
+    chosen = {"port": port, "kafka": kafka}
+    return settings.model_copy(
+        update={name: value for name, value in chosen.items() if value is not None}
+    )

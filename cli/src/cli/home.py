@@ -1,0 +1,85 @@
+"""MUSTER_HOME: the one folder in which a machine's own Muster keeps everything.
+
+Nothing outside it is written. It is `MUSTER_HOME` if set; `.muster` in the checkout when the
+command runs from one; else `muster` in the user's state folder (XDG_STATE_HOME, by default
+~/.local/state). What is secret in it is readable by its user alone.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CHECKOUT_MARK = "deploy"  # beside cli/ in a checkout, never beside an installed package
+PRIVATE_FILE = 0o600
+
+
+def find_home(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where MUSTER_HOME is; it need not exist yet."""
+    if chosen := environment.get("MUSTER_HOME"):
+        return Path(chosen).expanduser().absolute()
+    checkout = checkout_root()
+    if checkout is not None:
+        return checkout / ".muster"
+    state = environment.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
+    return Path(state) / "muster"
+
+
+def checkout_root() -> Path | None:
+    """The checkout from which this command runs, if it runs from one."""
+    root = Path(__file__).resolve().parents[3]
+    return (
+        root if (root / CHECKOUT_MARK).is_dir() and (root / "cli/pyproject.toml").exists() else None
+    )
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Where REST is and how to prove who one is; `token` is empty before a login."""
+
+    url: str
+    token: str = ""
+    user: str = ""
+
+
+def read_credentials(home: Path, environment: Mapping[str, str] = os.environ) -> Credentials:
+    """What the last login (or `muster up`) left, overridden by MUSTER_URL and MUSTER_TOKEN."""
+    stored = read_json(home / "credentials.json")
+    port = environment.get("MUSTER_PORT", "8080")
+    url = environment.get("MUSTER_URL") or stored.get("url") or f"http://127.0.0.1:{port}"
+    # A token is sent only to the server that gave it.
+    own = stored.get("token", "") if url == stored.get("url") else ""
+    return Credentials(url, environment.get("MUSTER_TOKEN") or own, stored.get("user", ""))
+
+
+def write_credentials(home: Path, credentials: Credentials) -> None:
+    """Keep a login for the commands that follow."""
+    content = {"url": credentials.url, "token": credentials.token, "user": credentials.user}
+    write_json(home / "credentials.json", content)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; empty where there is none."""
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}): mend or remove it.") from error
+    return content if isinstance(content, dict) else {}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a private JSON file in one step: a kill leaves the old or the new one, whole."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    making = path.with_name(f".{path.name}.{os.getpid()}")
+    making.unlink(missing_ok=True)
+    with os.fdopen(
+        os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
+    ) as file:
+        json.dump(content, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    making.replace(path)

@@ -1,0 +1,95 @@
+"""What commands do with jobs over REST, at OpenPAI's paths and with its field names."""
+
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from cli.client import API, Client, CommandError, Exit, job_path
+
+NAME_LINE = re.compile(r"^name:[ \t]*(?P<quote>[\"']?)(?P<name>[A-Za-z0-9_-]+)(?P=quote)", re.M)
+FINAL = ("SUCCEEDED", "STOPPED", "FAILED")
+EXIT_BY_STATE: Mapping[str, Exit] = {
+    "SUCCEEDED": Exit.OK,
+    "FAILED": Exit.JOB_FAILED,
+    "STOPPED": Exit.JOB_STOPPED,
+}
+
+Json = dict[str, Any]
+
+
+def own_name(text: str) -> str:
+    """The job's name as its file gives it; CommandError where it gives none."""
+    found = NAME_LINE.search(text)
+    if found is None:
+        raise CommandError(Exit.USAGE, "The job file has no line `name: …`.")
+    return found["name"]
+
+
+def submit(client: Client, text: str, name: str | None = None) -> str:
+    """Submit a job file, under another name if one is given; the job's full name, `user~name`."""
+    if name is not None:
+        own_name(text)
+        text = NAME_LINE.sub(f"name: {name}", text, count=1)
+    headers = {"Content-Type": "text/yaml", "Idempotency-Key": str(uuid.uuid4())}
+    answer = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
+    return str(answer["name"])
+
+
+def detail(client: Client, job: str) -> Json:
+    """The whole detail of a job."""
+    answer: Json = client.get(job_path(job)).json()
+    return answer
+
+
+def is_over(state: str) -> bool:
+    """Whether a job in this state changes no more."""
+    return state in FINAL
+
+
+def task_attempt(content: Json, role: str | None, index: int) -> tuple[str, Json]:
+    """The role's name and one task's status in a job's detail; CommandError where there is none."""
+    roles = content["taskRoles"]
+    chosen = role or next(iter(roles), "")
+    tasks = roles.get(chosen, {}).get("taskStatuses", [])
+    for task in tasks:
+        if task["taskIndex"] == index:
+            return chosen, task
+    known = ", ".join(f"{name} 0…{len(each['taskStatuses']) - 1}" for name, each in roles.items())
+    raise CommandError(
+        Exit.REFUSED, f"There is no task {chosen or '?'} {index}; there are: {known}."
+    )
+
+
+def log_target(client: Client, job: str, role: str | None, index: int, stream: str) -> str:
+    """The path and query at the server from which a task's log is read."""
+    content = detail(client, job)
+    chosen, task = task_attempt(content, role, index)
+    attempt = content["jobStatus"].get("attemptId") or 0
+    path = job_path(
+        job,
+        f"/attempts/{attempt}/taskRoles/{chosen}/taskIndex/{index}"
+        f"/attempts/{task.get('attemptId') or 0}/logs",
+    )
+    locations = client.get(path).json()["locations"]
+    for location in locations:
+        if location["name"] == stream:
+            parts = urlsplit(location["uri"])
+            return parts.path + (f"?{parts.query}" if parts.query else "")
+    names = ", ".join(each["name"] for each in locations)
+    raise CommandError(Exit.REFUSED, f"{job} has no log {stream}; it has: {names or 'none yet'}.")
+
+
+def task_log(client: Client, job: str, role: str | None, index: int, stream: str) -> str:
+    """A task's log as it is now."""
+    return client.call("GET", log_target(client, job, role, index, stream)).text()
+
+
+def log_in(client: Client, user: str, password: str) -> str:
+    """An application token for the user, made with the password; CommandError where refused."""
+    answer = client.send(
+        "POST", "/authn/basic/login", {"username": user, "password": password}
+    ).json()
+    made = Client(client.url, answer["token"]).send("POST", "/tokens/application", {}).json()
+    return str(made["token"])

@@ -1,0 +1,1 @@
+"""Muster on one machine: everything that `muster up` starts, watches and stops."""

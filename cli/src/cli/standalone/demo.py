@@ -1,0 +1,65 @@
+"""The sample job of a first start: submitted, followed to its end, its words shown."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cli.client import Client, CommandError, Exit
+from cli.home import checkout_root
+from cli.jobs import EXIT_BY_STATE, detail, is_over, own_name, submit, task_log
+
+POLL_S = 0.5
+DEMO_TIMEOUT_S = 600.0
+TOLD_ROLE = "worker"
+
+
+async def follow_demo(client: Client, home: Path, say: Callable[[str], None]) -> Exit:
+    """Submit the distributed sample, tell its changes of state and its first worker's output."""
+    file = _sample()
+    if file is None:
+        say("The sample job is not installed with this package: submit one of your own.")
+        return Exit.USAGE
+    text = file.read_text()
+    name = f"{own_name(text)}-{int(time.time())}"
+    job = await asyncio.to_thread(submit, client, text, name)
+    say(f"Submitted the sample job {job} ({file})")
+    state = await _follow(client, job, say)
+    for line in (await asyncio.to_thread(_words, client, job)).splitlines():
+        say(f"  {job}: {line}")
+    say(f"The sample job {job} is {state}.")
+    return EXIT_BY_STATE.get(state, Exit.JOB_FAILED)
+
+
+async def _follow(client: Client, job: str, say: Callable[[str], None]) -> str:
+    """Tell each change of state; the last state."""
+    told = ""
+    deadline = time.monotonic() + DEMO_TIMEOUT_S
+    while time.monotonic() < deadline:
+        try:
+            state = (await asyncio.to_thread(detail, client, job))["jobStatus"]["state"]
+        except CommandError as error:  # REST may be starting again
+            if error.code is not Exit.UNREACHABLE:
+                raise
+            state = told
+        if state != told:
+            say(f"  {job}: {state}")
+            told = state
+        if is_over(told):
+            return told
+        await asyncio.sleep(POLL_S)
+    say(f"{job} is still {told} after {DEMO_TIMEOUT_S:.0f} s: `muster why {job}` tells more.")
+    return told
+
+
+def _words(client: Client, job: str) -> str:
+    try:
+        return task_log(client, job, TOLD_ROLE, 0, "stdout")
+    except CommandError as error:
+        return f"(its output is not there: {error})"
+
+
+def _sample() -> Path | None:
+    root = checkout_root()
+    file = root / "examples/distributed.yaml" if root else None
+    return file if file is not None and file.exists() else None

@@ -1,0 +1,224 @@
+"""A service as a child process that is started again, with back-off, whenever it ends or hangs.
+
+Each child has its own session, so a terminal's Ctrl-C reaches only `muster up`, which then decides
+the order. Children write their logs themselves; nobody has to read along for them to go on.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cli.embedded.process import dying_with_me
+
+HEALTH_TIMEOUT_S = 2.0
+READY_POLL_S = 0.1
+HEALTH_POLL_S = 1.0
+
+
+class State(StrEnum):
+    """What a part is doing, as people see it."""
+
+    STARTING = "starting"
+    READY = "ready"
+    UNREADY = "not ready"
+    WAITING = "starts again soon"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Times in seconds. A part that ran for `steady_s` starts again after `first_s`; the wait
+    doubles up to `longest_s`. One that has not answered /healthz for `hung_s` is killed.
+    """
+
+    first_s: float = 0.5
+    longest_s: float = 30.0
+    steady_s: float = 60.0
+    hung_s: float = 60.0
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True)
+class Program:
+    """How to run a service; `port` is where it answers /healthz and /readyz."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    port: int
+    log: Path
+    stop_grace_s: float = 15.0
+    signal_if_orphaned: signal.Signals = signal.SIGTERM
+
+
+@dataclass
+class Part:
+    """One part of the running whole, as the screen and the state show it."""
+
+    name: str
+    state: State = State.STARTING
+    pid: int | None = None
+    restarts: int = 0
+    note: str = ""
+    since: float = field(default_factory=time.monotonic)
+
+    def become(self, state: State, note: str = "") -> None:
+        """Enter a state; the time in it starts anew if it is another one."""
+        if state is not self.state:
+            self.since = time.monotonic()
+        self.state, self.note = state, note
+
+
+class Backoff:
+    """How long to wait before the next start."""
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._next_s = patience.first_s
+
+    def after(self, ran_s: float) -> float:
+        """The wait after a run of this length."""
+        if ran_s >= self._patience.steady_s:
+            self._next_s = self._patience.first_s
+        wait_s = self._next_s
+        self._next_s = min(self._patience.longest_s, wait_s * 2)
+        return wait_s
+
+
+class ServiceProcess:
+    """Keeps one service running until it is told to stop."""
+
+    def __init__(
+        self, program: Program, say: Callable[[str], None], patience: Patience = PATIENCE
+    ) -> None:
+        self.program = program
+        self.part = Part(program.name)
+        self._say = say
+        self._patience = patience
+        self._process: asyncio.subprocess.Process | None = None
+        self.ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start the service again and again; returns when it ended after `stop` or `kill`."""
+        backoff = Backoff(self._patience)
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            process = await self._spawn()
+            watch = asyncio.create_task(self._watch(process))
+            try:
+                status = await process.wait()
+            finally:
+                watch.cancel()
+            self.part.pid = None
+            self.ready.clear()
+            if self._stopping.is_set():
+                break
+            wait_s = backoff.after(time.monotonic() - started)
+            self.part.restarts += 1
+            self.part.become(State.WAITING, _ending(status))
+            self._say(
+                f"{self.program.name} {_ending(status)}; starts again in {wait_s:.1f} s "
+                f"(its log: {self.program.log})"
+            )
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), wait_s)
+        self.part.become(State.STOPPED)
+
+    async def stop(self) -> None:
+        """Ask the service to end, kill it after its grace."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self.part.note = "stopping"
+        _send(process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), self.program.stop_grace_s)
+        except TimeoutError:
+            self._say(
+                f"{self.program.name} did not end within {self.program.stop_grace_s:.0f} s: killed"
+            )
+            _send(process, signal.SIGKILL)
+            await process.wait()
+
+    def kill(self) -> None:
+        """End the service at once, for good."""
+        self._stopping.set()
+        if self._process is not None and self._process.returncode is None:
+            _send(self._process, signal.SIGKILL)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        self.part.become(State.STARTING)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open(self.program.log, flags, 0o600)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.program.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=dict(self.program.environment),
+                start_new_session=True,
+                preexec_fn=dying_with_me(self.program.signal_if_orphaned),
+            )
+        finally:
+            os.close(log)
+        self.part.pid = self._process.pid
+        return self._process
+
+    def _tell_readiness(self, is_ready: bool) -> None:
+        self.part.become(State.READY if is_ready else State.UNREADY)
+        (self.ready.set if is_ready else self.ready.clear)()
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Follow the health of one run; kill it when it hangs."""
+        heard = time.monotonic()
+        while process.returncode is None:
+            if await answers(self.program.port, "/healthz"):
+                heard = time.monotonic()
+                ready = await answers(self.program.port, "/readyz")
+                self._tell_readiness(ready)
+            elif self.part.state is State.READY:
+                self._tell_readiness(False)
+            if time.monotonic() - heard > self._patience.hung_s:
+                self._say(f"{self.program.name} has not answered for {self._patience.hung_s:.0f} s")
+                _send(process, signal.SIGKILL)
+                return
+            ready_now = self.part.state is State.READY
+            await asyncio.sleep(HEALTH_POLL_S if ready_now else READY_POLL_S)
+
+
+async def answers(port: int, path: str) -> bool:
+    """Whether 127.0.0.1:port answers 200 for a path."""
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n".encode())
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+                with contextlib.suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, TimeoutError, ValueError):
+        return False
+
+
+def _send(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(number)
+
+
+def _ending(status: int) -> str:
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"

@@ -1,0 +1,114 @@
+"""The five services of a machine's own Muster: how each is run, and with which settings.
+
+Services differ from a cluster's in these variables alone.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.standalone.processes import Program
+
+SERVICES = ("rest", "launcher", "scheduler", "runtime-agent", "alerting")
+WITHOUT_DATABASE = ("runtime-agent",)
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+FAKE_GPUS = 8
+HEARTBEAT_S, LEASE_S = 3, 30  # one machine: its network does not stall
+STOP_GRACE_S = 15.0
+
+
+@dataclass(frozen=True)
+class Endpoints:
+    """Where everything is on this machine."""
+
+    kafka_bootstrap: str
+    database_url: str
+    ports: Mapping[str, int]
+
+    def url(self, service: str) -> str:
+        """The HTTP address of a service."""
+        return f"http://127.0.0.1:{self.ports[service]}"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a person or an earlier start decided."""
+
+    internal_token: str
+    webhook_key: str
+    topic_partitions: int
+    fake_gpus: int
+    keep_jobs: bool
+    pods_grace_s: float
+    admin_password: str | None
+
+
+def has_gpu_driver() -> bool:
+    """Whether a driver is loaded; without one GPUs can only be pretended."""
+    return any(Path(file).exists() for file in DRIVER_FILES)
+
+
+def programs(home: Path, endpoints: Endpoints, choices: Choices) -> list[Program]:
+    """The five services, in the order in which they are shown."""
+    return [_program(name, home, endpoints, choices) for name in SERVICES]
+
+
+def child_environment() -> dict[str, str]:
+    """This process's environment for its children; jobs find the same `python` as Muster."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        # Without bytecode every start would compile every library anew.
+        if name not in ("PYTHONDONTWRITEBYTECODE", "MUSTER_ADMIN_PASSWORD", "MUSTER_TOKEN")
+    }
+    scripts = str(Path(sys.executable).parent)
+    return kept | {"PATH": f"{scripts}:{kept.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
+
+
+def _program(name: str, home: Path, endpoints: Endpoints, choices: Choices) -> Program:
+    module = name.replace("-", "_")
+    is_agent = name in WITHOUT_DATABASE
+    return Program(
+        name=name,
+        command=(sys.executable, "-m", module),
+        environment=_environment(name, home, endpoints, choices),
+        port=endpoints.ports[name],
+        log=home / "log" / f"{name}.log",
+        stop_grace_s=choices.pods_grace_s + STOP_GRACE_S if is_agent else STOP_GRACE_S,
+        # An agent that is merely killed leaves its pods to their supervisors.
+        signal_if_orphaned=signal.SIGKILL if is_agent else signal.SIGTERM,
+    )
+
+
+def _environment(
+    name: str, home: Path, endpoints: Endpoints, choices: Choices
+) -> Mapping[str, str]:
+    settings = {
+        "MUSTER_HOME": str(home),
+        "MUSTER_KAFKA_BOOTSTRAP": endpoints.kafka_bootstrap,
+        "MUSTER_TOPIC_PARTITIONS": str(choices.topic_partitions),
+        "MUSTER_HTTP_HOST": "127.0.0.1",
+        "MUSTER_HTTP_PORT": str(endpoints.ports[name]),
+        "MUSTER_INTERNAL_TOKEN": choices.internal_token,
+        "MUSTER_LEASE_TIMEOUT_S": str(LEASE_S),
+        "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S),
+    }
+    if name not in WITHOUT_DATABASE:
+        settings["MUSTER_DATABASE_URL"] = endpoints.database_url
+    if name == "rest":
+        settings["MUSTER_SCHEDULER_URL"] = endpoints.url("scheduler")
+        settings |= _if_set("MUSTER_ADMIN_PASSWORD", choices.admin_password)
+    if name in ("rest", "alerting"):
+        settings["MUSTER_WEBHOOK_KEY"] = choices.webhook_key
+    if name == "runtime-agent":
+        settings["MUSTER_AGENT_HOME"] = str(home / "agent")
+        settings["MUSTER_AGENT_ON_STOP"] = "keep" if choices.keep_jobs else "withdraw"
+        settings["MUSTER_FAKE_GPUS"] = str(choices.fake_gpus)
+    return child_environment() | settings
+
+
+def _if_set(name: str, value: str | None) -> dict[str, str]:
+    return {} if value is None else {name: value}

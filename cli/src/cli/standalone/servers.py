@@ -1,0 +1,85 @@
+"""An embedded server (database, broker) kept running: started again on its port when it died."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from cli.embedded.process import EmbeddedServerError
+from cli.standalone.processes import PATIENCE, Backoff, Part, Patience, State
+
+POLL_S = 0.2
+
+
+class Server(Protocol):
+    """What every embedded server can do. `start` blocks until it serves."""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+
+    def start(self) -> None:
+        """Start it; EmbeddedServerError where that fails."""
+
+    def stop(self) -> None:
+        """Stop it cleanly."""
+
+    def kill(self) -> None:
+        """End it at once."""
+
+
+class ServerKeeper:
+    """Watches one embedded server that is already started."""
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        say: Callable[[str], None],
+        patience: Patience = PATIENCE,
+    ) -> None:
+        self.server = server
+        self.part = Part(name, State.READY, server.pid)
+        self._say = say
+        self._patience = patience
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        """Start the server again whenever it is gone, until `stop`."""
+        backoff = Backoff(self._patience)
+        started = time.monotonic()
+        while not await self._is_stopping_within(POLL_S):
+            if self.server.pid is not None:
+                continue
+            self.part.restarts += 1
+            wait_s = backoff.after(time.monotonic() - started)
+            self.part.become(State.WAITING)
+            self._say(f"{self.part.name} ended; starts again in {wait_s:.1f} s")
+            if await self._is_stopping_within(wait_s):
+                break
+            started = time.monotonic()
+            try:
+                self.server.start()
+            except EmbeddedServerError as error:
+                self._say(str(error))
+                continue
+            self.part.pid = self.server.pid
+            self.part.become(State.READY)
+
+    def stop(self) -> None:
+        """Stop watching and stop the server."""
+        self._stopping.set()
+        self.server.stop()
+        self.part.pid = None
+        self.part.become(State.STOPPED)
+
+    def kill(self) -> None:
+        """Stop watching and end the server at once."""
+        self._stopping.set()
+        self.server.kill()
+
+    async def _is_stopping_within(self, time_s: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), time_s)
+        return self._stopping.is_set()

@@ -1,0 +1,31 @@
+"""Settings of `muster up`, from the environment."""
+
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class UpSettings(BaseSettings):
+    """What a person may choose about standalone mode. Options of the command override these."""
+
+    model_config = SettingsConfigDict(env_prefix="MUSTER_", extra="ignore")
+
+    port: int = Field(8080, description="Where REST listens, on 127.0.0.1.")
+    kafka: Literal["embedded", "apache"] = Field("embedded", description="Which broker to bring.")
+    kafka_port: int | None = Field(None, description="The embedded broker's port; else 9092.")
+    database_port: int | None = Field(None, description="The embedded database's port.")
+    kafka_bootstrap: str | None = Field(None, description="A Kafka elsewhere: none is started.")
+    database_url: SecretStr | None = Field(
+        None, description="A PostgreSQL elsewhere: none is started."
+    )
+    admin_password: SecretStr | None = Field(None, description="For the first start.")
+    fake_gpus: int | None = Field(
+        None, description="Simulated GPUs; by default 8 where no GPU driver is found, else none."
+    )
+    topic_partitions: int = Field(4, description="Partitions of each topic of the embedded broker.")
+    ready_timeout_s: PositiveFloat = Field(120.0, description="All services are ready by then.")
+    pods_grace_s: PositiveFloat = Field(
+        60.0, description="The agent gets this long to stop its pods at Ctrl-C."
+    )
+    log_max_mb: int = Field(16, description="A log file is cut at this size; one old part is kept.")

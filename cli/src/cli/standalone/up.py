@@ -1,0 +1,206 @@
+"""`muster up` from its start to its end: lock, start, log in, show, and stop at a signal."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cli.client import Client, CommandError, Exit
+from cli.embedded.process import EmbeddedServerError
+from cli.home import Credentials, find_home, read_credentials, write_credentials, write_json
+from cli.jobs import log_in
+from cli.standalone.demo import follow_demo
+from cli.standalone.logs import keep_bounded
+from cli.standalone.screen import Screen
+from cli.standalone.settings import UpSettings
+from cli.standalone.state import HomeInUseError, HomeState, owning
+from cli.standalone.whole import Whole
+
+ADMIN = "admin"
+STATUS_S = 1.0
+MIB = 1 << 20
+RUNNING_FILE = "running.json"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asked for. `ends_with_demo`: stop then, with the job's status."""
+
+    keep_jobs: bool = False
+    demo: bool = False
+    ends_with_demo: bool = False
+
+
+def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
+    """Run until a signal ends it (or the sample job, where wished)."""
+    home = find_home()
+    try:
+        with owning(home):
+            return asyncio.run(_Up(home, settings, wishes).run())
+    except (HomeInUseError, EmbeddedServerError, ValueError) as error:
+        raise CommandError(Exit.FAILED, str(error)) from error
+
+
+class _Up:
+    def __init__(self, home: Path, settings: UpSettings, wishes: Wishes) -> None:
+        self.home = home
+        self.settings = settings
+        self.wishes = wishes
+        self.state = HomeState(home)
+        self.screen = Screen()
+        self.whole = Whole(
+            home, settings, self.state, keep_jobs=wishes.keep_jobs, say=self.screen.say
+        )
+        self._asked = asyncio.Event()
+        self._at_once = asyncio.Event()
+
+    async def run(self) -> Exit:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self._on_signal)
+        background = [
+            asyncio.create_task(self.screen.run(lambda: self.whole.parts)),
+            asyncio.create_task(self._publish_status()),
+        ]
+        try:
+            return await self._until_asked(self._work()) or Exit.OK
+        finally:
+            try:
+                await self._shut_down()
+            finally:
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                (self.home / RUNNING_FILE).unlink(missing_ok=True)
+
+    def _on_signal(self) -> None:
+        if self._asked.is_set():
+            self._at_once.set()
+        else:
+            self.screen.say("Stopping; once more to stop at once.")
+        self._asked.set()
+
+    async def _work(self) -> Exit:
+        self.screen.say(f"Starting Muster over {self.home}")
+        password = self._first_password()
+        await self.whole.start(password)
+        logs = asyncio.create_task(keep_bounded(self.home / "log", self.settings.log_max_mb * MIB))
+        try:
+            client = await asyncio.to_thread(self._log_in, password)
+            self._tell_addresses()
+            if client is not None and self._wants_demo():
+                status = await follow_demo(client, self.home, self.screen.say)
+                self.state.mark_done("demo")
+                if self.wishes.ends_with_demo:
+                    return status
+            await self._asked.wait()
+        finally:
+            logs.cancel()
+        return Exit.OK
+
+    def _wants_demo(self) -> bool:
+        if self.wishes.ends_with_demo:
+            return True
+        return self.wishes.demo and not self.state.is_done("demo")
+
+    async def _until_asked(self, work: Coroutine[Any, Any, Exit]) -> Exit | None:
+        """The work's result, or None where a signal came first."""
+        task = asyncio.create_task(work)
+        asked = asyncio.create_task(self._asked.wait())
+        await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+        asked.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        return None
+
+    async def _shut_down(self) -> None:
+        """Stop cleanly, or at once when a second signal comes meanwhile."""
+        stopping = asyncio.create_task(self.whole.stop())
+        at_once = asyncio.create_task(self._at_once.wait())
+        await asyncio.wait({stopping, at_once}, return_when=asyncio.FIRST_COMPLETED)
+        at_once.cancel()
+        if not stopping.done():
+            self.whole.kill()
+        await stopping
+
+    def _first_password(self) -> str | None:
+        """The admin's password while it may still have to be made known to REST, else None.
+
+        It is on disk only from the first start until the first login, for a kill in between.
+        """
+        pending = self.home / "first-password"
+        if self.state.is_done("login"):
+            return None
+        if self.settings.admin_password is not None:
+            return self.settings.admin_password.get_secret_value()
+        if not pending.exists():
+            with os.fdopen(
+                os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
+            ) as file:
+                file.write(secrets.token_urlsafe(12))
+        return pending.read_text()
+
+    def _log_in(self, password: str | None) -> Client | None:
+        """Have a token in MUSTER_HOME, so that commands on this machine just work."""
+        assert self.whole.notes is not None
+        client = Client(self.whole.notes.rest)
+        if password is None:
+            stored = read_credentials(self.home, {})
+            if stored.url != client.url:  # the same REST on another port
+                write_credentials(self.home, Credentials(client.url, stored.token, stored.user))
+            return Client(client.url, stored.token)
+        try:
+            token = log_in(client, ADMIN, password)
+        except CommandError as error:
+            self.screen.say(f"The local login failed ({error}): log in by `muster login`.")
+            return None
+        write_credentials(self.home, Credentials(client.url, token, ADMIN))
+        self.state.mark_done("login")
+        (self.home / "first-password").unlink(missing_ok=True)
+        if self.settings.admin_password is None:
+            self.screen.say(f"The administrator is `{ADMIN}` with the password {password}")
+            self.screen.say("  (shown this once; commands on this machine need none)")
+        return Client(client.url, token)
+
+    def _tell_addresses(self) -> None:
+        notes = self.whole.notes
+        assert notes is not None
+        own = {True: "its own", False: "elsewhere"}
+        self.screen.say(f"REST      {notes.rest}/api/v2  (described at {notes.rest}/openapi.json)")
+        self.screen.say(f"Kafka     {notes.kafka}  ({own[notes.kafka_is_own]})")
+        self.screen.say(f"Database  {notes.database}  ({own[notes.database_is_own]})")
+        if notes.simulated_gpus:
+            self.screen.say(
+                f"GPUs      {notes.simulated_gpus} SIMULATED ones: "
+                "no GPU driver was found, or MUSTER_FAKE_GPUS asked for it"
+            )
+        self.screen.say(f"Logs      {self.home / 'log'}")
+        self.screen.say("Muster is up; Ctrl-C stops it.")
+
+    async def _publish_status(self) -> None:
+        """Tell other commands (`muster status`) what runs, in a file of this folder."""
+        while True:
+            write_json(self.home / RUNNING_FILE, self._status())
+            await asyncio.sleep(STATUS_S)
+
+    def _status(self) -> dict[str, object]:
+        notes = self.whole.notes
+        return {
+            "pid": os.getpid(),
+            "rest": notes.rest if notes else None,
+            "kafka": notes.kafka if notes else None,
+            "database": notes.database if notes else None,
+            "simulatedGpus": notes.simulated_gpus if notes else None,
+            "services": {
+                part.name: {"state": part.state, "pid": part.pid, "restarts": part.restarts}
+                for part in self.whole.parts
+            },
+        }

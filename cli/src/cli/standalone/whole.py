@@ -1,0 +1,209 @@
+"""The whole of a machine's own Muster: servers, then the schema, then the services; and back."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.contracts.topics import TOPICS, dead_letter_topic
+
+from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.postgres import EmbeddedPostgres
+from cli.embedded.process import EmbeddedServerError
+from cli.standalone.processes import Part, ServiceProcess, State
+from cli.standalone.programs import (
+    FAKE_GPUS,
+    SERVICES,
+    Choices,
+    Endpoints,
+    child_environment,
+    has_gpu_driver,
+    programs,
+)
+from cli.standalone.servers import ServerKeeper
+from cli.standalone.settings import UpSettings
+from cli.standalone.state import HomeState
+
+KAFKA_PORT, DATABASE_PORT, FIRST_SERVICE_PORT = 9092, 15432, 18080
+MIGRATION_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What people are told about the running whole."""
+
+    rest: str
+    kafka: str
+    kafka_is_own: bool
+    database: str
+    database_is_own: bool
+    simulated_gpus: int
+
+
+class Whole:
+    """Starts, keeps and stops all parts. `say` takes a line for people."""
+
+    def __init__(
+        self,
+        home: Path,
+        settings: UpSettings,
+        state: HomeState,
+        *,
+        keep_jobs: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.home = home
+        self._settings = settings
+        self._state = state
+        self._keep_jobs = keep_jobs
+        self._say = say
+        self._keepers: list[ServerKeeper] = []
+        self._services: list[ServiceProcess] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self.notes: Notes | None = None
+
+    @property
+    def parts(self) -> list[Part]:
+        """Everything that was started, for the screen."""
+        return [keeper.part for keeper in self._keepers] + [each.part for each in self._services]
+
+    async def start(self, admin_password: str | None) -> None:
+        """Start everything; returns when all services are ready.
+
+        Raises EmbeddedServerError where a part can't be started or is not ready in time.
+        """
+        (self.home / "log").mkdir(mode=0o700, parents=True, exist_ok=True)
+        rest_port = self._state.fixed_port("rest", self._settings.port, "MUSTER_PORT")
+        database_url = self._start_database()
+        bootstrap = self._start_broker()
+        ports = {"rest": rest_port}
+        for place, name in enumerate(SERVICES[1:], 1):
+            ports[name] = self._state.port(name, FIRST_SERVICE_PORT + place)
+        endpoints = Endpoints(bootstrap, database_url, ports)
+        choices = self._choices(admin_password)
+        self._state.save()
+        self.notes = Notes(
+            rest=endpoints.url("rest"),
+            kafka=bootstrap,
+            kafka_is_own=self._settings.kafka_bootstrap is None,
+            database=_without_password(database_url),
+            database_is_own=self._settings.database_url is None,
+            simulated_gpus=choices.fake_gpus,
+        )
+        self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        await self._migrate(database_url)
+        for program in programs(self.home, endpoints, choices):
+            service = ServiceProcess(program, self._say)
+            self._services.append(service)
+            self._tasks.append(asyncio.create_task(service.run()))
+        await self._await_ready()
+
+    async def stop(self) -> None:
+        """Stop in the order in which nothing is lost: the agent while all others still listen."""
+        agent = [each for each in self._services if each.program.name == "runtime-agent"]
+        others = [each for each in self._services if each not in agent]
+        await asyncio.gather(*(each.stop() for each in agent))
+        await asyncio.gather(*(each.stop() for each in others))
+        for keeper in reversed(self._keepers):
+            keeper.stop()
+        await asyncio.gather(*self._tasks)
+
+    def kill(self) -> None:
+        """End everything at once; the next start finds the state again."""
+        for service in self._services:
+            service.kill()
+        for keeper in self._keepers:
+            keeper.kill()
+
+    def _choices(self, admin_password: str | None) -> Choices:
+        fake_gpus = self._settings.fake_gpus
+        if fake_gpus is None:
+            fake_gpus = 0 if has_gpu_driver() else FAKE_GPUS
+        return Choices(
+            internal_token=self._state.secret("internal_token"),
+            webhook_key=self._state.secret("webhook_key"),
+            topic_partitions=self._settings.topic_partitions,
+            fake_gpus=fake_gpus,
+            keep_jobs=self._keep_jobs,
+            pods_grace_s=self._settings.pods_grace_s,
+            admin_password=admin_password,
+        )
+
+    def _start_database(self) -> str:
+        if self._settings.database_url is not None:
+            return self._settings.database_url.get_secret_value()
+        wanted = self._settings.database_port
+        port = (
+            self._state.port("database", DATABASE_PORT)
+            if wanted is None
+            else self._state.fixed_port("the database", wanted, "MUSTER_DATABASE_PORT")
+        )
+        server = EmbeddedPostgres(self.home / "postgres", port=port)
+        server.start()
+        self._keepers.append(ServerKeeper("database", server, self._say))
+        return server.dsn
+
+    def _start_broker(self) -> str:
+        if self._settings.kafka_bootstrap is not None:
+            return self._settings.kafka_bootstrap
+        wanted = self._settings.kafka_port
+        port = (
+            self._state.port("kafka", KAFKA_PORT)
+            if wanted is None
+            else self._state.fixed_port("Kafka", wanted, "MUSTER_KAFKA_PORT")
+        )
+        server = self._broker(port)
+        server.start()
+        self._keepers.append(ServerKeeper("kafka", server, self._say))
+        return server.bootstrap
+
+    def _broker(self, port: int) -> EmbeddedBroker:
+        return EmbeddedBroker(
+            [*TOPICS, *(dead_letter_topic(name).name for name in TOPICS)],
+            port=port,
+            partitions=self._settings.topic_partitions,
+            log=self.home / "log" / "kafka.log",
+        )
+
+    async def _migrate(self, database_url: str) -> None:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "muster.migrate",
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=child_environment() | {"MUSTER_DATABASE_URL": database_url},
+        )
+        try:
+            async with asyncio.timeout(MIGRATION_TIMEOUT_S):
+                output, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            raise EmbeddedServerError(
+                f"The database's migrations took longer than {MIGRATION_TIMEOUT_S:.0f} s."
+            ) from None
+        if process.returncode != 0:
+            words = output.decode(errors="replace").strip().splitlines()[-3:]
+            raise EmbeddedServerError("The database's migrations failed: " + " / ".join(words))
+
+    async def _await_ready(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.ready_timeout_s):
+                await asyncio.gather(*(each.ready.wait() for each in self._services))
+        except TimeoutError:
+            late = [each for each in self._services if each.part.state is not State.READY]
+            names = ", ".join(f"{each.program.name} (log: {each.program.log})" for each in late)
+            raise EmbeddedServerError(
+                f"Not ready after {self._settings.ready_timeout_s:.0f} s: {names}."
+            ) from None
+
+
+def _without_password(url: str) -> str:
+    """A database's address that may be shown."""
+    before, at, after = url.rpartition("@")
+    if not at:
+        return url
+    scheme, _, login = before.rpartition("//")
+    return f"{scheme}//{login.partition(':')[0]}@{after}"
