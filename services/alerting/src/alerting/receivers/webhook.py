@@ -1,0 +1,176 @@
+"""Sends webhooks as Standard Webhooks 1.0 has them: signed, to checked addresses, within a bounded
+time, and reading no more of the answer than a line for the log.
+"""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import ssl
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Self
+
+import httpx2
+from muster.webhook_secrets import PREFIX
+
+from alerting.domain.addresses import Network
+from alerting.domain.deliveries import Answer, Failed, Gone, Sent
+from alerting.receivers.guard import AddressRefused, GuardedTransport, Resolve, Resolver
+
+ANSWER_BYTES = 2_048
+REASON_CHARACTERS = 200
+USER_AGENT = "Muster"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookLimits:
+    """``timeout_s`` is for everything from the look-up of the name to the answer."""
+
+    timeout_s: float = 15.0
+    resolver_threads: int = 16
+    allowed: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WebhookMessage:
+    """One attempt. ``secrets``: newest first, each signs. Has no repr: url and secrets are
+    nobody's business.
+    """
+
+    id: str
+    url: str
+    body: str
+    secrets: tuple[str, ...]
+    at: datetime
+
+
+class WebhookReceiver:
+    """The way to all webhooks. Use as an async context manager."""
+
+    def __init__(
+        self,
+        limits: WebhookLimits,
+        *,
+        resolve: Resolve | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._limits = limits
+        self._resolver = Resolver(limits.resolver_threads)
+        # No connection is kept: a pool would share one between names with the same address.
+        inner = httpx2.AsyncHTTPTransport(
+            verify=tls if tls is not None else True,
+            trust_env=False,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+        )
+        self._client = httpx2.AsyncClient(
+            transport=GuardedTransport(inner, resolve or self._resolver, limits.allowed),
+            timeout=limits.timeout_s,
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+        self._resolver.close()
+
+    async def send(self, message: WebhookMessage) -> Answer:
+        """Try once. Whatever goes wrong is an answer, not an exception."""
+        if not _is_web_address(message.url):
+            return Failed("the address is no http or https URL", can_retry=False)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                return await self._post(message)
+        except TimeoutError:
+            return Failed(f"no answer within {self._limits.timeout_s:g} s")
+        except AddressRefused as error:
+            return Failed(str(error), can_retry=False)
+        except httpx2.TimeoutException:
+            return Failed(f"no answer within {self._limits.timeout_s:g} s")
+        except httpx2.HTTPError as error:
+            return Failed(f"{type(error).__name__}: {error}"[:REASON_CHARACTERS])
+
+    async def _post(self, message: WebhookMessage) -> Answer:
+        body = message.body.encode()
+        sent = self._client.stream("POST", message.url, content=body, headers=_headers(message))
+        async with sent as response:
+            if response.is_success:
+                return Sent()
+            return _judge(response, await _first_words(response), message.at)
+
+
+def sign(secret: str, message_id: str, timestamp_s: int, body: str) -> str:
+    """One signature: ``v1,`` and the HMAC-SHA256 in base64 (Standard Webhooks 1.0)."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    signed = f"{message_id}.{timestamp_s}.{body}".encode()
+    return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+
+
+def _is_web_address(text: str) -> bool:
+    try:
+        url = httpx2.URL(text)
+    except httpx2.InvalidURL:
+        return False
+    return url.scheme in ("http", "https") and bool(url.host)
+
+
+def _headers(message: WebhookMessage) -> dict[str, str]:
+    timestamp_s = int(message.at.timestamp())
+    signatures = [sign(it, message.id, timestamp_s, message.body) for it in message.secrets]
+    return {
+        "content-type": "application/json",
+        "user-agent": USER_AGENT,
+        "webhook-id": message.id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+async def _first_words(response: httpx2.Response) -> str:
+    """The beginning of an answer, undecoded, for the log; the rest is never read."""
+    read = b""
+    try:
+        async for chunk in response.aiter_raw():
+            read += chunk
+            if len(read) >= ANSWER_BYTES:
+                break
+    except httpx2.HTTPError:
+        pass  # the status is known; why the rest did not come does not matter
+    words = read[:ANSWER_BYTES].decode(errors="replace")
+    return "".join(c if c.isprintable() else " " for c in words).strip()[:REASON_CHARACTERS]
+
+
+def _judge(response: httpx2.Response, words: str, at: datetime) -> Answer:
+    status = response.status_code
+    reason = f"HTTP {status}: {words}" if words else f"HTTP {status}"
+    if status == 410:
+        return Gone(reason)
+    if status == 413:
+        return Failed(reason, can_retry=False, is_receivers=False)
+    if response.is_redirect:
+        return Failed(f"HTTP {status}: redirects are not followed, subscribe the final address")
+    return Failed(reason, retry_after_s=_retry_after_s(response, at))
+
+
+def _retry_after_s(response: httpx2.Response, at: datetime) -> float:
+    """What ``Retry-After`` asks for, in seconds; 0 where it asks for nothing."""
+    asked = response.headers.get("retry-after", "").strip()
+    if asked.isdecimal():
+        return float(asked[:9])
+    try:
+        return max(0.0, (parsedate_to_datetime(asked) - at).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def private_authority(ca_file: str | None) -> ssl.SSLContext | None:
+    """TLS that trusts the system's authorities and those of a file; None: the default ones."""
+    if ca_file is None:
+        return None
+    context = ssl.create_default_context()
+    context.load_verify_locations(cafile=ca_file)
+    return context

@@ -1,0 +1,248 @@
+"""Webhooks over real sockets: signed for the judge, guarded at the connection, bounded."""
+
+import json
+import ssl
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from alerting.domain.addresses import is_allowed, networks_of
+from alerting.domain.deliveries import Failed, Gone, Sent
+from alerting.receivers.guard import Resolve
+from alerting.receivers.webhook import WebhookLimits, WebhookMessage, WebhookReceiver
+from muster.webhook_secrets import signing_secret
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+HERE = networks_of("127.0.0.0/8")
+OPEN = WebhookLimits(allowed=HERE)
+OLD, NEW = (signing_secret("key", "s1", version) for version in (1, 2))
+
+
+def right_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the judge looks at the clock
+
+
+def a_message(url: str, **fields: Any) -> WebhookMessage:
+    said = {"id": "msg_1", "url": url, "body": '{"type":"job.failed","ü":1}', "secrets": (NEW,)}
+    return WebhookMessage(**{**said, "at": right_now(), **fields})
+
+
+def always(*addresses: str) -> Resolve:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        return addresses
+
+    return resolve
+
+
+async def test_the_judge_accepts_our_signature(start_receiver: Callable[..., Any]) -> None:
+    receiver = await start_receiver()
+    async with WebhookReceiver(OPEN) as way:
+        assert await way.send(a_message(receiver.url)) == Sent()
+    (request,) = receiver.requests
+    assert Webhook(NEW).verify(request.body, request.headers) == json.loads(request.body)
+    with pytest.raises(WebhookVerificationError):
+        Webhook(OLD).verify(request.body, request.headers)
+    assert request.headers["content-type"] == "application/json"
+
+
+async def test_both_secrets_verify_while_one_replaces_the_other(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver()
+    async with WebhookReceiver(OPEN) as way:
+        await way.send(a_message(receiver.url, secrets=(NEW, OLD)))
+    (request,) = receiver.requests
+    for secret in (OLD, NEW):
+        Webhook(secret).verify(request.body, request.headers)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "224.0.0.1",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::1",
+        "::",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fd00:ec2::254",
+        "ff02::1",
+        "::ffff:10.0.0.1",
+        "::ffff:7f00:1",
+        "64:ff9b::a00:1",
+        "2002:7f00:1::",
+        "2001:0:1:1:0:0:f5ff:fffe",
+        "nonsense",
+    ],
+)
+def test_what_is_not_public_is_refused(address: str) -> None:
+    assert not is_allowed(address, ())
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"])
+def test_what_is_public_is_allowed(address: str) -> None:
+    assert is_allowed(address, ())
+
+
+def test_what_the_operator_allows_is_allowed() -> None:
+    allowed = networks_of("10.0.0.0/8, fd00::/8")
+    assert is_allowed("10.1.2.3", allowed)
+    assert is_allowed("fd00::1", allowed)
+    assert not is_allowed("192.168.1.1", allowed)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1"])
+async def test_a_private_receiver_is_never_connected_to(
+    start_receiver: Callable[..., Any], host: str
+) -> None:
+    receiver = await start_receiver()
+    async with WebhookReceiver(WebhookLimits()) as way:
+        answer = await way.send(a_message(f"http://{host}:{receiver.port}/"))
+    assert isinstance(answer, Failed)
+    assert not answer.can_retry
+    assert "MUSTER_WEBHOOK_ALLOW_NETWORKS" in answer.reason
+    assert receiver.connections == 0
+
+
+async def test_the_connection_goes_to_the_address_that_was_judged(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver()
+    asked: list[str] = []
+
+    async def rebinding(host: str, _port: int) -> Sequence[str]:
+        asked.append(host)
+        return ["127.0.0.1"] if len(asked) == 1 else ["127.0.0.2"]
+
+    async with WebhookReceiver(OPEN, resolve=rebinding) as way:
+        assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
+    assert asked == ["hooks.test"]
+    assert receiver.requests[0].headers["host"] == f"hooks.test:{receiver.port}"
+
+
+async def test_private_addresses_beside_a_public_one_are_passed_over(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver()
+    resolve = always("10.0.0.1", "127.0.0.1")
+    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+        assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
+
+
+async def test_the_next_address_is_tried_where_one_does_not_answer(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver()
+    resolve = always("127.0.0.2", "127.0.0.1")  # nobody listens at the first
+    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+        assert await way.send(a_message(f"http://hooks.test:{receiver.port}/x")) == Sent()
+
+
+async def test_tls_asks_for_the_name_though_the_address_is_pinned(
+    start_receiver: Callable[..., Any], trusting: ssl.SSLContext
+) -> None:
+    receiver = await start_receiver(tls=True)
+    async with WebhookReceiver(OPEN, resolve=always("127.0.0.1"), tls=trusting) as way:
+        assert await way.send(a_message(f"https://hooks.test:{receiver.port}/x")) == Sent()
+        wrong = await way.send(a_message(f"https://other.test:{receiver.port}/x"))
+    assert receiver.server_names == ["hooks.test", "other.test"]
+    assert isinstance(wrong, Failed)
+    assert len(receiver.requests) == 1
+
+
+async def test_redirects_are_not_followed(start_receiver: Callable[..., Any]) -> None:
+    other = await start_receiver()
+    receiver = await start_receiver(status=307, extra=f"location: {other.url}\r\n")
+    async with WebhookReceiver(OPEN) as way:
+        answer = await way.send(a_message(receiver.url))
+    assert isinstance(answer, Failed)
+    assert "redirects" in answer.reason
+    assert other.connections == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 408, 429, 500, 502, 503])
+async def test_a_failure_may_be_tried_again(
+    start_receiver: Callable[..., Any], status: int
+) -> None:
+    receiver = await start_receiver(status=status, body=b"no\nthanks")
+    async with WebhookReceiver(OPEN) as way:
+        assert await way.send(a_message(receiver.url)) == Failed(f"HTTP {status}: no thanks")
+
+
+async def test_a_receiver_that_is_gone_says_so(start_receiver: Callable[..., Any]) -> None:
+    receiver = await start_receiver(status=410)
+    async with WebhookReceiver(OPEN) as way:
+        assert await way.send(a_message(receiver.url)) == Gone("HTTP 410")
+
+
+async def test_retry_after_is_understood(start_receiver: Callable[..., Any]) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    async with WebhookReceiver(OPEN) as way:
+        for text, wait_s in [
+            ("120", 120.0),
+            ("Thu, 01 Jan 2026 00:01:00 GMT", 60.0),
+            ("Wed, 31 Dec 2025 00:01:00 GMT", 0.0),
+            ("soon", 0.0),
+        ]:
+            receiver = await start_receiver(status=503, extra=f"retry-after: {text}\r\n")
+            answer = await way.send(a_message(receiver.url, at=at))
+            assert answer == Failed("HTTP 503", retry_after_s=wait_s)
+
+
+async def test_a_hanging_receiver_costs_no_more_than_the_timeout(
+    start_receiver: Callable[..., Any],
+) -> None:
+    receiver = await start_receiver(is_hanging=True)
+    async with WebhookReceiver(WebhookLimits(timeout_s=0.3, allowed=HERE)) as way:
+        assert await way.send(a_message(receiver.url)) == Failed("no answer within 0.3 s")
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_an_endless_answer_is_not_read_to_its_end(
+    start_receiver: Callable[..., Any], status: int
+) -> None:
+    receiver = await start_receiver(status=status, is_endless=True)
+    async with WebhookReceiver(OPEN) as way:
+        answer = await way.send(a_message(receiver.url))
+    assert answer == (Sent() if status == 200 else Failed(f"HTTP 500: {'x' * 200}"))
+    assert receiver.sent_bytes < 20_000_000
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org/", "nonsense", "http://", "file:///etc/passwd"])
+async def test_what_is_no_web_address_is_refused(url: str) -> None:
+    async with WebhookReceiver(OPEN) as way:
+        answer = await way.send(a_message(url))
+    assert isinstance(answer, Failed)
+    assert not answer.can_retry
+
+
+async def test_a_name_that_leads_nowhere_may_be_tried_again() -> None:
+    async def resolve(_host: str, _port: int) -> Sequence[str]:
+        raise OSError("no such name")
+
+    async with WebhookReceiver(OPEN, resolve=resolve) as way:
+        answer = await way.send(a_message("http://hooks.test/"))
+    assert isinstance(answer, Failed)
+    assert answer.can_retry
+
+
+async def test_nothing_secret_is_in_a_reason(start_receiver: Callable[..., Any]) -> None:
+    dead = await start_receiver()
+    url = f"http://127.0.0.1:1/T0/marker-{dead.port}"
+    async with WebhookReceiver(OPEN) as way:
+        message = a_message(url, at=right_now() - timedelta(hours=1))
+        answer = await way.send(message)
+    assert "marker" not in repr(answer) + repr(message)
+    assert NEW not in repr(answer) + repr(message)
