@@ -18,11 +18,23 @@ class PodAsk(Model):
     ports: dict[str, int] = {}
 
 
+class PodRelease(Model):
+    """The end that a pod's agent told: what it held is free from ``report_revision`` of
+    ``journal`` on.
+    """
+
+    pod: str
+    journal: str
+    report_revision: int
+
+
 class GangRequest(Word):
     """Launcher on a gang: the pods it wants or still holds.
 
     A placed pod that is not listed is released; an empty list ends the gang. A pod name never
-    comes back.
+    comes back. ``released`` tells from which node report on an ended pod's GPUs and ports are
+    free: the last ended pod of each task is enough. A released pod that is not in it counts as
+    free from the newest report that does not list it.
     """
 
     gang: str
@@ -33,6 +45,7 @@ class GangRequest(Word):
     priority: int
     submitted_at: datetime
     pods: tuple[PodAsk, ...] = ()
+    released: tuple[PodRelease, ...] = ()
 
 
 class PodDecisionState(OpenEnum):
