@@ -18,12 +18,14 @@ from muster.bus import Bus
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection, transaction
+from muster.recovery import redrive, resync_all
 from muster.service import Runtime, running
 from muster.settings import DatabaseSettings
 from muster.subjects import Say, say_all
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WAIT_S = 30
+POISON = {"is": True}
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def rest_decide(job: str, state: Toy | None, given: Input, _now: datetime) -> De
 
 def launcher_decide(job: str, _state: Toy | None, given: Input, _now: datetime) -> Decision[Toy]:
     match given:
-        case JobRequest() if given.name.startswith("poison"):
+        case JobRequest() if given.name == "poison" and POISON["is"]:
             raise ValueError("poison")
         case JobRequest() if given.name.startswith("nul"):
             return Decision(Toy(job, "\x00"))  # PostgreSQL refuses it when the batch is saved
@@ -303,3 +305,51 @@ async def test_records_are_cloudevents_that_the_sdk_reads(
         assert event.get_id() == "rest/job/j/1"
         assert event.get_subject() == "j"
         assert (data["name"], data["revision"]) == ("name", 1)
+
+
+async def test_redriving_brings_a_dead_letter_back(
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(POISON, "is", True)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "j", "poison")
+        await eventually(lambda: dead_letters(launcher), 1)
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        POISON["is"] = False
+        async with rest.pool.acquire() as conn:
+            assert await redrive(conn, Service.REST) == 1
+        rest.relay.wake()
+
+        async def cured() -> str | None:
+            return (await answers(rest)).get("j")
+
+        await eventually(cured, "POISON")
+        assert await dead_letters(launcher) == 0
+
+
+async def test_a_restored_backup_becomes_equal_again(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(10):
+            await submit(rest, f"j{n}", "old")
+        await eventually(lambda: answers(rest), {f"j{n}": "OLD" for n in range(10)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        await launcher.pool.execute("CREATE TABLE backup AS SELECT * FROM subject")
+        for n in range(10):
+            await submit(rest, f"j{n}", "new")
+        await eventually(lambda: answers(rest), {f"j{n}": "NEW" for n in range(10)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        async with launcher.pool.acquire() as conn, conn.transaction():
+            await conn.execute("DELETE FROM subject; INSERT INTO subject SELECT * FROM backup")
+            await conn.execute("UPDATE toy SET text = 'restored'")
+        for service in (rest, launcher):
+            async with service.pool.acquire() as conn:
+                assert await resync_all(conn, service.me) == 10
+
+        async def applied() -> set[str]:
+            return {r["text"] for r in await launcher.pool.fetch("SELECT text FROM toy")}
+
+        await eventually(applied, {"new"})
+        await eventually(lambda: answers(rest), {f"j{n}": "NEW" for n in range(10)})
+        await eventually(lambda: unsettled(rest, launcher), 0)

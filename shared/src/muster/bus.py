@@ -210,8 +210,8 @@ class Bus:
                     request_timeout_ms=int(self.settings.bus_timeout_s * 1000),
                     logger=None,
                 )
+                self._producer = producer  # so that it is dropped where its start fails
                 await producer.start()
-                self._producer = producer
             return self._producer
 
     async def _drop_producer(self) -> None:

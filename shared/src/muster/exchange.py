@@ -111,16 +111,6 @@ def skip_dead(row: Exchange, *, revision: int, now: datetime) -> Exchange:
     return replace(row, seen=revision, dead=revision, answer_at=now)
 
 
-def redrive(row: Exchange, now: datetime) -> Exchange:
-    """Forget the dead word, so that the other side says it again.
-
-    The caller says its own last word anew (`speak` is included here): the lower ``seen`` in it
-    tells
-    the other side that its word is wanted.
-    """
-    return speak(replace(row, seen=row.dead - 1, dead=0, answer_at=None), now) if row.dead else row
-
-
 def resync(row: Exchange, now: datetime) -> Exchange:
     """After a restored backup: my last word is said anew, above whatever I may have said since.
 

@@ -4,7 +4,7 @@ A transaction loads the rows that it needs (locked, in one order), hears and spe
 saves them together with the outbox rows: a state change and its word exist both or not at all.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -128,7 +128,7 @@ class Subjects:
         heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self._now)
         self._put(replace(row, exchange=heard.exchange, traceparent=traceparent))
         if heard.speak_again:
-            self._say_again(key)
+            self.say_again(key)
         return heard.hearing is Hearing.APPLY
 
     def hear_acknowledged(self, key: Key, notice: RevisionAcknowledged) -> bool:
@@ -145,7 +145,7 @@ class Subjects:
         )
         self._put(replace(row, exchange=heard.exchange))
         if heard.speak_again:
-            self._say_again(key)
+            self.say_again(key)
         return heard.exchange.refused > row.exchange.refused
 
     def say(self, say: Say, parent: str | None = None) -> None:
@@ -220,11 +220,11 @@ class Subjects:
         self._rows[(row.kind, row.subject)] = row
         self._changed.add((row.kind, row.subject))
 
-    def _say_again(self, key: Key) -> None:
+    def say_again(self, key: Key, how: Callable[[Exchange, datetime], Exchange] = speak) -> None:
         """My last word, under a revision that the other side takes for new."""
         row = self._rows[key]
         if row.word is not None:
-            self._put(replace(row, exchange=speak(row.exchange, self._now)))
+            self._put(replace(row, exchange=how(row.exchange, self._now)))
             self._publish(key)
 
     def _publish(self, key: Key) -> None:
