@@ -233,7 +233,7 @@ def _outcome(result: object) -> BaseException | None:
     raise Transient(f"the bus takes no records: {result}") from result
 
 
-class _Waits:
+class FetchWaits:
     """How long a fetch waits at the broker: short while records flow, longer when idle."""
 
     def __init__(self, settings: ServiceSettings) -> None:
@@ -264,7 +264,7 @@ class Consumer:
         self._topics = tuple(topics)
         self._handle = handle
         self._rebuild = asyncio.Event()
-        self._waits = _Waits(bus.settings)
+        self._waits = FetchWaits(bus.settings)
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
@@ -313,7 +313,7 @@ class Consumer:
             got = await consumer.getmany(
                 timeout_ms=200, max_records=self._bus.settings.batch_records
             )
-            records = [_received(r) for batch in got.values() for r in batch]
+            records = [received(r) for batch in got.values() for r in batch]
             self._waits.adapt(consumer, bool(records))
             if records:
                 await self._handle(records)
@@ -349,7 +349,7 @@ class Follower:
         self._on_record = on_record
         self._from_start = from_start
         self._rebuild = asyncio.Event()
-        self._waits = _Waits(bus.settings)
+        self._waits = FetchWaits(bus.settings)
         self.caught_up = asyncio.Event()
         self.restarts = 0
         bus.on_new_bus.append(self._rebuild.set)
@@ -413,7 +413,7 @@ class Follower:
             self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
             for partition, batch in got.items():
                 for record in batch:
-                    self._take(_received(record))
+                    self._take(received(record))
                 if batch[-1].offset + 1 >= ends[partition]:
                     behind.discard(partition)
             if not behind:
@@ -435,7 +435,8 @@ class Follower:
         self._on_record(record, model)
 
 
-def _received(record: object) -> Received:
+def received(record: object) -> Received:
+    """A record of aiokafka's as Muster's."""
     raw = record  # aiokafka.ConsumerRecord, which has no types
     return Received(
         topic=raw.topic,  # type: ignore[attr-defined]
