@@ -6,6 +6,8 @@ BIN := .venv/bin
 UV := .uv/bin/uv
 MEMBERS := shared services/rest services/launcher services/scheduler services/runtime-agent services/alerting cli
 PACKAGES := muster rest launcher scheduler runtime_agent alerting cli
+KAFKA ?= embedded
+KAFKA_NEEDS := $(if $(filter apache,$(KAFKA)),kafka)
 # Many images set PYTHONDONTWRITEBYTECODE; without bytecode every start compiles every library anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -60,7 +62,25 @@ generate: install ## Write schemas and the AsyncAPI document anew
 test: install ## Run every test that needs no Java
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not apache"
 
-clean: ## Remove what make installed and made
-	rm -rf .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
+	$(BIN)/pytest -m apache
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test clean
+run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
+	@$(BIN)/muster up --demo --kafka $(KAFKA)
+
+demo: install $(KAFKA_NEEDS) ## The same, but end after the sample job, with its exit status
+	@$(BIN)/muster demo --kafka $(KAFKA)
+
+kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prepare quick starts
+
+.kafka/.prepared: deploy/kafka/pom.xml | .venv/.installed
+	@rm -rf .kafka/jars .kafka/template .kafka/classes.jsa
+	mvn -q -B -f deploy/kafka/pom.xml -Dmaven.repo.local=$(CURDIR)/.kafka/m2 dependency:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.kafka/jars
+	$(BIN)/python -m cli.embedded.apache .kafka
+	@touch $@
+
+clean: ## Remove what make installed and made
+	rm -rf .venv .uv .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka run demo kafka clean

@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from muster.contracts.topics import TOPICS
@@ -76,6 +78,19 @@ def bootstrap(broker: EmbeddedBroker) -> str:
 def fresh_broker() -> Iterator[EmbeddedBroker]:
     """A broker of this test's own: `kill()` and `start()` it at will, its port stays."""
     with EmbeddedBroker(TOPICS, partitions=PARTITIONS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def apache_installation() -> Path:
+    """The jars and what was prepared of them, by `make kafka`."""
+    return Path(__file__).parents[1] / ".kafka"
+
+
+@pytest.fixture
+def apache_kafka(apache_installation: Path, tmp_path: Path) -> Iterator[ApacheKafka]:
+    """A real Apache Kafka of this test's own, without topics; only for tests marked `apache`."""
+    with ApacheKafka(tmp_path / "kafka", apache_installation) as running:
         yield running
 
 

@@ -112,7 +112,7 @@ async def test_a_server_left_by_a_killed_owner_is_replaced(private_home: Path) -
         await _execute(first.dsn, "CREATE TABLE kept AS SELECT 1 AS n")
     orphan = _start_orphan(private_home, first.port)
     with EmbeddedPostgres(private_home, port=first.port) as second:
-        assert orphan not in standing_in(private_home / "data")
+        assert orphan not in standing_in(private_home / "data", "postgres")
         assert await _rows(second.dsn, "SELECT n FROM kept") == [(1,)]
 
 
@@ -130,7 +130,7 @@ def test_the_server_ends_with_its_owner(private_home: Path) -> None:
         port = int(owner.stdout.readline())
         owner.kill()
     deadline = time.monotonic() + DEADLINE_S
-    while standing_in(private_home / "data"):
+    while standing_in(private_home / "data", "postgres"):
         assert time.monotonic() < deadline, "the server outlived its owner"
         time.sleep(0.02)
     assert is_port_free(port)

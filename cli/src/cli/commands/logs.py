@@ -1,16 +1,12 @@
 """`muster logs`: what a task wrote, also while it goes on writing."""
 
-import http.client
 import sys
-import time
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from cli.client import Client, CommandError, Exit
 from cli.commands.session import JobName, client, full_name
-from cli.jobs import detail, is_over, log_target
+from cli.jobs import log_target
 
 RETRY_S = 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s

@@ -28,7 +28,7 @@ from cli.embedded.database_folder import (
     server_environment,
     server_user,
 )
-from cli.embedded.process import EmbeddedServerError, dying_with_me, end, free_port, standing_in
+from cli.embedded.process import EmbeddedServerError, dying_with_me, end, end_leftovers, free_port
 
 START_TIMEOUT_S = 120.0  # recovery after a kill replays the write-ahead log first
 STOP_TIMEOUT_S = 30.0
@@ -199,32 +199,6 @@ class EmbeddedPostgres:
         return [line.strip() for line in text.splitlines()]
 
     def _end_leftovers(self) -> None:
-        """End what a killed owner left running over this data, then drop its pid file.
-
-        The pid in that file may be a stranger's by now, so only processes whose working directory
-        is the data directory count: every PostgreSQL process stands in its own.
-        """
-        postmaster = (self._pid_file() or [""])[0]
-        polite_until = time.monotonic() + STOP_TIMEOUT_S
-        give_up = polite_until + STOP_TIMEOUT_S
-        asked = False
-        while leftovers := standing_in(self._data):
-            if time.monotonic() > give_up:
-                raise EmbeddedServerError(
-                    f"Processes {leftovers} still use {self._data}: end them."
-                )
-            for pid in leftovers:
-                if time.monotonic() > polite_until:
-                    _signal(pid, signal.SIGKILL)
-                elif not asked and str(pid) == postmaster:
-                    _signal(pid, signal.SIGINT)
-            asked = True
-            time.sleep(POLL_S)
+        """Have the folder to ourselves; then the old pid file says nothing any more."""
+        end_leftovers(self._data, "postgres", signal.SIGINT, STOP_TIMEOUT_S)
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-
-
-def _signal(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return

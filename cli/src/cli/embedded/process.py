@@ -4,15 +4,18 @@ child.
 Linux only, as it uses prctl and /proc.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+LEFTOVER_POLL_S = 0.01
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -67,8 +70,8 @@ def end(process: "subprocess.Popen[bytes]", signal_number: int, grace_s: float) 
     return process.wait(grace_s)
 
 
-def standing_in(folder: Path) -> list[int]:
-    """The processes whose working directory is this folder, as far as this user may see."""
+def standing_in(folder: Path, program: str) -> list[int]:
+    """The processes of a program whose working directory is this folder, as far as we may see."""
     wanted = folder.stat()
     found = []
     for entry in Path("/proc").iterdir():
@@ -76,8 +79,28 @@ def standing_in(folder: Path) -> list[int]:
             continue
         try:
             there = (entry / "cwd").stat()
+            name = (entry / "exe").readlink().name
         except OSError:
             continue  # ended meanwhile, or another user's
-        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino) and name == program:
             found.append(int(entry.name))
     return sorted(found)
+
+
+def end_leftovers(folder: Path, program: str, number: signal.Signals, grace_s: float) -> None:
+    """End what a killed owner left running in this folder; after the grace without mercy.
+
+    Pid files are not trusted: their number may be a stranger's by now.
+    """
+    polite_until = time.monotonic() + grace_s
+    asked: set[int] = set()
+    while leftovers := standing_in(folder, program):
+        late = time.monotonic() - polite_until
+        if late > grace_s:
+            raise EmbeddedServerError(f"Processes {leftovers} still use {folder}: end them first.")
+        for pid in leftovers:
+            if late > 0 or pid not in asked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL if late > 0 else number)
+        asked.update(leftovers)
+        time.sleep(LEFTOVER_POLL_S)
