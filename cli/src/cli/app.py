@@ -1,6 +1,7 @@
 """The commands of `muster`. Each is imported only when used, so that short ones start at once."""
 
 import sys
+from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
@@ -25,6 +26,7 @@ COMMANDS = {
 app = App(
     name="muster",
     help="Runs AI jobs: gathers all the GPUs that a job needs and runs it there to its end.",
+    version=lambda: version("muster-cli"),
     version_flags=("--version",),
 )
 for name, (place, text) in COMMANDS.items():

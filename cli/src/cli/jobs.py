@@ -75,7 +75,7 @@ def log_target(client: Client, job: str, role: str | None, index: int, stream: s
     locations = client.get(path).json()["locations"]
     for location in locations:
         if location["name"] == stream:
-            parts = urlsplit(location["uri"])
+            parts = urlsplit(str(location["uri"]))
             return parts.path + (f"?{parts.query}" if parts.query else "")
     names = ", ".join(each["name"] for each in locations)
     raise CommandError(Exit.REFUSED, f"{job} has no log {stream}; it has: {names or 'none yet'}.")

@@ -1,15 +1,19 @@
 """`muster logs`: what a task wrote, also while it goes on writing."""
 
+import http.client
 import sys
+import time
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from cli.client import Client, CommandError, Exit
 from cli.commands.session import JobName, client, full_name
-from cli.jobs import log_target
+from cli.jobs import detail, is_over, log_target
 
 RETRY_S = 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
+PART_BYTES = 1 << 16
 
 
 def logs(
@@ -27,8 +31,64 @@ def logs(
     """What a task wrote; with -f also what it writes from now on, until its end."""
     server = client()
     job = full_name(name)
-    if follow:
-        _follow(server, job, role, index, stream)
+    if not follow:
+        target = log_target(server, job, role, index, stream)
+        with server.request("GET", target) as response:
+            while part := response.read(PART_BYTES):
+                sys.stdout.write(part.decode(errors="replace"))
         return
-    target = log_target(server, job, role, index, stream)
-    sys.stdout.write(server.call("GET", target).text())
+    target = _await_target(server, job, role, index, stream)
+    _follow(server, target)
+
+
+def _await_target(server: Client, job: str, role: str | None, index: int, stream: str) -> str:
+    """Where the log is; waits while the task has none yet, unless the job is over."""
+    while True:
+        try:
+            return log_target(server, job, role, index, stream)
+        except CommandError as error:
+            over = is_over(detail(server, job)["jobStatus"]["state"])
+            if over or error.code is not Exit.REFUSED:
+                raise
+        time.sleep(RETRY_S)
+
+
+def _follow(server: Client, target: str) -> None:
+    """Print the stream's lines until it says that it is over; go on where it broke off."""
+    last_id = ""
+    while True:
+        separator = "&" if "?" in target else "?"
+        headers = {"Accept": "text/event-stream"}
+        if last_id:
+            headers["Last-Event-ID"] = last_id
+        with server.request(
+            "GET", f"{target}{separator}follow=true", None, headers, STREAM_TIMEOUT_S
+        ) as response:
+            if response.status != http.client.OK:
+                raise CommandError(Exit.REFUSED, f"The log can't be followed: {response.reason}.")
+            last_id, is_over_now = _print_events(response, last_id)
+        if is_over_now:
+            return
+        time.sleep(RETRY_S)
+
+
+def _print_events(response: http.client.HTTPResponse, last_id: str) -> tuple[str, bool]:
+    """Print one connection's events; the last event's id, and whether the log is complete."""
+    event, data = "message", []
+    while line := response.readline():
+        field, _, value = line.decode(errors="replace").rstrip("\r\n").partition(":")
+        value = value.removeprefix(" ")
+        if field == "id":
+            last_id = value
+        elif field == "event":
+            event = value
+        elif field == "data":
+            data.append(value)
+        elif not field and not value and line.strip() == b"":
+            if event == "end":
+                return last_id, True
+            if data:
+                sys.stdout.write("\n".join(data) + "\n")
+                sys.stdout.flush()
+            event, data = "message", []
+    return last_id, False

@@ -39,6 +39,7 @@ class Choices:
 
     internal_token: str
     webhook_key: str
+    fetch_waits_ms: tuple[int, int] | None  # busy, idle; None leaves the services' defaults
     topic_partitions: int
     fake_gpus: int
     keep_jobs: bool
@@ -96,6 +97,10 @@ def _environment(
         "MUSTER_LEASE_TIMEOUT_S": str(LEASE_S),
         "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S),
     }
+    if choices.fetch_waits_ms is not None:
+        busy, idle = choices.fetch_waits_ms
+        settings["MUSTER_FETCH_WAIT_BUSY_MS"] = str(busy)
+        settings["MUSTER_FETCH_WAIT_IDLE_MS"] = str(idle)
     if name not in WITHOUT_DATABASE:
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url
     if name == "rest":

@@ -1,9 +1,12 @@
 """Settings of `muster up`, from the environment."""
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from cli.home import checkout_root
 
 
 class UpSettings(BaseSettings):
@@ -13,6 +16,9 @@ class UpSettings(BaseSettings):
 
     port: int = Field(8080, description="Where REST listens, on 127.0.0.1.")
     kafka: Literal["embedded", "apache"] = Field("embedded", description="Which broker to bring.")
+    kafka_home: Path | None = Field(
+        None, description="Apache Kafka as `make kafka` prepared it; else .kafka in the checkout."
+    )
     kafka_port: int | None = Field(None, description="The embedded broker's port; else 9092.")
     database_port: int | None = Field(None, description="The embedded database's port.")
     kafka_bootstrap: str | None = Field(None, description="A Kafka elsewhere: none is started.")
@@ -29,3 +35,8 @@ class UpSettings(BaseSettings):
         60.0, description="The agent gets this long to stop its pods at Ctrl-C."
     )
     log_max_mb: int = Field(16, description="A log file is cut at this size; one old part is kept.")
+
+    def kafka_installation(self) -> Path:
+        """Where Apache Kafka's jars are."""
+        root = checkout_root()
+        return self.kafka_home or (root or Path.cwd()) / ".kafka"

@@ -87,3 +87,13 @@ class HomeState:
             "done": self._done,
         }
         write_json(self._path, content)
+
+
+def database_url(home: Path) -> str | None:
+    """The address of the database that `muster up` keeps in this folder; None where it has none."""
+    port = read_json(home / FILE).get("ports", {}).get("database")
+    try:
+        password = (home / "postgres/password").read_text().strip()
+    except FileNotFoundError:
+        return None
+    return f"postgresql://muster:{password}@127.0.0.1:{port}/muster"

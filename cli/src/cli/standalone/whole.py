@@ -8,6 +8,7 @@ from pathlib import Path
 
 from muster.contracts.topics import TOPICS, dead_letter_topic
 
+from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import EmbeddedServerError
@@ -25,6 +26,7 @@ from cli.standalone.servers import ServerKeeper
 from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
+EMBEDDED_FETCH_WAITS_MS = (10, 50)  # while records flow, and when none did for a while
 KAFKA_PORT, DATABASE_PORT, FIRST_SERVICE_PORT = 9092, 15432, 18080
 MIGRATION_TIMEOUT_S = 300.0
 
@@ -123,12 +125,17 @@ class Whole:
         return Choices(
             internal_token=self._state.secret("internal_token"),
             webhook_key=self._state.secret("webhook_key"),
+            fetch_waits_ms=None if self._has_prompt_bus() else EMBEDDED_FETCH_WAITS_MS,
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
             keep_jobs=self._keep_jobs,
             pods_grace_s=self._settings.pods_grace_s,
             admin_password=admin_password,
         )
+
+    def _has_prompt_bus(self) -> bool:
+        """Real Kafka answers a fetch as soon as there is a record; the embedded one does not."""
+        return self._settings.kafka_bootstrap is not None or self._settings.kafka == "apache"
 
     def _start_database(self) -> str:
         if self._settings.database_url is not None:
@@ -137,7 +144,7 @@ class Whole:
         port = (
             self._state.port("database", DATABASE_PORT)
             if wanted is None
-            else self._state.fixed_port("the database", wanted, "MUSTER_DATABASE_PORT")
+            else self._state.fixed_port("database", wanted, "MUSTER_DATABASE_PORT")
         )
         server = EmbeddedPostgres(self.home / "postgres", port=port)
         server.start()
@@ -151,14 +158,16 @@ class Whole:
         port = (
             self._state.port("kafka", KAFKA_PORT)
             if wanted is None
-            else self._state.fixed_port("Kafka", wanted, "MUSTER_KAFKA_PORT")
+            else self._state.fixed_port("kafka", wanted, "MUSTER_KAFKA_PORT")
         )
         server = self._broker(port)
         server.start()
         self._keepers.append(ServerKeeper("kafka", server, self._say))
         return server.bootstrap
 
-    def _broker(self, port: int) -> EmbeddedBroker:
+    def _broker(self, port: int) -> EmbeddedBroker | ApacheKafka:
+        if self._settings.kafka == "apache":
+            return ApacheKafka(self.home / "kafka", self._settings.kafka_installation(), port=port)
         return EmbeddedBroker(
             [*TOPICS, *(dead_letter_topic(name).name for name in TOPICS)],
             port=port,

@@ -1,0 +1,151 @@
+"""`muster events`: follow the bus as any listener could; say words again as an operator."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import asyncpg
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka.errors import KafkaError
+from cyclopts import App, Parameter
+from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
+from muster.db import Connection, open_pool
+from muster.recovery import redrive as redrive_words
+from muster.recovery import resync_all
+from muster.settings import DatabaseSettings
+
+from cli.client import CommandError, Exit
+from cli.commands.session import Output
+from cli.home import find_home, read_json
+from cli.output import Format
+from cli.standalone.state import database_url
+
+CHATTER = ("node-heartbeat", "revision-acknowledged")
+SPEAKERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
+VALUE_SHOWN = 160
+TIMEOUT_MS = 10_000
+
+app = App(name="events", help="Follow the bus; say things again.")
+
+
+@app.default
+def follow(
+    *,
+    topic: Annotated[
+        list[str] | None, Parameter(help="Only this topic; may be given again.")
+    ] = None,
+    job: Annotated[str | None, Parameter(help="Only what has this text in key or value.")] = None,
+    from_start: Annotated[bool, Parameter(help="Also what the bus still has.")] = False,
+    chatter: Annotated[bool, Parameter(help="Heartbeats and acknowledgements, too.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Follow the bus, as a plain consumer without a group, until Ctrl-C."""
+    topics = topic or [name for name in TOPICS if chatter or name not in CHATTER]
+    if topic is None:
+        topics += [name + DEAD_LETTER for name in TOPICS]
+    show = _print_record if output is Format.TABLE else _print_json
+    asyncio.run(_follow(topics, job, "earliest" if from_start else "latest", show))
+
+
+@app.command
+def redrive() -> None:
+    """Bring the words back that a reader could not handle, once its fault is mended."""
+    _on_each_schema(redrive_words, "said again")
+
+
+@app.command
+def resync() -> None:
+    """After a restored backup: say every open subject's last word again."""
+    _on_each_schema(resync_all, "to be acknowledged anew")
+
+
+async def _follow(
+    topics: list[str], text: str | None, offset: str, show: Callable[[ConsumerRecord], None]
+) -> None:
+    bootstrap = _bootstrap()
+    consumer = AIOKafkaConsumer(
+        *topics,
+        bootstrap_servers=bootstrap,
+        auto_offset_reset=offset,
+        request_timeout_ms=TIMEOUT_MS,
+    )
+    try:
+        await consumer.start()
+        async for record in consumer:
+            if text is None or text.encode() in (record.key or b"") + (record.value or b""):
+                show(record)
+    except KafkaError as error:
+        raise CommandError(
+            Exit.UNREACHABLE,
+            f"Kafka does not answer at {bootstrap} ({error}): "
+            "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP.",
+        ) from error
+    finally:
+        await consumer.stop()
+
+
+def _bootstrap() -> str:
+    running = read_json(find_home() / "running.json")
+    return os.environ.get("MUSTER_KAFKA_BOOTSTRAP") or running.get("kafka") or "127.0.0.1:9092"
+
+
+def _print_record(record: ConsumerRecord) -> None:
+    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+    key = (record.key or b"").decode(errors="replace")
+    value = (record.value or b"(removed)").decode(errors="replace")
+    shown = value if len(value) <= VALUE_SHOWN else value[: VALUE_SHOWN - 1] + "…"
+    sys.stdout.write(f"{at}  {record.topic:22}  {key}  {shown}\n")
+    sys.stdout.flush()
+
+
+def _print_json(record: ConsumerRecord) -> None:
+    content = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": (record.key or b"").decode(errors="replace"),
+        "headers": {name: value.decode(errors="replace") for name, value in record.headers},
+        "value": _value(record.value),
+    }
+    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def _value(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value.decode(errors="replace")
+
+
+def _on_each_schema(
+    work: Callable[[Connection, Service], Coroutine[Any, Any, int]], done: str
+) -> None:
+    url = os.environ.get("MUSTER_DATABASE_URL") or database_url(find_home())
+    if url is None:
+        raise CommandError(
+            Exit.USAGE, "There is no database of Muster's own here: set MUSTER_DATABASE_URL."
+        )
+
+    async def each() -> None:
+        for service in SPEAKERS:
+            settings = DatabaseSettings(database_url=url)
+            pool = await open_pool(settings, service.value)
+            try:
+                async with pool.acquire() as connection:
+                    count = await work(connection, service)
+                sys.stdout.write(f"{service.value}: {count} {done}\n")
+            finally:
+                await pool.close()
+
+    try:
+        asyncio.run(each())
+    except (OSError, asyncpg.PostgresError) as error:
+        raise CommandError(Exit.UNREACHABLE, f"The database can't be used: {error}") from error

@@ -1,0 +1,76 @@
+"""`muster status`: what runs on this machine, and where."""
+
+import os
+from typing import Any
+
+from cli.client import Client, Exit
+from cli.commands.session import Output, client
+from cli.home import find_home, read_json
+from cli.output import Format, print_facts, print_json, print_table
+
+
+def status(*, output: Output = Format.TABLE) -> Exit:
+    """What runs here, and where. The exit status is 0 when all of it is ready."""
+    home = find_home()
+    running = read_json(home / "running.json")
+    if not _is_alive(running.get("pid")):
+        return _elsewhere(client(), output)
+    content = {
+        "home": str(home),
+        "pid": running["pid"],
+        "rest": running["rest"],
+        "kafka": running["kafka"],
+        "database": running["database"],
+        "simulatedGpus": running["simulatedGpus"],
+        "services": running["services"],
+    }
+    if output is Format.JSON:
+        print_json(content)
+    else:
+        _print(content)
+    all_ready = all(part["state"] == "ready" for part in content["services"].values())
+    return Exit.OK if all_ready and content["rest"] else Exit.NOT_ALL_READY
+
+
+def _is_alive(pid: int | None) -> bool:
+    """Whether the `muster up` that wrote the file still runs; it may have been killed."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _elsewhere(server: Client, output: Format) -> Exit:
+    """Nothing was started here: is there a REST that commands would talk to?"""
+    info = server.get("/info").json()
+    content = {"rest": server.url, "kafka": None, "database": None, "services": {}, "info": info}
+    if output is Format.JSON:
+        print_json(content)
+    else:
+        print_facts({"REST": server.url, **{str(name): value for name, value in info.items()}})
+    return Exit.OK
+
+
+def _print(content: dict[str, Any]) -> None:
+    gpus = content["simulatedGpus"]
+    print_facts(
+        {
+            "REST": content["rest"],
+            "Kafka": content["kafka"],
+            "Database": content["database"],
+            "GPUs": f"{gpus} SIMULATED" if gpus else None,
+            "Home": content["home"],
+        }
+    )
+    print_table(
+        ("PART", "STATE", "PID", "RESTARTS"),
+        [
+            (name, part["state"], part["pid"], part["restarts"] or "")
+            for name, part in content["services"].items()
+        ],
+    )

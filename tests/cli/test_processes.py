@@ -1,0 +1,139 @@
+"""Services under supervision: started again when they die or hang, stopped with grace."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from cli.embedded.process import free_port
+from cli.standalone.processes import (
+    Backoff,
+    Patience,
+    Program,
+    ServiceProcess,
+    State,
+    answers,
+)
+
+DEADLINE_S = 20.0
+QUICK = Patience(first_s=0.02, longest_s=0.1, steady_s=60, hung_s=1.0)
+
+SERVER = """
+import http.server, pathlib, signal, sys, time
+port, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        ready = self.path != "/readyz" or not (folder / "unready").exists()
+        self.send_response(200 if ready else 503); self.end_headers()
+    def log_message(self, *_): pass
+if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("listening", flush=True)
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+async def _until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.02)
+
+
+def _program(folder: Path, *words: str, grace_s: float = 5.0) -> Program:
+    port = free_port()
+    return Program(
+        name="stub",
+        command=(sys.executable, "-c", SERVER, str(port), str(folder), *words),
+        environment={"PATH": "/usr/bin:/bin"},
+        port=port,
+        log=folder / "stub.log",
+        stop_grace_s=grace_s,
+    )
+
+
+@asynccontextmanager
+async def _running(program: Program, said: list[str]) -> AsyncIterator[ServiceProcess]:
+    service = ServiceProcess(program, said.append, QUICK)
+    task = asyncio.create_task(service.run())
+    try:
+        yield service
+    finally:
+        service.kill()
+        await task
+
+
+async def test_a_killed_service_is_started_again_and_people_are_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with _running(_program(tmp_path), said) as service:
+        await service.ready.wait()
+        first = service.part.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await _until(lambda: service.part.restarts == 1, "not started again")
+        await service.ready.wait()
+        assert service.part.pid != first
+    assert "stub was ended by SIGKILL" in said[0]
+    assert str(tmp_path / "stub.log") in said[0]
+
+
+async def test_a_service_that_hangs_is_replaced(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with _running(_program(tmp_path), said) as service:
+        await service.ready.wait()
+        assert service.part.pid is not None
+        os.kill(service.part.pid, signal.SIGSTOP)
+        await _until(lambda: service.part.restarts == 1, "the hung service was kept")
+        await service.ready.wait()
+    assert "has not answered" in said[0]
+
+
+async def test_readiness_is_followed_without_restarts(tmp_path: Path) -> None:
+    async with _running(_program(tmp_path), []) as service:
+        await service.ready.wait()
+        (tmp_path / "unready").touch()
+        await _until(lambda: service.part.state is State.UNREADY, "still ready")
+        (tmp_path / "unready").unlink()
+        await service.ready.wait()
+        assert service.part.restarts == 0
+
+
+async def test_a_stop_is_asked_for_before_it_is_forced(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with _running(_program(tmp_path), said) as service:
+        await service.ready.wait()
+        await service.stop()
+    assert not said
+    async with _running(_program(tmp_path, "stubborn", grace_s=0.3), said) as service:
+        await service.ready.wait()
+        await service.stop()
+    assert "did not end within" in said[0]
+
+
+async def test_its_log_is_written_by_itself(tmp_path: Path) -> None:
+    async with _running(_program(tmp_path), []) as service:
+        await service.ready.wait()
+    assert "listening" in (tmp_path / "stub.log").read_text()
+
+
+def test_waits_double_up_to_a_bound_and_start_anew_after_a_steady_run() -> None:
+    backoff = Backoff(Patience(first_s=1, longest_s=5, steady_s=60))
+    assert [backoff.after(0) for _ in range(4)] == [1, 2, 4, 5]
+    assert backoff.after(60) == 1
+
+
+@pytest.mark.parametrize("status", [b"503", b"404"])
+async def test_only_200_is_ready(status: bytes) -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 " + status + b" no\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert not await answers(port, "/readyz")
