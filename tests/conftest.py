@@ -19,7 +19,7 @@ import pytest
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
-from muster.contracts.topics import TOPICS
+from muster.contracts.topics import EVERY_TOPIC
 
 TEMPLATE = "migrated"
 MIGRATE_TIMEOUT_S = 120
@@ -64,7 +64,7 @@ def empty_database_url(postgres_server: EmbeddedPostgres) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedBroker]:
     """A broker for this test process, with Muster's topics."""
-    with EmbeddedBroker(TOPICS, partitions=PARTITIONS) as running:
+    with EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as running:
         yield running
 
 
@@ -77,7 +77,7 @@ def bootstrap(broker: EmbeddedBroker) -> str:
 @pytest.fixture
 def fresh_broker() -> Iterator[EmbeddedBroker]:
     """A broker of this test's own: `kill()` and `start()` it at will, its port stays."""
-    with EmbeddedBroker(TOPICS, partitions=PARTITIONS) as running:
+    with EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as running:
         yield running
 
 

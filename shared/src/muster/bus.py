@@ -17,14 +17,21 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.metadata import MetadataRequest
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker
 
 from muster.contracts.model import Model
-from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, Topic, dead_letter_topic
+from muster.contracts.topics import (
+    DEAD_LETTER,
+    EVERY_TOPIC,
+    TOPICS,
+    Service,
+    Topic,
+    dead_letter_topic,
+)
 from muster.errors import Broken, Transient
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, headers
@@ -77,6 +84,7 @@ class Bus:
         self.metrics = metrics
         self.cluster_id: str | None = None
         self.is_up = False
+        self._complained = False
         self.on_new_bus: list[Callable[[], None]] = []
         self._producer: KafkaBroker | None = None
         self._producer_lock = asyncio.Lock()
@@ -115,18 +123,19 @@ class Bus:
                 hook()
 
     def _note(self, is_up: bool, error: BaseException | None) -> None:
-        if self.is_up and not is_up:
-            _log.warning("the bus does not answer", error=str(error))
+        if error is not None and (self.is_up or not self._complained):
+            _log.warning("the bus does not answer", error=str(error) or type(error).__name__)
+            self._complained = True
         elif is_up and not self.is_up:
             _log.info("the bus answers", bootstrap=self.settings.kafka_bootstrap)
+            self._complained = False
         self.is_up = is_up
         self.metrics.bus_up.set(is_up)
 
     async def _make_topics(self, client: AIOKafkaClient) -> None:
         """Make the topics that are missing. The embedded broker comes with all of them."""
-        await client.fetch_all_metadata()
-        wanted = [name for topic in TOPICS for name in (topic, topic + DEAD_LETTER)]
-        missing = [name for name in wanted if name not in client.cluster.topics()]
+        known = (await client.fetch_all_metadata()).topics()
+        missing = [name for name in EVERY_TOPIC if name not in known]
         if not missing:
             return
         admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap)
@@ -136,7 +145,7 @@ class Bus:
         except TopicAlreadyExistsError:
             pass  # another service was quicker
         except AttributeError as error:  # what aiokafka raises where there is no controller
-            raise Transient("the bus has no controller to make topics with") from error
+            raise Transient(f"the bus has no controller to make {missing} with") from error
         finally:
             await admin.close()
         _log.info("made topics", topics=missing)
@@ -158,8 +167,8 @@ class Bus:
         try:
             async with asyncio.timeout(self.settings.bus_timeout_s):
                 producer = await self._open_producer()
-                futures = [await self._send(producer, record) for record in records]
-                results = await asyncio.gather(*futures, return_exceptions=True)
+                sent = [await self._send(producer, record) for record in records]
+                results = await asyncio.gather(*sent, return_exceptions=True)
         except BUS_ERRORS as error:
             await self._drop_producer()
             raise Transient(f"the bus takes no records: {error or type(error).__name__}") from error
@@ -180,7 +189,7 @@ class Bus:
             raise Transient(f"{topic} was refused: {refusal}") from refusal
 
     async def _send(self, producer: KafkaBroker, record: Outgoing) -> "asyncio.Future[object]":
-
+        """Hand a record to the producer; the future tells what became of it."""
         made = headers(
             topic_named(record.topic),
             event_id=record.event_id,
@@ -189,14 +198,19 @@ class Bus:
             at=datetime.fromtimestamp(record.at, UTC),
             traceparent=record.traceparent,
         )
-        return await producer.publish(
-            record.value,
-            record.topic,
-            key=record.key.encode(),
-            headers=made,
-            correlation_id=record.event_id,
-            no_confirm=True,
-        )
+        try:
+            return await producer.publish(
+                record.value,
+                record.topic,
+                key=record.key.encode(),
+                headers=made,
+                correlation_id=record.event_id,
+                no_confirm=True,
+            )
+        except MessageSizeTooLargeError as error:
+            refused = asyncio.get_running_loop().create_future()
+            refused.set_exception(error)
+            return refused
 
     async def _open_producer(self) -> KafkaBroker:
         async with self._producer_lock:
@@ -339,8 +353,6 @@ class Follower:
     key. ``caught_up`` is set when all that was there at the start has been read.
     """
 
-    PARTITIONS_EVERY_S = 60.0
-
     def __init__(
         self, bus: Bus, topics: Sequence[str], on_record: OnRecord, *, from_start: bool = True
     ) -> None:
@@ -369,60 +381,34 @@ class Follower:
     async def _read(self) -> None:
         settings = self._bus.settings
         consumer = AIOKafkaConsumer(
+            *self._topics,
             bootstrap_servers=settings.kafka_bootstrap,
             client_id=f"muster-{self._bus.me.value}",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            group_id=None,
+            auto_offset_reset="earliest" if self._from_start else "latest",
             fetch_max_wait_ms=settings.fetch_wait_busy_ms,
         )
         try:
             async with asyncio.timeout(settings.bus_timeout_s):
                 await consumer.start()
-                partitions = await self._assign(consumer)
-                ends = await consumer.end_offsets(partitions)
-            await self._follow(consumer, partitions, ends)
+                ends = await consumer.end_offsets(consumer.assignment())
+            await self._follow(consumer, ends)
         finally:
             async with asyncio.timeout(settings.shutdown_s):
                 await consumer.stop()
 
-    async def _assign(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
-        found = []
-        for topic in self._topics:
-            numbers = consumer.partitions_for_topic(topic)
-            if not numbers:
-                await consumer._client.force_metadata_update()
-                raise Transient(f"the bus does not know the topic {topic} yet")
-            found += [TopicPartition(topic, number) for number in sorted(numbers)]
-        consumer.assign(found)
-        if self._from_start:
-            await consumer.seek_to_beginning(*found)
-        else:
-            await consumer.seek_to_end(*found)
-        return found
-
-    async def _follow(
-        self,
-        consumer: AIOKafkaConsumer,
-        partitions: list[TopicPartition],
-        ends: dict[TopicPartition, int],
-    ) -> None:
-        looked = time.monotonic()
-        behind = {p for p in partitions if ends[p] > 0} if self._from_start else set()
+    async def _follow(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
+        behind = {p for p, end in ends.items() if end > 0} if self._from_start else set()
         while not self._rebuild.is_set():
+            if not behind:
+                self.caught_up.set()
             got = await consumer.getmany(timeout_ms=200, max_records=500)
             self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
             for partition, batch in got.items():
                 for record in batch:
                     self._take(received(record))
-                if batch[-1].offset + 1 >= ends[partition]:
+                if batch[-1].offset + 1 >= ends.get(partition, 0):
                     behind.discard(partition)
-            if not behind:
-                self.caught_up.set()
-            if time.monotonic() - looked > self.PARTITIONS_EVERY_S:
-                looked = time.monotonic()
-                known = sum(len(consumer.partitions_for_topic(t) or ()) for t in self._topics)
-                if known != len(partitions):
-                    return
 
     def _take(self, record: Received) -> None:
         self._bus.metrics.received.labels(record.topic).inc()

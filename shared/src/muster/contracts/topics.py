@@ -170,3 +170,7 @@ def dead_letter_topic(name: str) -> Topic:
 def word_topics(kind: Kind, sender: Service) -> tuple[str, ...]:
     """The topics on which ``sender`` speaks about subjects of ``kind``."""
     return tuple(t.name for t in TOPICS.values() if t.kind is kind and t.sender is sender)
+
+
+EVERY_TOPIC: tuple[str, ...] = tuple(n for t in TOPICS for n in (t, t + DEAD_LETTER))
+"""The names of all topics that a bus must have, the dead letters' too."""

@@ -1,0 +1,47 @@
+"""Migrations: from empty to head, twice, and never an edited file."""
+
+import asyncio
+from pathlib import Path
+
+import asyncpg
+import pytest
+from muster import migrate as migrations
+from muster.errors import Broken
+from muster.migrate import SERVICES, migrate, migrations_of
+
+
+async def test_migrating_twice_changes_nothing(empty_database_url: str) -> None:
+    first = await migrate(empty_database_url)
+    assert all(files[0] == "0000_exchange" for files in first.values())
+    assert await migrate(empty_database_url) == {service: [] for service in SERVICES}
+
+
+async def test_two_migrators_at_once_are_harmless(empty_database_url: str) -> None:
+    both = await asyncio.gather(migrate(empty_database_url), migrate(empty_database_url))
+    for service in SERVICES:
+        ran = [result[service] for result in both]
+        assert sorted(map(len, ran)) == [0, len(migrations_of(service))]
+
+
+async def test_a_file_that_was_edited_after_it_ran_is_refused(
+    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = next(migrations.EXCHANGE.glob("0000_*.sql"))
+    copy = tmp_path / original.name
+    copy.write_text(original.read_text())
+    monkeypatch.setattr(migrations, "EXCHANGE", tmp_path)
+    await migrate(empty_database_url, ("rest",))
+    copy.write_text(original.read_text() + "\n-- one more line")
+    with pytest.raises(Broken, match="changed after it ran"):
+        await migrate(empty_database_url, ("rest",))
+
+
+async def test_each_service_has_the_tables_of_the_exchange(database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    try:
+        rows = await conn.fetch(
+            "SELECT table_schema FROM information_schema.tables WHERE table_name = 'subject'"
+        )
+    finally:
+        await conn.close()
+    assert {row["table_schema"] for row in rows} == set(SERVICES)
