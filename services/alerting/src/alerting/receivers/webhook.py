@@ -10,6 +10,7 @@ import ssl
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 from typing import Self
 
 import httpx2
@@ -167,8 +168,8 @@ def _retry_after_s(response: httpx2.Response, at: datetime) -> float:
         return 0.0
 
 
-def private_authority(ca_file: str | None) -> ssl.SSLContext | None:
-    """TLS that trusts the system's authorities and those of a file; None: the default ones."""
+def private_authority(ca_file: Path | None) -> ssl.SSLContext | None:
+    """TLS that trusts the system's authorities and those of a file; None: the client's own."""
     if ca_file is None:
         return None
     context = ssl.create_default_context()

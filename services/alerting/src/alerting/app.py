@@ -1,0 +1,178 @@
+"""The wiring of Alerting: settings, subscriptions, listener, lanes; nothing is decided here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import structlog
+from muster.bus import Consumer, Follower
+from muster.contracts.topics import Service
+from muster.db import is_transient, transaction
+from muster.service import Runtime, run_service
+
+from alerting.book import Book, Entry
+from alerting.domain.deliveries import Answer, Channel, Failed
+from alerting.domain.messages import Mail
+from alerting.handlers import TOPICS_HEARD, Listener, Told
+from alerting.keeper import Keeper
+from alerting.lanes import Lane, LaneLimits, Send
+from alerting.metrics import AlertingMetrics
+from alerting.receivers.mail import MailMessage, MailReceiver
+from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_authority
+from alerting.settings import AlertingSettings
+from alerting.store import alerts
+from alerting.store.deliveries import Claim
+from alerting.subscription_file import FileWatcher
+
+_log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def build(runtime: Runtime) -> AsyncIterator[None]:
+    """Set Alerting up; its tasks run until the stop."""
+    settings = runtime.settings
+    assert isinstance(settings, AlertingSettings)
+    metrics = AlertingMetrics(runtime.registry)
+    book = Book(settings.webhook_key, metrics)
+    await _remember(runtime, book)
+    if settings.subscriptions_file is not None:
+        watcher = FileWatcher(
+            settings.subscriptions_file, book.use_file, metrics, settings.subscriptions_poll_s
+        )
+        watcher.look()
+        runtime.spawn("subscriptions-file", watcher.run)
+    tls = private_authority(settings.webhook_ca_file)
+    async with AsyncExitStack() as stack:
+        webhooks = await stack.enter_async_context(
+            WebhookReceiver(settings.webhook_limits(), tls=tls)
+        )
+        _listen(runtime, settings, book, metrics, webhooks, MailReceiver(settings.mail_server()))
+        yield
+
+
+def _listen(
+    runtime: Runtime,
+    settings: AlertingSettings,
+    book: Book,
+    metrics: AlertingMetrics,
+    webhooks: WebhookReceiver,
+    mails: MailReceiver,
+) -> None:
+    lanes = [
+        _lane(runtime, settings, book, metrics, Channel.WEBHOOK, webhook_sender(book, webhooks)),
+        _lane(runtime, settings, book, metrics, Channel.MAIL, mail_sender(mails)),
+    ]
+
+    def after(told: Told) -> None:
+        for event, _ in told.events:
+            metrics.events.labels(event.name).inc()
+            _log.info("told", event_key=event.key, title=event.title)
+        for alert, _ in told.alerts:
+            how = "fires" if alert.ends_at is None else "is resolved"
+            _log.info(f"an alert {how}", alert=alert.fingerprint, summary=alert.summary)
+        if told.deliveries:
+            for lane in lanes:
+                lane.wake()
+        if told.alerts:
+            runtime.relay.wake()
+
+    listener = Listener(book, settings.policy())
+    keeper = Keeper(settings, runtime, book, listener, metrics, after)
+    follower = runtime.follow(["settings-changed"], book.on_record)
+    consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after)
+    runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
+    runtime.spawn("keeper", keeper.run)
+    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, book))
+    for lane in lanes:
+        runtime.spawn("lane", lane.run)
+
+
+def _lane(
+    runtime: Runtime,
+    settings: AlertingSettings,
+    book: Book,
+    metrics: AlertingMetrics,
+    channel: Channel,
+    send: Send,
+) -> Lane:
+    limits = LaneLimits(
+        slots=settings.webhook_slots if channel is Channel.WEBHOOK else settings.mail_slots,
+        receiver_slots=settings.receiver_slots,
+        poll_s=settings.delivery_poll_s,
+        lease_s=settings.delivery_lease_s,
+        retry_first_s=settings.retry_first_s,
+        retry_longest_s=settings.retry_longest_s,
+        policy=settings.delivery_policy(),
+    )
+    return Lane(channel, send, runtime.pool, book, limits, metrics)
+
+
+def webhook_sender(book: Book, webhooks: WebhookReceiver) -> Send:
+    """Sends what was claimed as a signed webhook."""
+
+    async def send(entry: Entry, claim: Claim) -> Answer:
+        try:
+            secrets = book.secrets(entry)
+        except ValueError as error:
+            return Failed(str(error), is_receivers=False)
+        url = entry.subscription.webhook_url or ""
+        return await webhooks.send(WebhookMessage(claim.id, url, claim.body, secrets, claim.now))
+
+    return send
+
+
+def mail_sender(mails: MailReceiver) -> Send:
+    """Sends what was claimed as a mail."""
+
+    async def send(entry: Entry, claim: Claim) -> Answer:
+        letter = Mail(claim.subject, claim.text, claim.html, claim.thread)
+        to = entry.subscription.email or ""
+        return await mails.send(MailMessage(claim.id, to, letter, claim.now))
+
+    return send
+
+
+def consume_after(
+    follower: Follower, consumer: Consumer, wait_s: float
+) -> Callable[[], Awaitable[None]]:
+    """The consumer, once the subscriptions on the bus were read: what happens while nobody is
+    known to ask would be told to nobody.
+    """
+
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(wait_s):
+                await follower.caught_up.wait()
+        except TimeoutError:
+            _log.warning("subscriptions on the bus were not read yet; the kept ones count")
+        await consumer.run()
+
+    return run
+
+
+async def _remember(runtime: Runtime, book: Book) -> None:
+    async with runtime.pool.acquire() as conn:
+        for setting in await alerts.load_subscriptions(conn):
+            book.learn(setting)
+
+
+async def _keep_subscriptions(runtime: Runtime, book: Book) -> None:
+    settings = runtime.settings
+    assert isinstance(settings, AlertingSettings)
+    while True:
+        await book.changed.wait()
+        changes = book.take_changes()
+        try:
+            async with transaction(runtime.pool) as conn:
+                await alerts.keep_subscriptions(conn, changes)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            book.put_back(changes)
+            await asyncio.sleep(settings.retry_longest_s)
+
+
+def main() -> None:
+    """Run the service until it is told to stop."""
+    settings = AlertingSettings()
+    run_service(Service.ALERTING, settings, settings.alerting_port, build)

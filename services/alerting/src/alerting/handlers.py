@@ -1,0 +1,224 @@
+"""What is heard, and what time brings: load, decide, save, and say, in one transaction."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, TypeVar
+
+import structlog
+from muster.contracts.jobs import JobStatus
+from muster.contracts.model import Model
+from muster.contracts.nodes import NodeLost, NodeReturned
+from muster.contracts.notices import DeadLetter
+from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
+from muster.db import Connection
+from muster.errors import Broken
+from muster.records import Received
+from muster.subjects import Subjects
+from muster.telemetry import current_traceparent, span
+from opentelemetry.trace import SpanKind
+from pydantic import ValidationError
+
+from alerting.book import Book
+from alerting.domain import deadletters, jobs, nodes
+from alerting.domain.deadletters import Pile
+from alerting.domain.deliveries import Delivery, deliveries
+from alerting.domain.events import Alert, Event
+from alerting.domain.jobs import Watch
+from alerting.domain.nodes import NodeWatch
+from alerting.domain.policy import Policy
+from alerting.store import alerts as alert_store
+from alerting.store import deliveries as delivery_store
+from alerting.store import watches
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+_log = structlog.get_logger()
+
+TOPICS_HEARD = (
+    "job-updated",
+    "node-lost",
+    "node-returned",
+    *(name + DEAD_LETTER for name in TOPICS),
+)
+
+
+@dataclass
+class Told:
+    """What a transaction told: counted and logged once it is committed."""
+
+    events: list[tuple[Event, str | None]] = field(default_factory=list)
+    alerts: list[tuple[Alert, str | None]] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+
+    def add(self, events: Iterable[Event], alerts: Iterable[Alert]) -> None:
+        """Take what a decision tells, with the trace that is current."""
+        trace = current_traceparent()
+        self.events += [(event, trace) for event in events]
+        self.alerts += [(alert, trace) for alert in alerts]
+
+
+class Listener:
+    """Hears the bus and the time."""
+
+    def __init__(self, book: Book, policy: Policy) -> None:
+        self._book = book
+        self._policy = policy
+
+    async def hear(self, conn: Connection, records: Sequence[Received], now: datetime) -> Told:
+        """Apply a batch. What can't be read or decided becomes a dead letter."""
+        subjects = Subjects(conn, Service.ALERTING, now)
+        readable: list[tuple[Received, Model]] = []
+        for record in records:
+            try:
+                readable.append((record, _read(record)))
+            except Broken as error:
+                _bury(subjects, record, str(error))
+        batch = _Batch(self._policy, now)
+        await batch.load(conn, [model for _, model in readable])
+        for record, model in readable:
+            try:
+                batch.apply(record, model)
+            except Exception as error:
+                _log.exception("a decision failed", topic=record.topic, key=record.key)
+                _bury(subjects, record, f"{type(error).__name__}: {error}")
+        await self._save(conn, batch)
+        await subjects.save()
+        return batch.told
+
+    async def pass_time(self, conn: Connection, now: datetime, limit: int) -> Told:
+        """Decide what is due, up to ``limit`` of each kind."""
+        batch = _Batch(self._policy, now)
+        await batch.load_due(conn, limit)
+        batch.pass_time()
+        await self._save(conn, batch)
+        return batch.told
+
+    async def _save(self, conn: Connection, batch: "_Batch") -> None:
+        await batch.save(conn)
+        told = batch.told
+        entries = list(self._book.entries())
+        subscriptions = [entry.subscription for entry in entries]
+        told.deliveries = [
+            it for event, _ in told.events for it in deliveries(subscriptions, event)
+        ]
+        versions = {entry.subscription.id: entry.version for entry in entries}
+        await delivery_store.add_deliveries(conn, told.events, told.deliveries, versions)
+        await alert_store.save_alerts(conn, told.alerts)
+
+
+def _read(record: Received) -> Model:
+    if not record.topic.endswith(DEAD_LETTER):
+        return record.model()
+    try:
+        return DeadLetter.model_validate_json(record.value or b"")
+    except ValidationError as error:
+        raise Broken(f"this is no dead letter: {error.error_count()} fields are wrong") from None
+
+
+def _bury(subjects: Subjects, record: Received, reason: str) -> None:
+    _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
+    if not record.topic.endswith(DEAD_LETTER):  # nobody reads the dead letters of dead letters
+        subjects.bury(None, record, reason, 0)
+
+
+class _Shelf(Generic[K, V]):
+    """Rows of one kind, in memory between their load and their save."""
+
+    def __init__(self, rows: dict[K, V]) -> None:
+        self._rows = rows
+        self._changed: set[K] = set()
+        self.known = list(rows)
+
+    def get(self, key: K) -> V | None:
+        return self._rows.get(key)
+
+    def put(self, key: K, row: V) -> None:
+        if self._rows.get(key) != row:
+            self._rows[key] = row
+            self._changed.add(key)
+
+    def rows(self) -> list[V]:
+        return list(self._rows.values())
+
+    def changed(self) -> list[V]:
+        return [self._rows[key] for key in self._changed]
+
+
+class _Batch:
+    """One pass: what is decided stays in memory until it is saved."""
+
+    def __init__(self, policy: Policy, now: datetime) -> None:
+        self._policy = policy
+        self._now = now
+        self._jobs: _Shelf[str, Watch] = _Shelf({})
+        self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
+        self._piles: _Shelf[watches.PileKey, Pile] = _Shelf({})
+        self.told = Told()
+
+    async def load(self, conn: Connection, models: Sequence[Model]) -> None:
+        letters = [it for it in models if isinstance(it, DeadLetter)]
+        dead = [it for it in map(deadletters.job_record, letters) if it is not None]
+        ids = {it.job for it in models if isinstance(it, JobStatus)} | {it.job for it in dead}
+        names = {it.node for it in models if isinstance(it, NodeLost | NodeReturned)}
+        self._jobs = _Shelf(await watches.load_jobs(conn, ids))
+        self._nodes = _Shelf(await watches.load_nodes(conn, names))
+        piles = {(it.reader, it.topic) for it in letters}
+        self._piles = _Shelf(await watches.load_piles(conn, piles))
+
+    async def load_due(self, conn: Connection, limit: int) -> None:
+        self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
+        self._nodes = _Shelf(await watches.due_nodes(conn, self._now, limit))
+        self._piles = _Shelf(await watches.due_piles(conn, self._now, limit))
+
+    def apply(self, record: Received, model: Model) -> None:
+        now, policy = self._now, self._policy
+        with span(f"{record.topic} process", kind=SpanKind.CONSUMER, parent=record.traceparent):
+            match model:
+                case JobStatus(job=job):
+                    self._put_job(jobs.heard(self._jobs.get(job), model, now=now, policy=policy))
+                case NodeLost(node=node):
+                    self._put_node(nodes.lost(self._nodes.get(node), model, now=now, policy=policy))
+                case NodeReturned(node=node):
+                    known = self._nodes.get(node)
+                    self._put_node(nodes.returned(known, model, now=now, policy=policy))
+                case DeadLetter():
+                    self._apply_dead(model)
+                case _:
+                    raise Broken(f"Alerting does not read {record.topic}")
+
+    def _apply_dead(self, letter: DeadLetter) -> None:
+        known = self._piles.get((letter.reader, letter.topic))
+        pile = deadletters.heard(known, letter, now=self._now, policy=self._policy)
+        dead = deadletters.job_record(letter)
+        if dead is not None:
+            self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now))
+        self._put_pile(pile)
+
+    def pass_time(self) -> None:
+        now, policy = self._now, self._policy
+        for watch in self._jobs.rows():
+            self._put_job(jobs.time_passed(watch, now=now, policy=policy))
+        for node in self._nodes.rows():
+            self._put_node(nodes.time_passed(node, now=now, policy=policy))
+        for pile in self._piles.rows():
+            self._put_pile(deadletters.time_passed(pile, now=now, policy=policy))
+
+    def _put_job(self, outcome: jobs.JobOutcome) -> None:
+        self._jobs.put(outcome.watch.job, outcome.watch)
+        self.told.add(outcome.events, outcome.alerts)
+
+    def _put_node(self, outcome: nodes.NodeOutcome) -> None:
+        self._nodes.put(outcome.watch.node, outcome.watch)
+        self.told.add(outcome.events, outcome.alerts)
+
+    def _put_pile(self, outcome: deadletters.PileOutcome) -> None:
+        self._piles.put((outcome.pile.reader, outcome.pile.topic), outcome.pile)
+        self.told.add(outcome.events, outcome.alerts)
+
+    async def save(self, conn: Connection) -> None:
+        policy = self._policy
+        await watches.save_jobs(conn, self._jobs.changed(), self._jobs.known, policy)
+        await watches.save_nodes(conn, self._nodes.changed(), self._nodes.known, policy)
+        await watches.save_piles(conn, self._piles.changed(), self._piles.known, policy)

@@ -1,0 +1,199 @@
+"""Delivers: one lane for each channel, with a bounded number of deliveries under way.
+
+What waits stays in the database, so memory does not grow with a receiver that is away. A receiver
+has few slots of its lane, and none while it is paused, so one that hangs delays no other. A worker
+that dies loses its lease and somebody else tries again; a recorded success is never sent again.
+"""
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import structlog
+from muster.db import Pool, is_transient, transaction
+from muster.telemetry import span
+from opentelemetry.trace import SpanKind
+
+from alerting.book import Book, Entry
+from alerting.domain.deliveries import (
+    Answer,
+    Channel,
+    DeliveryPolicy,
+    Done,
+    Failed,
+    GivenUp,
+    GiveUp,
+    Gone,
+    Next,
+    Sent,
+    next_attempt,
+    receiver_after,
+)
+from alerting.metrics import AlertingMetrics
+from alerting.store import deliveries as store
+from alerting.store.deliveries import Claim
+
+_log = structlog.get_logger()
+
+Send = Callable[[Entry, Claim], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """``slots``: under way at once, ``receiver_slots`` of them to one receiver."""
+
+    slots: int
+    receiver_slots: int
+    poll_s: float
+    lease_s: float
+    retry_first_s: float
+    retry_longest_s: float
+    policy: DeliveryPolicy
+
+
+class Lane:
+    """One channel's deliveries."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        send: Send,
+        pool: Pool,
+        book: Book,
+        limits: LaneLimits,
+        metrics: AlertingMetrics,
+    ) -> None:
+        self._channel = channel
+        self._send = send
+        self._pool = pool
+        self._book = book
+        self._limits = limits
+        self._metrics = metrics
+        self._busy: Counter[str] = Counter()
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """There may be something to deliver."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled; what is under way then is tried again by whoever is next."""
+        wait_s = self._limits.retry_first_s
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._woken.clear()
+                try:
+                    claimed = await self._claim()
+                    wait_s = self._limits.retry_first_s
+                except Exception as error:
+                    if not is_transient(error):
+                        raise
+                    _log.warning("deliveries wait", error=str(error) or type(error).__name__)
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(wait_s * 2, self._limits.retry_longest_s)
+                    continue
+                for claim in claimed:
+                    self._busy[claim.subscription] += 1
+                    group.create_task(self._deliver(claim))
+                if not claimed:
+                    await self._rest()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(self._limits.poll_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _claim(self) -> list[Claim]:
+        free = self._limits.slots - self._busy.total()
+        if free <= 0:
+            return []
+        full = [it for it, n in self._busy.items() if n >= self._limits.receiver_slots]
+        async with transaction(self._pool) as conn:
+            return await store.claim(
+                conn,
+                self._channel,
+                busy=full,
+                limit=free,
+                lease=secrets.token_hex(8),
+                lease_s=self._limits.lease_s,
+            )
+
+    async def _deliver(self, claim: Claim) -> None:
+        try:
+            with span(f"{self._channel} send", kind=SpanKind.CLIENT, parent=claim.traceparent):
+                answer = await self._try(claim)
+                await self._until_recorded(claim, answer)
+        finally:
+            self._busy[claim.subscription] -= 1
+            if self._busy[claim.subscription] <= 0:
+                del self._busy[claim.subscription]
+            self._woken.set()
+
+    async def _try(self, claim: Claim) -> Answer | GivenUp:
+        entry = self._book.entry(claim.subscription)
+        if entry is None or not entry.subscription.enabled:
+            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is no more, or is switched off")
+        with self._metrics.attempt_seconds.labels(self._channel).time():
+            return await self._send(entry, claim)
+
+    async def _until_recorded(self, claim: Claim, answer: Answer | GivenUp) -> None:
+        """Record what became of an attempt, however long the database is away."""
+        wait_s = self._limits.retry_first_s
+        while True:
+            try:
+                after = await self._record(claim, answer)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("a delivery is not recorded yet", delivery=claim.id, error=str(error))
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, self._limits.retry_longest_s)
+            else:
+                self._note(claim, answer, after)
+                return
+
+    async def _record(self, claim: Claim, answer: Answer | GivenUp) -> Next:
+        async with transaction(self._pool) as conn:
+            if isinstance(answer, GivenUp):
+                await store.record(conn, claim, answer, answer.reason)
+                return answer
+            now = await conn.fetchval("SELECT clock_timestamp()")
+            after = next_attempt(
+                answer,
+                attempts=claim.attempts,
+                created_at=claim.created_at,
+                now=now,
+                jitter=random.random(),  # noqa: S311 - jitter
+                policy=self._limits.policy,
+            )
+            reason = "" if isinstance(answer, Sent) else answer.reason
+            await store.record(conn, claim, after, reason)
+            receiver = await store.load_receiver(conn, claim.subscription)
+            if receiver is not None:
+                changed = receiver_after(receiver, answer, now=now, policy=self._limits.policy)
+                if changed != receiver:
+                    await store.save_receiver(conn, changed)
+            return after
+
+    def _note(self, claim: Claim, answer: Answer | GivenUp, after: Next) -> None:
+        log = _log.bind(
+            delivery=claim.id,
+            subscription=claim.subscription,
+            event_key=claim.event_key,
+            attempt=claim.attempts,
+        )
+        result = {Sent: "sent", Failed: "failed", Gone: "gone", GivenUp: "dropped"}[type(answer)]
+        self._metrics.attempts.labels(self._channel, result).inc()
+        if isinstance(after, Done):
+            log.info("delivered")
+        elif isinstance(after, GivenUp):
+            self._metrics.given_up.labels(self._channel, after.why).inc()
+            log.warning("a delivery is given up", why=after.why.value, reason=after.reason)
+        else:
+            assert isinstance(answer, Failed)
+            log.info("a delivery is tried again", at=after.at.isoformat(), reason=answer.reason)

@@ -1,0 +1,74 @@
+"""Bounded retention: what is too old to matter goes, some thousand rows at a time."""
+
+from muster.db import Connection
+
+_EXPIRE = """
+    UPDATE delivery SET state = 'given-up', why = 'expired', ended_at = now(),
+        reason = coalesce(reason, 'its receiver was paused or unknown all the time')
+    WHERE id IN (
+        SELECT id FROM delivery
+        WHERE state = 'waiting' AND created_at < now() - $1 * interval '1 s'
+        AND (lease_until IS NULL OR lease_until <= now())
+        ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
+"""
+_STATEMENTS = (
+    # Events go with their deliveries, which are all at their end by then (give_up_after_s).
+    """
+    DELETE FROM event WHERE key IN (
+        SELECT key FROM event AS e WHERE written_at < now() - $1 * interval '1 day'
+        AND NOT EXISTS (SELECT 1 FROM delivery AS d
+                        WHERE d.event_key = e.key AND d.state = 'waiting')
+        ORDER BY written_at LIMIT $2
+    )
+    """,
+    """
+    DELETE FROM job_watch WHERE job IN (
+        SELECT job FROM job_watch WHERE quiet_since < now() - $1 * interval '1 day'
+        AND state IN ('SUCCEEDED', 'STOPPED', 'FAILED') ORDER BY quiet_since LIMIT $2
+    )
+    """,
+    """
+    DELETE FROM node_watch WHERE lost_since IS NULL AND returned_at < now() - $1 * interval '1 day'
+    AND $2 > 0
+    """,
+    """
+    DELETE FROM dead_pile WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+    AND $2 > 0
+    """,
+    """
+    DELETE FROM alert WHERE (fingerprint, starts_at) IN (
+        SELECT fingerprint, starts_at FROM alert WHERE ends_at < now() - $1 * interval '1 day'
+        LIMIT $2
+    )
+    """,
+)
+_OPEN_JOBS = """
+    DELETE FROM job_watch WHERE job IN (
+        SELECT job FROM job_watch WHERE quiet_since < now() - $1 * interval '1 day'
+        AND stuck_since IS NULL ORDER BY quiet_since LIMIT $2
+    )
+"""
+_RECEIVERS = """
+    DELETE FROM receiver AS r WHERE subscription <> ALL($1)
+    AND NOT EXISTS (SELECT 1 FROM delivery AS d
+                    WHERE d.subscription = r.subscription AND d.state = 'waiting')
+"""
+
+
+async def expire(conn: Connection, age_s: float, rows: int) -> int:
+    """End deliveries that are too old; how many."""
+    done: str = await conn.execute(_EXPIRE, age_s, rows)
+    return int(done.split()[-1])
+
+
+async def clean(
+    conn: Connection, *, days: int, open_days: int, rows: int, subscriptions: list[str]
+) -> None:
+    """Forget what ended ``days`` ago, open jobs unheard of for ``open_days``, and receivers of
+    subscriptions that are no more.
+    """
+    for statement in _STATEMENTS:
+        await conn.execute(statement, float(days), rows)
+    await conn.execute(_OPEN_JOBS, float(open_days), rows)
+    await conn.execute(_RECEIVERS, subscriptions)

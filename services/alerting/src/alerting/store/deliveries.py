@@ -1,0 +1,221 @@
+"""Deliveries: made once for each subscription and event, taken by one worker at a time, and at
+their end for good.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from muster.db import Connection, fetch
+
+from alerting.domain.deliveries import Channel, Delivery, Done, GivenUp, Next, Receiver, Retry
+from alerting.domain.events import Event
+from alerting.domain.messages import mail, webhook_body
+from alerting.store.rows import plain
+
+TracedEvent = tuple[Event, str | None]
+"""An event, and the trace in which it happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A delivery that a worker has taken, with what is to be sent. ``now`` is the database's."""
+
+    id: str
+    subscription: str
+    attempts: int
+    created_at: datetime
+    now: datetime
+    lease: str
+    event_key: str
+    body: str
+    subject: str
+    text: str
+    html: str
+    thread: str
+    traceparent: str | None
+
+
+_ADD_EVENTS = """
+    INSERT INTO event (key, name, at, body, subject, text, html, thread, traceparent)
+    SELECT key, name, at, body, subject, text, html, thread, traceparent
+    FROM jsonb_populate_recordset(NULL::event, $1::jsonb)
+    ON CONFLICT (key) DO NOTHING
+"""
+_ADD_RECEIVERS = """
+    INSERT INTO receiver (subscription, channel, version)
+    SELECT * FROM unnest($1::text[], $2::text[], $3::text[])
+    ON CONFLICT (subscription) DO UPDATE
+    SET channel = excluded.channel, version = excluded.version,
+        failures = 0, paused_until = NULL, disabled = NULL
+    WHERE receiver.version <> excluded.version
+"""
+_ADD_DELIVERIES = """
+    INSERT INTO delivery (id, subscription, channel, event_key)
+    SELECT n.* FROM unnest($1::text[], $2::text[], $3::text[], $4::text[])
+        AS n (id, subscription, channel, event_key)
+    WHERE NOT EXISTS (SELECT 1 FROM receiver r
+                      WHERE r.subscription = n.subscription AND r.disabled IS NOT NULL)
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def add_deliveries(
+    conn: Connection,
+    events: Sequence[TracedEvent],
+    deliveries: Sequence[Delivery],
+    versions: dict[str, str],
+) -> None:
+    """Write what is to be sent; what was written before stays as it is. ``versions`` are those of
+    the subscriptions: a new one forgives its receiver. One that is gone gets nothing.
+    """
+    if not deliveries:
+        return
+    asked = {it.event.key for it in deliveries}
+    rows = {event.key: _event_row(event, trace) for event, trace in events if event.key in asked}
+    await conn.execute(_ADD_EVENTS, [plain(rows[key]) for key in sorted(rows)])
+    channels = {it.subscription: it.channel.value for it in deliveries}
+    await note_receivers(conn, channels, versions)
+    ordered = sorted(deliveries, key=lambda it: it.id)
+    columns = [(it.id, it.subscription, it.channel.value, it.event.key) for it in ordered]
+    await conn.execute(_ADD_DELIVERIES, *map(list, zip(*columns, strict=True)))
+
+
+async def note_receivers(
+    conn: Connection, channels: dict[str, str], versions: dict[str, str]
+) -> None:
+    """Make the rows of receivers; those of a new version are forgiven."""
+    ids = sorted(channels)
+    await conn.execute(_ADD_RECEIVERS, ids, [channels[i] for i in ids], [versions[i] for i in ids])
+
+
+def _event_row(event: Event, traceparent: str | None) -> dict[str, object]:
+    letter = mail(event)
+    return {
+        "key": event.key,
+        "name": event.name.value,
+        "at": event.at,
+        "body": webhook_body(event),
+        "subject": letter.subject,
+        "text": letter.text,
+        "html": letter.html,
+        "thread": letter.thread,
+        "traceparent": traceparent,
+    }
+
+
+CLAIM = """
+    WITH picked AS (
+        SELECT d.id FROM receiver r CROSS JOIN LATERAL (
+            SELECT id, next_at FROM delivery
+            WHERE subscription = r.subscription AND state = 'waiting'
+            AND next_at <= clock_timestamp()
+            AND (lease_until IS NULL OR lease_until <= clock_timestamp())
+            ORDER BY next_at LIMIT 1 FOR UPDATE SKIP LOCKED
+        ) AS d
+        WHERE r.channel = $1 AND r.disabled IS NULL
+        AND (r.paused_until IS NULL OR r.paused_until <= clock_timestamp())
+        AND r.subscription <> ALL($2)
+        ORDER BY d.next_at LIMIT $3
+    )
+    UPDATE delivery AS d SET attempts = d.attempts + 1, lease = $4,
+        lease_until = clock_timestamp() + $5 * interval '1 s'
+    FROM picked, event AS e
+    WHERE d.id = picked.id AND e.key = d.event_key
+    RETURNING d.id, d.subscription, d.attempts, d.created_at, clock_timestamp() AS now,
+        d.lease, d.event_key, e.body, e.subject, e.text, e.html, e.thread, e.traceparent
+"""
+
+
+async def claim(
+    conn: Connection,
+    channel: Channel,
+    *,
+    busy: Sequence[str],
+    limit: int,
+    lease: str,
+    lease_s: float,
+) -> list[Claim]:
+    """Take deliveries that are due, at most one of each receiver and none of ``busy`` ones."""
+    return await fetch(Claim, conn, CLAIM, channel.value, list(busy), limit, lease, lease_s)
+
+
+_SENT = """
+    UPDATE delivery SET state = 'sent', ended_at = now(), lease = NULL, lease_until = NULL,
+        reason = NULL
+    WHERE id = $1 AND state <> 'sent'
+"""
+_RETRY = """
+    UPDATE delivery SET next_at = $3, reason = $4, lease = NULL, lease_until = NULL
+    WHERE id = $1 AND lease = $2 AND state = 'waiting'
+"""
+_GIVE_UP = """
+    UPDATE delivery SET state = 'given-up', why = $3, reason = $4, ended_at = now(),
+        lease = NULL, lease_until = NULL
+    WHERE id = $1 AND lease = $2 AND state = 'waiting'
+"""
+
+
+async def record(conn: Connection, claim: Claim, after: Next, reason: str) -> None:
+    """Write what follows an attempt. A success is final, whoever records it; a failure counts only
+    while the worker still has the delivery.
+    """
+    match after:
+        case Done():
+            await conn.execute(_SENT, claim.id)
+        case Retry(at):
+            await conn.execute(_RETRY, claim.id, claim.lease, at, reason)
+        case GivenUp(why, text):
+            await conn.execute(_GIVE_UP, claim.id, claim.lease, why.value, text)
+
+
+async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
+    """How a receiver is doing, locked."""
+    sql = """
+        SELECT subscription, version, failures, paused_until, disabled FROM receiver
+        WHERE subscription = $1 FOR UPDATE
+    """
+    found = await fetch(Receiver, conn, sql, subscription)
+    return found[0] if found else None
+
+
+_DROP_ALL = """
+    UPDATE delivery SET state = 'given-up', why = 'gone', reason = $2, ended_at = now()
+    WHERE subscription = $1 AND state = 'waiting' AND lease IS NULL
+"""
+
+
+async def save_receiver(conn: Connection, receiver: Receiver) -> None:
+    """Write how a receiver is doing; the deliveries of one that is gone end."""
+    await conn.execute(
+        "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4"
+        " WHERE subscription = $1",
+        receiver.subscription,
+        receiver.failures,
+        receiver.paused_until,
+        receiver.disabled,
+    )
+    if receiver.disabled is not None:
+        await conn.execute(_DROP_ALL, receiver.subscription, receiver.disabled)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What waits, and which receivers are left in peace."""
+
+    webhooks: int
+    mails: int
+    paused: int
+    disabled: int
+
+
+async def counts(conn: Connection) -> Counts:
+    """The numbers for the gauges."""
+    sql = """
+        SELECT count(*) FILTER (WHERE channel = 'webhook') AS webhooks,
+               count(*) FILTER (WHERE channel = 'mail') AS mails,
+               (SELECT count(*) FROM receiver WHERE paused_until > now()) AS paused,
+               (SELECT count(*) FROM receiver WHERE disabled IS NOT NULL) AS disabled
+        FROM delivery WHERE state = 'waiting'
+    """
+    return (await fetch(Counts, conn, sql))[0]

@@ -1,0 +1,172 @@
+"""What was heard: jobs, nodes and dead letters; loaded locked in one order, saved in one
+statement each.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+import asyncpg
+from muster.contracts.jobs import JobState
+from muster.db import Connection
+
+from alerting.domain.deadletters import Pile
+from alerting.domain.deadletters import due_at as pile_due
+from alerting.domain.jobs import Watch
+from alerting.domain.jobs import due_at as job_due
+from alerting.domain.nodes import Loss, NodeWatch, Return
+from alerting.domain.nodes import due_at as node_due
+from alerting.domain.policy import Policy
+from alerting.store.rows import upsert, upsert_sql
+
+JOB_COLUMNS = (
+    "job",
+    "revision",
+    "content",
+    "name",
+    '"user"',
+    "virtual_cluster",
+    "state",
+    "attempt",
+    "has_reason",
+    "dead_letter",
+    "dead_at",
+    "quiet_since",
+    "stuck_since",
+    "due_at",
+)
+_JOBS = "SELECT * FROM job_watch WHERE job = ANY($1) ORDER BY job FOR UPDATE"
+_DUE_JOBS = """
+    SELECT * FROM job_watch WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+_SAVE_JOBS = upsert_sql("job_watch", JOB_COLUMNS, ["job"])
+
+
+async def load_jobs(conn: Connection, ids: Iterable[str]) -> dict[str, Watch]:
+    """The watches of these jobs, locked."""
+    wanted = sorted(set(ids))
+    return _jobs(await conn.fetch(_JOBS, wanted)) if wanted else {}
+
+
+async def due_jobs(conn: Connection, now: datetime, limit: int) -> dict[str, Watch]:
+    """Watches whose time has come and that nobody else handles now, locked."""
+    return _jobs(await conn.fetch(_DUE_JOBS, now, limit))
+
+
+async def save_jobs(
+    conn: Connection, watches: Sequence[Watch], known: Sequence[str], policy: Policy
+) -> None:
+    """Write watches."""
+    rows = [asdict(it) | {"due_at": job_due(it, policy)} for it in watches]
+    await upsert(conn, _SAVE_JOBS, rows, known)
+
+
+def _jobs(rows: Sequence[asyncpg.Record]) -> dict[str, Watch]:
+    found = {}
+    for row in rows:
+        values = dict(row)
+        del values["due_at"]
+        found[row["job"]] = Watch(**values | {"state": JobState(row["state"])})
+    return found
+
+
+NODE_COLUMNS = (
+    "node",
+    "lost_lease",
+    "lost_since",
+    "heard_at",
+    "returned_lease",
+    "returned_at",
+    "due_at",
+)
+_NODES = "SELECT * FROM node_watch WHERE node = ANY($1) ORDER BY node FOR UPDATE"
+_DUE_NODES = """
+    SELECT * FROM node_watch WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+_SAVE_NODES = upsert_sql("node_watch", NODE_COLUMNS, ["node"])
+
+
+async def load_nodes(conn: Connection, names: Iterable[str]) -> dict[str, NodeWatch]:
+    """The watches of these nodes, locked."""
+    wanted = sorted(set(names))
+    return _nodes(await conn.fetch(_NODES, wanted)) if wanted else {}
+
+
+async def due_nodes(conn: Connection, now: datetime, limit: int) -> dict[str, NodeWatch]:
+    """Watches whose time has come and that nobody else handles now, locked."""
+    return _nodes(await conn.fetch(_DUE_NODES, now, limit))
+
+
+async def save_nodes(
+    conn: Connection, watches: Sequence[NodeWatch], known: Sequence[str], policy: Policy
+) -> None:
+    """Write watches."""
+    await upsert(conn, _SAVE_NODES, [_node_row(it, policy) for it in watches], known)
+
+
+def _node_row(watch: NodeWatch, policy: Policy) -> dict[str, object]:
+    loss, ended = watch.loss, watch.ended
+    return {
+        "node": watch.node,
+        "lost_lease": loss and loss.lease,
+        "lost_since": loss and loss.since,
+        "heard_at": loss and loss.heard_at,
+        "returned_lease": ended and ended.lease,
+        "returned_at": ended and ended.at,
+        "due_at": node_due(watch, policy),
+    }
+
+
+def _nodes(rows: Sequence[asyncpg.Record]) -> dict[str, NodeWatch]:
+    found = {}
+    for row in rows:
+        lost_since, returned_at = row["lost_since"], row["returned_at"]
+        found[row["node"]] = NodeWatch(
+            row["node"],
+            Loss(row["lost_lease"], lost_since, row["heard_at"]) if lost_since else None,
+            Return(row["returned_lease"], returned_at) if returned_at else None,
+        )
+    return found
+
+
+PILE_COLUMNS = ("reader", "topic", "newest_at", "heard_at", "since", "due_at")
+PileKey = tuple[str, str]
+_PILES = """
+    SELECT * FROM dead_pile WHERE (reader, topic) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+    ORDER BY reader, topic FOR UPDATE
+"""
+_DUE_PILES = """
+    SELECT * FROM dead_pile WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+"""
+_SAVE_PILES = upsert_sql("dead_pile", PILE_COLUMNS, ["reader", "topic"])
+
+
+async def load_piles(conn: Connection, keys: Iterable[PileKey]) -> dict[PileKey, Pile]:
+    """The piles of these readers and topics, locked."""
+    wanted = sorted(set(keys))
+    if not wanted:
+        return {}
+    columns = [list(column) for column in zip(*wanted, strict=True)]
+    return _piles(await conn.fetch(_PILES, *columns))
+
+
+async def due_piles(conn: Connection, now: datetime, limit: int) -> dict[PileKey, Pile]:
+    """Piles whose time has come and that nobody else handles now, locked."""
+    return _piles(await conn.fetch(_DUE_PILES, now, limit))
+
+
+async def save_piles(
+    conn: Connection, piles: Sequence[Pile], known: Sequence[PileKey], policy: Policy
+) -> None:
+    """Write piles."""
+    rows = [asdict(it) | {"due_at": pile_due(it, policy)} for it in piles]
+    await upsert(conn, _SAVE_PILES, rows, ["/".join(key) for key in known])
+
+
+def _piles(rows: Sequence[asyncpg.Record]) -> dict[PileKey, Pile]:
+    found = {}
+    for row in rows:
+        values = dict(row)
+        del values["due_at"]
+        found[(row["reader"], row["topic"])] = Pile(**values)
+    return found

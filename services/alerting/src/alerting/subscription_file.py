@@ -1,0 +1,178 @@
+"""The operator's subscriptions: a YAML file that is read at the start and whenever it changes.
+
+A file that is wrong changes nothing: the last good one counts, and the log says what to mend, with
+line and field.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+from muster.contracts.model import Model
+from muster.contracts.subscriptions import AlertEvent, Subscription
+from muster.errors import Problem, Rejected
+from muster.protocol.document import Node, read_document
+from muster.protocol.problems import ProtocolError
+from pydantic import ConfigDict, ValidationError, field_validator, model_validator
+
+from alerting.book import Entry
+from alerting.metrics import AlertingMetrics
+
+_log = structlog.get_logger()
+
+Environment = Mapping[str, str]
+
+
+class SecretReference(Model):
+    """Where a signing secret is: an environment variable or a file, never the file itself."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    env: str | None = None
+    file: Path | None = None
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "SecretReference":
+        if (self.env is None) == (self.file is None):
+            raise ValueError("name one place: either env or file")
+        return self
+
+
+class FileSubscription(Subscription):
+    """A subscription as the file has it: the same fields, ``secrets`` and a strict reading."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    owner: str = "file"
+    secrets: tuple[SecretReference, ...] = ()
+
+    @field_validator("events")
+    @classmethod
+    def _are_known(cls, events: tuple[AlertEvent, ...]) -> tuple[AlertEvent, ...]:
+        if AlertEvent.UNKNOWN in events:
+            known = ", ".join(it for it in AlertEvent if it is not AlertEvent.UNKNOWN)
+            raise ValueError(f"an event is unknown; there are {known}")
+        return events
+
+
+class SubscriptionsFile(Model):
+    """The whole file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    subscriptions: tuple[FileSubscription, ...]
+
+
+def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry]:
+    """The entries of a file. Raises Rejected with all that is wrong, by line."""
+    try:
+        _, root = read_document(data)
+    except ProtocolError as error:
+        raise _rejected(list(error.problems)) from None
+    try:
+        found = SubscriptionsFile.model_validate(root.value).subscriptions
+    except ValidationError as error:
+        raise _rejected([_problem(root, it["loc"], it["msg"]) for it in error.errors()]) from None
+    problems: list[Problem] = []
+    entries: dict[str, Entry] = {}
+    for number, subscription in enumerate(found):
+        place = ("subscriptions", number)
+        try:
+            secrets = tuple(_secret(it, environment) for it in subscription.secrets)
+        except (OSError, ValueError) as error:
+            problems.append(_problem(root, (*place, "secrets"), str(error)))
+            continue
+        ident = f"file/{subscription.id}"
+        if ident in entries:
+            problems.append(_problem(root, (*place, "id"), "another subscription has this id"))
+        entries[ident] = _entry(ident, subscription, secrets)
+    if problems:
+        raise _rejected(problems)
+    return entries
+
+
+def _entry(ident: str, written: FileSubscription, secrets: tuple[str, ...]) -> Entry:
+    said = written.model_dump(exclude={"secrets"}) | {"id": ident}
+    subscription = Subscription.model_validate(said)
+    version = hashlib.sha256(subscription.model_dump_json().encode()).hexdigest()[:16]
+    return Entry(subscription, version, secrets)
+
+
+def _secret(reference: SecretReference, environment: Environment) -> str:
+    if reference.env is not None:
+        secret = environment.get(reference.env, "")
+        where = f"the environment variable {reference.env}"
+    else:
+        assert reference.file is not None
+        secret = reference.file.read_text().strip()
+        where = str(reference.file)
+    if not secret.startswith("whsec_") or len(secret) < 30:
+        raise ValueError(f"{where} has no secret: whsec_ and at least 24 bytes in base64")
+    return secret
+
+
+def _problem(root: Node, path: tuple[str | int, ...], message: str) -> Problem:
+    """The problem with the line of the innermost field on its path that the file has."""
+    node = root
+    for step in path:
+        children: Any = node.children
+        try:
+            node = children[step]
+        except (KeyError, IndexError, TypeError):
+            break
+    named = ".".join(str(step) for step in path)
+    return Problem(named, message.removeprefix("Value error, "), node.line, node.column)
+
+
+def _rejected(problems: list[Problem]) -> Rejected:
+    lines = "; ".join(f"line {it.line}: {it.path}: {it.message}" for it in problems)
+    return Rejected("InvalidSubscriptions", lines, tuple(problems))
+
+
+class FileWatcher:
+    """Looks at the file and hands over what it says when it has changed."""
+
+    def __init__(
+        self,
+        path: Path,
+        use: Callable[[Mapping[str, Entry]], None],
+        metrics: AlertingMetrics,
+        poll_s: float,
+    ) -> None:
+        self._path = path
+        self._use = use
+        self._metrics = metrics
+        self._poll_s = poll_s
+        self._looked_at: tuple[int, int] | str | None = "never"
+
+    def look(self) -> None:
+        """Read the file if it has changed since the last look."""
+        try:
+            stat = self._path.stat()
+            mark = (stat.st_mtime_ns, stat.st_size)
+        except OSError:
+            mark = None
+        if mark == self._looked_at:
+            return
+        self._looked_at = mark
+        try:
+            entries = read_subscriptions(self._path.read_bytes(), os.environ)
+        except (OSError, Rejected) as error:
+            self._metrics.file_ok.set(0)
+            _log.error(
+                "the subscriptions file can't be used", file=str(self._path), reason=str(error)
+            )
+        else:
+            self._metrics.file_ok.set(1)
+            self._use(entries)
+            _log.info("subscriptions were read", file=str(self._path), count=len(entries))
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            self.look()
+            await asyncio.sleep(self._poll_s)
