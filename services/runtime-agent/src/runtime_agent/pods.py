@@ -35,7 +35,6 @@ from runtime_agent.supervisor.records import (
     PodSpec,
     StartRecord,
     StopRequest,
-    flush_directory,
     read_record,
     ring,
     write_record,
@@ -82,8 +81,9 @@ class PodDirectories:
         found = []
         for entry in self._root.iterdir():
             if entry.is_dir() and not entry.name.startswith("."):
-                spec = read_record(entry / SPEC_FILE, PodSpec)
-                found.append(entry.name if spec is None else spec.name)
+                with contextlib.suppress(ValueError):
+                    spec = read_record(entry / SPEC_FILE, PodSpec)
+                    found.append(entry.name if spec is None else spec.name)
         return sorted(found)
 
     def path(self, name: str) -> Path:
@@ -116,12 +116,11 @@ class PodDirectories:
             (fresh / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
             os.mkfifo(fresh / DOORBELL_FILE, 0o600)
             (fresh / COMMAND_FILE).write_text(command)
-            write_record(fresh / SPEC_FILE, spec)
+            write_record(fresh / SPEC_FILE, spec, flush_parent=False)
             fresh.rename(directory)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
-        flush_directory(self._root)
 
     def observe(self, name: str) -> Observation:
         """What has become of the pod so far."""
@@ -231,11 +230,21 @@ class PodDirectories:
             if entry.name.startswith((".new-", ".old-")):
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def ended_before(self, name: str, moment_s: float) -> bool:
-        """Whether the pod's end was recorded before that Unix time."""
-        with contextlib.suppress(OSError):
-            return (self.path(name) / EXIT_FILE).stat().st_mtime < moment_s
-        return False
+    def unchanged_since(self, moment_s: float, limit: int) -> list[str]:
+        """Pods of which nothing was recorded since that Unix time; at most `limit`."""
+        found: list[str] = []
+        for name in self.names():
+            times = [_changed_s(self.path(name) / file) for file in (SPEC_FILE, EXIT_FILE)]
+            if max(times) < moment_s and len(found) < limit:
+                found.append(name)
+        return found
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def never_ran(reason: str) -> ExitRecord:

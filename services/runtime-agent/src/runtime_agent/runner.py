@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -18,7 +18,7 @@ from runtime_agent.nursery import Nursery
 from runtime_agent.pods import MARK, Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor.logs import stream_path
-from runtime_agent.supervisor.records import ExitRecord, PodSpec
+from runtime_agent.supervisor.records import ExitRecord, PodSpec, ring
 
 TAIL_BYTES = 16 * 1024
 """How much of a log's end is looked at for the line that tells."""
@@ -49,6 +49,9 @@ class Runner(Protocol):
 
     def look(self, pods: Iterable[Pod]) -> list[Seen]:
         """What has become of these pods."""
+
+    def has(self, name: str) -> bool:
+        """Whether the node has anything of a pod of this name."""
 
     def forget(self, name: str) -> None:
         """The pod's work is no longer needed."""
@@ -204,6 +207,10 @@ class SupervisedPods:
         logs = self.directories.logs_path(name)
         return tail_lines(stream_path(logs, "stderr")) or tail_lines(stream_path(logs, "stdout"))
 
+    def has(self, name: str) -> bool:
+        """Whether there is a directory."""
+        return self.directories.observe(name).phase is not Phase.ABSENT
+
     def forget(self, name: str) -> None:
         """Logs and records stay until they are too old."""
         self.directories.drop_work(name)
@@ -229,7 +236,7 @@ def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[
 class PretendedPods:
     """Starts nothing: each pod has run and succeeded as soon as it is launched. For benchmarks."""
 
-    ring: Callable[[str], None]
+    doorbell: Path
     simulated: bool = field(default=True, init=False)
     _launched: dict[str, float] = field(default_factory=dict)
     _stopped: dict[str, str] = field(default_factory=dict)
@@ -237,12 +244,12 @@ class PretendedPods:
     def launch(self, pod: Pod) -> None:
         """Note the time."""
         self._launched[pod.pod] = time.time()
-        self.ring(pod.pod)
+        ring(self.doorbell, f"{pod.pod}\n".encode())
 
     def stop(self, name: str, stopping: Stopping) -> None:
         """Only a pod that this process has not launched (after a restart) can still be stopped."""
         self._stopped[name] = stopping.reason
-        self.ring(name)
+        ring(self.doorbell, f"{name}\n".encode())
 
     def look(self, pods: Iterable[Pod]) -> list[Seen]:
         """Every pod has ended; one that a lost agent had pretended to run is as good as done."""
@@ -253,6 +260,10 @@ class PretendedPods:
             ending = Ending(exit_code=0, stop_reason=reason)
             found.append(Seen(pod.pod, at_s, time.time(), ending))
         return found
+
+    def has(self, name: str) -> bool:
+        """Nothing is ever there."""
+        return False
 
     def forget(self, name: str) -> None:
         """Nothing is kept."""

@@ -25,11 +25,14 @@ class AgentSettings(ServiceSettings):
     http_port: NonNegativeInt = Field(8084, description="Logs, health and metrics; 0: any free.")
     node: str = Field(default_factory=socket.gethostname, description="The node's name.")
     address: str = Field("127.0.0.1", description="Where other nodes' tasks reach this node.")
+    log_url: str | None = Field(
+        None, description="Where the front door reads logs; else http://<address>:<http port>."
+    )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
     agent_on_stop: OnStop = Field(
         OnStop.WITHDRAW,
-        description="At SIGTERM: withdraw (pods end with grace, their jobs start them anew later) or"
-        " keep (pods go on under their supervisors).",
+        description="At SIGTERM: withdraw (pods end with grace, and are started anew later, at no"
+        " cost to their jobs) or keep (pods go on under their supervisors).",
     )
     agent_pretend: bool = Field(
         False, description="For benchmarks: no process is started, each pod succeeds at once."

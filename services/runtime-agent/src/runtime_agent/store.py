@@ -41,7 +41,8 @@ CREATE INDEX pod_active ON pod (pod) WHERE phase <> 'ended' OR repeat_at IS NOT 
     OR answer_at IS NOT NULL;
 CREATE INDEX pod_changed ON pod (changed_at) WHERE phase = 'ended';
 CREATE TABLE letter (
-    id TEXT PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL
+    id TEXT PRIMARY KEY, topic TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL,
+    at_s REAL NOT NULL
 ) WITHOUT ROWID;
 """
 
@@ -98,6 +99,7 @@ class Letter:
     topic: str
     key: str
     value: str
+    at_s: float
 
 
 class Journal:
@@ -187,8 +189,8 @@ class Journal:
                 [(p.topic, p.number, p.bus, p.next) for p in positions],
             )
             self._db.executemany(
-                "INSERT OR REPLACE INTO letter VALUES (?, ?, ?, ?)",
-                [(each.id, each.topic, each.key, each.value) for each in letters],
+                "INSERT OR REPLACE INTO letter VALUES (?, ?, ?, ?, ?)",
+                [(each.id, each.topic, each.key, each.value, each.at_s) for each in letters],
             )
 
     def positions(self) -> list[Position]:

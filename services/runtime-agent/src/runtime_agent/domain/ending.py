@@ -35,6 +35,8 @@ class Oom(StrEnum):
 
 WITHDRAWN = "withdrawn"
 """The stop reason of an agent that takes its pods down because it itself is asked to end."""
+AGENT_RESET = "agent-reset"
+"""The stop reason of a supervisor that an agent without journal finds."""
 PREEMPTED = "preempted"
 COMPLETED = "completed"
 SUPERVISOR_TERMINATED = "supervisor-terminated"

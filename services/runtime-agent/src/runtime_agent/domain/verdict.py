@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 from runtime_agent.domain.ending import (
+    AGENT_RESET,
     COMPLETED,
     PREEMPTED,
     SUPERVISOR_TERMINATED,
@@ -93,6 +94,7 @@ _STOPS: Mapping[str, _Rule] = {
         "supervisor-terminated", -1013, "PodWithdrawn", Fault.PLATFORM, _TRANSIENT,
         "The node ended the process that watches over the pod, as at a shutdown.",
     ),
+    AGENT_RESET: _REFUSALS[Refusal.AGENT_RESET],
     PREEMPTED: _Rule(
         "preempted", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
         "The pod's GPUs were given to another job.",

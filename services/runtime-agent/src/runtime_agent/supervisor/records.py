@@ -104,13 +104,22 @@ def read_record(path: Path, kind: type[Record]) -> Record | None:
         raise ValueError(f"{path} is not a {kind.__name__}: {error}") from error
 
 
-def write_record(path: Path, record: PodSpec | StartRecord | StopRequest | ExitRecord) -> None:
-    """Writes durably; afterwards the record is there, or an OSError has been raised."""
-    write_durably(path, json.dumps(asdict(record)).encode())
+def write_record(
+    path: Path,
+    record: PodSpec | StartRecord | StopRequest | ExitRecord,
+    *,
+    flush_parent: bool = True,
+) -> None:
+    """Writes durably; afterwards the record is there, or an OSError has been raised.
+
+    Without `flush_parent` a power cut may take the whole file, but never leave a part of it.
+    """
+    _write_whole(path, json.dumps(asdict(record)).encode())
+    if flush_parent:
+        flush_directory(path.parent)
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Write, flush, rename, flush the directory."""
+def _write_whole(path: Path, content: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -126,7 +135,6 @@ def write_durably(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    flush_directory(path.parent)
 
 
 def flush_directory(directory: Path) -> None:

@@ -1,0 +1,262 @@
+"""The wiring of the agent, and the moments at which it is more than its loops: start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+from muster.contracts.pods import PodRequest, PodRun
+from muster.contracts.topics import Service
+from muster.errors import Broken, Transient
+from muster.records import Received
+from muster.service import Runtime, run_service
+
+from runtime_agent.api.logs import LogServer
+from runtime_agent.devices import capacity, open_devices
+from runtime_agent.domain.ending import AGENT_RESET
+from runtime_agent.domain.report import NodeFacts
+from runtime_agent.handlers import Handlers
+from runtime_agent.metrics import AgentMetrics
+from runtime_agent.nursery import Nursery
+from runtime_agent.pods import Phase, PodDirectories, never_ran
+from runtime_agent.ports import listening_ports
+from runtime_agent.reader import PartitionReader
+from runtime_agent.reporter import Reporter
+from runtime_agent.runner import PretendedPods, Runner, SupervisedPods
+from runtime_agent.settings import AgentSettings, OnStop
+from runtime_agent.speaker import Speaker
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Journal, Position
+from runtime_agent.supervisor import cgroup, lock, proc
+from runtime_agent.watch import Doorbell, Watch
+
+END_ALL_TIMEOUT_S = 60.0
+"""Pods of a lost journal are ended by then; later their supervisors are killed with them."""
+FLUSH_TIMEOUT_S = 5.0
+POLL_S = 0.05
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class Agent:
+    """What an agent is made of, for its start and its stop."""
+
+    settings: AgentSettings
+    directories: PodDirectories
+    journal: Journal
+    handlers: Handlers
+    watch: Watch
+    speaker: Speaker
+    reporter: Reporter
+    nursery: Nursery
+
+    async def end_unknown(self) -> None:
+        """Ends pods that the journal does not know: all of them where it is new.
+
+        Raises Broken where one can't be ended, for then no other may be started.
+        """
+        names = self.directories.names()
+        unknown = [name for name in names if name not in self.journal.load(names)]
+        open_ones = [name for name in unknown if not self._is_over(name)]
+        if open_ones:
+            _log.warning("ending pods that the journal does not know", pods=open_ones)
+        for name in open_ones:
+            self.directories.ask_to_stop(name, AGENT_RESET, 0.0)
+            self.directories.seal(name, never_ran(AGENT_RESET))
+        patience = time.monotonic() + END_ALL_TIMEOUT_S
+        while open_ones := [name for name in open_ones if not self._is_over(name)]:
+            if time.monotonic() > patience:
+                for name in open_ones:
+                    self.directories.kill_supervisor(name)
+            if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
+                raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
+            await asyncio.sleep(POLL_S)
+
+    def _is_over(self, name: str) -> bool:
+        seen = self.directories.observe(name)
+        if seen.phase is Phase.SUPERVISOR_LOST:
+            return self.directories.kill_leftovers(name, seen.start) == 0
+        return seen.phase in (Phase.EXITED, Phase.REBOOTED, Phase.ABSENT)
+
+    def resume(self) -> None:
+        """Says stop again where that may have been lost with the process before."""
+        for entry in self.handlers.live():
+            if entry.pod.stop is not None:
+                self.watch.runner.stop(entry.pod.pod, entry.pod.stop)
+
+    async def end(self) -> None:
+        """The agent is asked to end: withdraw the pods or leave them, and say so."""
+        match self.settings.agent_on_stop:
+            case OnStop.WITHDRAW:
+                await self._withdraw()
+            case OnStop.KEEP:
+                _log.info("pods go on under their supervisors", pods=len(self.handlers.live()))
+            case never:
+                assert_never(never)
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self.reporter.report()
+                await self.speaker.flush()
+        except (Transient, TimeoutError) as error:
+            _log.warning("the last words were not taken; the next start says them", why=str(error))
+
+    async def _withdraw(self) -> None:
+        grace_s = self.settings.withdraw_grace_s
+        self.handlers.on_withdraw(grace_s)
+        self.reporter.is_stopping = True
+        _log.info("withdrawing", pods=len(self.handlers.live()), grace_s=grace_s)
+        self.watch.carry_out_all()
+        until = time.monotonic() + grace_s + self.settings.supervisor_patience_s
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self.reporter.report()
+        except (Transient, TimeoutError) as error:
+            _log.debug("the report of the end was not taken", why=str(error))
+        while self.handlers.live() and time.monotonic() < until:
+            self.watch.look(None)
+            await asyncio.sleep(POLL_S)
+
+
+@asynccontextmanager
+async def build(runtime: Runtime) -> AsyncIterator[None]:
+    """Set the agent up; after its tasks have ended, end it. Raises Broken where it can't run."""
+    settings = runtime.settings
+    assert isinstance(settings, AgentSettings)
+    home = settings.agent_home
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    held = lock.take(home / "lock")
+    if held is None:
+        raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")
+    doorbell = Doorbell(home / "doorbell")
+    agent = _make(runtime, settings, doorbell)
+    try:
+        await agent.end_unknown()
+        await agent.reporter.look_at_devices()
+        agent.resume()
+        doorbell.listen(agent.watch.ring)
+        _spawn(runtime, agent)
+        yield
+        await agent.end()
+        await runtime.bus._drop_producer()
+    finally:
+        doorbell.close()
+        agent.nursery.close()
+        agent.journal.close()
+        os.close(held)
+
+
+def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agent:
+    home = settings.agent_home
+    metrics = AgentMetrics(runtime.registry)
+    directories = PodDirectories(home / "pods")
+    directories.sweep()
+    journal = Journal(home / "journal.sqlite", secrets.token_hex(8))
+    speaker = Speaker(runtime.bus, settings, journal)
+    devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
+    nursery = Nursery()
+    runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
+    memory = Memory(
+        journal=journal,
+        node=Node(settings.node, proc.boot_id(), settings.grace_s),
+        has=runner.has,
+    )
+    reporter = Reporter(
+        bus=runtime.bus,
+        settings=settings,
+        facts=_facts(settings, journal, runner.simulated),
+        journal=journal,
+        devices=devices,
+        metrics=metrics,
+        live=lambda: [entry.pod for entry in handlers.live()],
+        on_gpus=lambda count: setattr(memory, "gpu_count", count),
+    )
+    handlers = Handlers(memory, speaker.say, reporter.changed)
+    watch = Watch(handlers, runner, directories, settings, metrics)
+    return Agent(settings, directories, journal, handlers, watch, speaker, reporter, nursery)
+
+
+def _runner(
+    settings: AgentSettings,
+    directories: PodDirectories,
+    nursery: Nursery,
+    simulated_gpus: bool,
+    doorbell: Path,
+) -> Runner:
+    if settings.agent_pretend:
+        _log.warning("no process is started: every pod is pretended and succeeds at once")
+        return PretendedPods(doorbell)
+    parent = cgroup.usable_parent(settings.cgroup_parent) if settings.memory_limits else None
+    if settings.memory_limits and parent is None:
+        _log.warning("no control group can be made here: pods are not held to their memory")
+    return SupervisedPods(settings, directories, nursery, simulated_gpus, doorbell, parent)
+
+
+def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFacts:
+    offered = capacity()
+    return NodeFacts(
+        node=settings.node,
+        journal=journal.id,
+        boot=proc.boot_id(),
+        address=settings.address,
+        log_url=settings.log_url or f"http://{settings.address}:{settings.http_port}",
+        version=version("muster-runtime-agent"),
+        cpu=settings.cpu or offered.cpu,
+        memory_mb=settings.memory_mb or offered.memory_mb,
+        port_range=(settings.port_first, settings.port_last),
+        simulated=simulated,
+    )
+
+
+def _spawn(runtime: Runtime, agent: Agent) -> None:
+    settings, watch, reporter = agent.settings, agent.watch, agent.reporter
+
+    def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
+        foreign = _foreign_ports(agent, records)
+        reporter.note_foreign(foreign)
+        agent.handlers.on_records(records, positions, foreign)
+
+    reader = PartitionReader(runtime.bus, settings, agent.journal.positions(), on_batch)
+    runtime.bus.on_new_bus.append(agent.handlers.on_new_bus)
+    runtime.follow(["node-returned"], reporter.on_returned)
+    for name, run in (
+        ("reader", reader.run),
+        ("speaker", agent.speaker.run),
+        ("effects", watch.run_effects),
+        ("looks", watch.run_looks),
+        ("times", watch.run_times),
+        ("cleaning", watch.run_cleaning),
+        ("reports", reporter.run_reports),
+        ("heartbeats", reporter.run_heartbeats),
+        ("devices", reporter.run_devices),
+    ):
+        runtime.spawn(name, run)
+    server = LogServer(agent.directories, settings, watch.metrics.log_streams, runtime.stopping)
+    runtime.routes.extend(server.routes())
+
+
+def _foreign_ports(agent: Agent, records: Sequence[Received]) -> frozenset[int]:
+    """Of the ports that new pods are to get, those on which a stranger listens."""
+    wanted: set[int] = set()
+    for record in records:
+        with contextlib.suppress(Broken):
+            match record.model():
+                case PodRequest(pod=pod, run=PodRun(ports=ports)) if not agent.handlers.knows(pod):
+                    wanted.update(*ports.values())
+    return frozenset(wanted) & listening_ports() if wanted else frozenset()
+
+
+def main() -> None:
+    """Run the agent until it is asked to end."""
+    settings = AgentSettings()
+    run_service(Service.RUNTIME_AGENT, settings, settings.http_port, build)

@@ -1,0 +1,151 @@
+"""What the agent does with records, with what it sees of its pods, and with the passing of time.
+
+Each is one step: decide in memory, write the journal, and only then say and do. A step that the
+disk does not take has changed nothing and is tried again by its caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from muster.bus import Outgoing
+from muster.exchange import answered, repeated
+from muster.records import Received
+
+from runtime_agent.domain import pods as decide
+from runtime_agent.domain.pods import Effect
+from runtime_agent.runner import Seen
+from runtime_agent.step import Memory, Step
+from runtime_agent.store import Entry, Position
+
+
+class Handlers:
+    """One function for each thing that can happen; they raise sqlite3.Error where the disk fails.
+
+    `say` takes a record for the bus under a key, by which a newer one replaces it; `changed` is
+    called when the node's report is outdated; `effects` is emptied by whoever carries them out,
+    who is woken by `has_effects`; `has_times` wakes whoever calls `on_time`.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        say: Callable[[str, Outgoing], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.memory = memory
+        self.effects: deque[Effect] = deque()
+        self.has_effects = asyncio.Event()
+        self.has_times = asyncio.Event()
+        self._say = say
+        self._changed = changed
+        memory.entries = {entry.pod.pod: entry for entry in memory.journal.active()}
+
+    def live(self) -> list[Entry]:
+        """The pods that may hold something of the node."""
+        return [entry for entry in self.memory.entries.values() if entry.is_live]
+
+    def knows(self, name: str) -> bool:
+        """Whether the pod was there before."""
+        return name in self.memory.entries or bool(self.memory.journal.load([name]))
+
+    def on_records(
+        self,
+        records: Sequence[Received],
+        positions: Iterable[Position],
+        foreign_ports: frozenset[int],
+    ) -> None:
+        """A batch of this node's records, and where reading goes on after it."""
+        step = Step(self.memory, foreign_ports)
+        for record in records:
+            step.take(record)
+        self._commit(step, positions)
+
+    def on_seen(self, seen: Iterable[Seen]) -> dict[str, str]:
+        """What became of pods; for those that have ended, the rule of their verdict."""
+        step = Step(self.memory)
+        ended = {}
+        for each in seen:
+            entry = step.entry(each.pod)
+            if entry is not None and entry.is_live and (rule := step.see(entry, each)):
+                ended[each.pod] = rule
+        if step.changed:
+            self._commit(step)
+        return ended
+
+    def on_withdraw(self, grace_s: float) -> None:
+        """The agent is asked to end and takes its pods down; it accepts no more."""
+        self.memory.is_stopping = True
+        step = Step(self.memory)
+        for entry in self.live():
+            step.put(entry, decide.withdrawn(entry.pod, grace_s))
+        self._commit(step)
+        self._changed()
+
+    def on_time(self, allowance: int) -> tuple[int, float | None]:
+        """Says again and answers what is due, at most `allowance` words.
+
+        How many words were said again, and in how many seconds the next is due (None: nothing is).
+        """
+        step = Step(self.memory)
+        spoken = 0
+        for entry in list(self.memory.entries.values()):
+            spoken += _say_due(step, entry, may_repeat=spoken < allowance)
+        if step.changed:
+            self._commit(step)
+        moments = [m for e in self.memory.entries.values() for m in _moments(e)]
+        wait_s = (min(moments) - step.now).total_seconds() if moments else None
+        return spoken, wait_s
+
+    def on_new_bus(self) -> None:
+        """The bus is another one: whatever is not acknowledged is said again at once."""
+        step = Step(self.memory)
+        for entry in self.memory.entries.values():
+            if entry.exchange.repeat_at is not None:
+                soon = replace(entry.exchange, repeats=0, repeat_at=step.now)
+                step.keep(replace(entry, exchange=soon))
+        if step.changed:
+            self._commit(step)
+
+    def _commit(self, step: Step, positions: Iterable[Position] = ()) -> None:
+        """Writes a step, then makes it what holds."""
+        self.memory.journal.save(step.changed.values(), positions, step.letters)
+        entries = self.memory.entries
+        for name, entry in step.changed.items():
+            if entry.is_active:
+                entries[name] = entry
+            else:
+                entries.pop(name, None)
+        for key, record in step.records:
+            self._say(key, record)
+        if step.effects:
+            self.effects.extend(step.effects)
+            self.has_effects.set()
+        self.has_times.set()
+        if step.outdates_report:
+            self._changed()
+
+
+def _say_due(step: Step, entry: Entry, *, may_repeat: bool) -> bool:
+    """Whether a word was said again."""
+    repeat_at = entry.exchange.repeat_at
+    is_repeat = may_repeat and repeat_at is not None and repeat_at <= step.now
+    if is_repeat:
+        jitter = random.random()  # noqa: S311  jitter
+        entry = replace(entry, exchange=repeated(entry.exchange, step.now, jitter))
+        step.keep(entry, say=True)
+    answer_at = entry.exchange.answer_at
+    if answer_at is not None and answer_at <= step.now:
+        step.acknowledge(entry)
+        step.keep(replace(entry, exchange=answered(entry.exchange)))
+    return is_repeat
+
+
+def _moments(entry: Entry) -> list[datetime]:
+    exchange = entry.exchange
+    return [m for m in (exchange.repeat_at, exchange.answer_at) if m is not None]

@@ -1,0 +1,54 @@
+"""Every metric of the agent; OpenPAI's names where it has one."""
+
+from __future__ import annotations
+
+from muster.metrics import SECONDS
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class AgentMetrics:
+    """What the agent counts. Label values are bounded: phases, rules and GPU numbers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.pods = Gauge("muster_agent_pods", "Live pods, by phase.", ["phase"], registry=registry)
+        self.ended = Counter(
+            "muster_agent_pods_ended",
+            "Pods that ended, by the rule of their verdict.",
+            ["rule"],
+            registry=registry,
+        )
+        self.start_seconds = Histogram(
+            "muster_agent_pod_start_seconds",
+            "From the request being applied to the pod being seen to run.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.step_seconds = Histogram(
+            "muster_agent_step_seconds",
+            "Time of one step: decide and write the journal.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.journal_failures = Counter(
+            "muster_agent_journal_failures",
+            "Steps that the disk did not take and that are tried again.",
+            registry=registry,
+        )
+        self.effects_failed = Counter(
+            "muster_agent_effects_failed",
+            "Launches, stops and removals that failed and are tried again.",
+            ["effect"],
+            registry=registry,
+        )
+        self.dropped_lines = Counter(
+            "muster_agent_log_lines_dropped",
+            "Lines of pods that a full disk did not take.",
+            registry=registry,
+        )
+        self.gpus = Gauge("configured_gpu_count", "GPUs of the node.", registry=registry)
+        self.gpus_unhealthy = Gauge(
+            "muster_agent_gpus_unhealthy", "GPUs that should not be used.", registry=registry
+        )
+        self.log_streams = Gauge(
+            "muster_agent_log_streams", "Logs that somebody follows.", registry=registry
+        )

@@ -1,0 +1,162 @@
+"""Reads what is meant for this node: one partition of two topics, without a group.
+
+Only the partition of the node's key is read; when the number of partitions changes, the old and the
+new one are read for a day. Where reading goes on is in the journal, in the same transaction as what
+was read; without a usable place it begins at the end, for what was missed is said again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+
+import structlog
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from muster.bus import BUS_ERRORS, Bus, FetchWaits, partition_of, received
+from muster.errors import Transient
+from muster.records import Received
+
+from runtime_agent.settings import AgentSettings
+from runtime_agent.store import Position
+
+TOPICS = ("pod-requested", "revision-acknowledged")
+POLL_MS = 200
+SAVE_POSITION_S = 5.0
+"""Places behind records of other nodes are written this often."""
+
+_log = structlog.get_logger()
+
+OnBatch = Callable[[Sequence[Received], Sequence[Position]], None]
+
+
+class PartitionReader:
+    """`on_batch` gets this node's records and the places behind them; it may raise sqlite3.Error,
+    and is then called again with the same until the disk takes it.
+    """
+
+    def __init__(
+        self, bus: Bus, settings: AgentSettings, positions: Sequence[Position], on_batch: OnBatch
+    ) -> None:
+        self._bus = bus
+        self._settings = settings
+        self._on_batch = on_batch
+        self._positions = {(p.topic, p.number): p for p in positions}
+        self._retired: dict[TopicPartition, float] = {}
+        self._counts: dict[str, int] = {}
+        self._rebuild = asyncio.Event()
+        self._waits = FetchWaits(bus.settings)
+        self._saved_s = 0.0
+        self.is_reading = False
+        bus.on_new_bus.append(self._rebuild.set)
+
+    async def run(self) -> None:
+        """Read until cancelled; a reader that failed, or that lost its bus, is built anew."""
+        while True:
+            self._rebuild.clear()
+            try:
+                await self._read()
+            except BUS_ERRORS as error:
+                _log.warning("reading failed", error=str(error) or type(error).__name__)
+                await asyncio.sleep(self._settings.retry_s)
+            finally:
+                self.is_reading = False
+            self._bus.metrics.rebuilt.inc()
+
+    async def _read(self) -> None:
+        if self._bus.cluster_id is None:
+            raise Transient("the bus has not told its name yet")
+        bus = self._bus.cluster_id
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._settings.kafka_bootstrap,
+            client_id=f"muster-agent-{self._settings.node}",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=self._settings.fetch_wait_busy_ms,
+        )
+        try:
+            async with asyncio.timeout(self._settings.bus_timeout_s):
+                await consumer.start()
+                partitions = self._partitions(consumer)
+                consumer.assign(partitions)
+                await self._seek(consumer, partitions, bus)
+            self.is_reading = True
+            await self._follow(consumer, bus)
+        finally:
+            async with asyncio.timeout(self._settings.shutdown_s):
+                await consumer.stop()
+
+    def _partitions(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
+        """The node's own, and those that were its own less than a day ago."""
+        own = set()
+        now = time.monotonic()
+        for topic in TOPICS:
+            count = len(consumer.partitions_for_topic(topic) or ())
+            if count == 0:
+                raise Transient(f"the bus does not know the topic {topic} yet")
+            own.add(TopicPartition(topic, partition_of(self._settings.node, count)))
+            before = self._counts.get(topic)
+            if before not in (None, count):
+                _log.info("a topic has another number of partitions", topic=topic, now=count)
+                old = TopicPartition(topic, partition_of(self._settings.node, before or 1))
+                self._retired[old] = now + self._settings.old_partition_s
+            self._counts[topic] = count
+        self._retired = {p: until for p, until in self._retired.items() if until > now}
+        return sorted(own | set(self._retired))
+
+    async def _seek(
+        self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition], bus: str
+    ) -> None:
+        begins = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
+        for partition in partitions:
+            place = self._positions.get((partition.topic, partition.partition))
+            consumer.seek(partition, _start(place, bus, begins[partition], ends[partition]))
+
+    async def _follow(self, consumer: AIOKafkaConsumer, bus: str) -> None:
+        looked = time.monotonic()
+        while not self._rebuild.is_set():
+            got = await consumer.getmany(
+                timeout_ms=POLL_MS, max_records=self._settings.batch_records
+            )
+            records = [received(record) for batch in got.values() for record in batch]
+            own = [record for record in records if record.key == self._settings.node]
+            self._waits.adapt(consumer, bool(own))
+            for record in own:
+                self._bus.metrics.received.labels(record.topic).inc()
+            for partition, batch in got.items():
+                place = Position(
+                    partition.topic, partition.partition, bus, int(batch[-1].offset) + 1
+                )
+                self._positions[(place.topic, place.number)] = place
+            if own or (got and time.monotonic() - self._saved_s > SAVE_POSITION_S):
+                await self._hand_over(own)
+            if time.monotonic() - looked > self._settings.partitions_look_s:
+                looked = time.monotonic()
+                if any(
+                    len(consumer.partitions_for_topic(t) or ()) != n
+                    for t, n in self._counts.items()
+                ):
+                    return
+
+    async def _hand_over(self, records: Sequence[Received]) -> None:
+        """Until the disk takes it; meanwhile nothing more is read."""
+        while True:
+            try:
+                self._on_batch(records, tuple(self._positions.values()))
+            except sqlite3.Error as error:
+                _log.error("the journal can't be written; trying again", error=str(error))
+                await asyncio.sleep(self._settings.retry_s)
+            else:
+                self._saved_s = time.monotonic()
+                return
+
+
+def _start(place: Position | None, bus: str, begin: int, end: int) -> int:
+    """Where to begin. A bus of another name is read whole, for all of it is new."""
+    if place is None:
+        return end
+    if place.bus != bus:
+        return begin
+    return place.next if begin <= place.next <= end else end

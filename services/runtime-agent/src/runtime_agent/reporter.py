@@ -1,0 +1,154 @@
+"""Tells the cluster about the node: a report on every change and each minute, and that it lives.
+
+Reports are states: only the newest counts, so the next replaces one that the bus did not take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+from muster.bus import Bus
+from muster.contracts.model import Model
+from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
+from muster.errors import Transient
+from muster.records import Received
+
+from runtime_agent.devices import Devices
+from runtime_agent.domain.pods import Pod
+from runtime_agent.domain.report import NodeFacts, NodeNow, report
+from runtime_agent.metrics import AgentMetrics
+from runtime_agent.ports import listening_ports
+from runtime_agent.settings import AgentSettings
+from runtime_agent.store import Journal
+
+_log = structlog.get_logger()
+
+
+@dataclass
+class Reporter:
+    """`live` gives the pods that hold something of the node; `on_gpus` hears how many there are."""
+
+    bus: Bus
+    settings: AgentSettings
+    facts: NodeFacts
+    journal: Journal
+    devices: Devices
+    metrics: AgentMetrics
+    live: Callable[[], Iterable[Pod]]
+    on_gpus: Callable[[int], None]
+    is_stopping: bool = False
+    _gpus: tuple[Gpu, ...] = ()
+    _lease: int = 0
+    _foreign: dict[int, float] = field(default_factory=dict)
+    _outdated: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def changed(self) -> None:
+        """The last report no longer holds."""
+        self._outdated.set()
+
+    def note_foreign(self, ports: Iterable[int]) -> None:
+        """Somebody who is no pod was seen to listen there."""
+        until = time.monotonic() + self.settings.foreign_port_s
+        new = set(ports) - self._foreign.keys()
+        self._foreign |= dict.fromkeys(ports, until)
+        if new:
+            self.changed()
+
+    def on_returned(self, _record: Received, word: Model | None) -> None:
+        """The Scheduler has given the node a new lease after it was lost."""
+        if not isinstance(word, NodeReturned) or word.node != self.facts.node:
+            return
+        if word.lease > self._lease:
+            self._lease = word.lease
+            self.changed()
+
+    async def run_reports(self) -> None:
+        """Report until cancelled."""
+        while True:
+            try:
+                await self.report()
+                wait_s = self.settings.report_s
+            except (Transient, sqlite3.Error) as error:
+                _log.debug("a report was not taken", error=str(error))
+                wait_s = self.settings.retry_s
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._outdated.wait()
+                await asyncio.sleep(self.settings.report_coalesce_s)
+            except TimeoutError:
+                pass
+
+    async def report(self) -> None:
+        """One report now. Raises Transient where the bus is away."""
+        self._outdated.clear()
+        live = list(self.live())
+        self._look_at_ports(live)
+        at_s = time.time()
+        made = report(
+            self.facts,
+            NodeNow(
+                gpus=self._gpus,
+                foreign_ports=tuple(self._foreign),
+                lease=self._lease,
+                is_stopping=self.is_stopping,
+            ),
+            live,
+            revision=self.journal.take_report(),
+            at=datetime.fromtimestamp(at_s, UTC),
+        )
+        event_id = f"runtime-agent/node/{made.node}/{made.journal}/{made.revision}"
+        await self.bus.say("node-reported", made.node, made, event_id=event_id, at=at_s)
+
+    def _look_at_ports(self, live: Iterable[Pod]) -> None:
+        """Strangers on ports that could be given away are told before a pod meets them."""
+        now = time.monotonic()
+        given = {
+            port
+            for pod in live
+            if pod.run is not None
+            for numbers in pod.run.ports.values()
+            for port in numbers
+        }
+        first, last = self.facts.port_range
+        strangers = {p for p in listening_ports() - given if first <= p <= last}
+        self._foreign |= dict.fromkeys(strangers, now + self.settings.foreign_port_s)
+        self._foreign = {port: until for port, until in self._foreign.items() if until > now}
+
+    async def run_heartbeats(self) -> None:
+        """Say that the agent is alive until cancelled."""
+        alive = NodeHeartbeat(node=self.facts.node, journal=self.facts.journal)
+        while True:
+            at_s = time.time()
+            event_id = f"runtime-agent/heartbeat/{self.facts.node}/{int(at_s * 1000)}"
+            try:
+                await self.bus.say(
+                    "node-heartbeat", self.facts.node, alive, event_id=event_id, at=at_s
+                )
+            except Transient as error:
+                _log.debug("a heartbeat was not taken", error=str(error))
+            await asyncio.sleep(self.settings.heartbeat_s)
+
+    async def run_devices(self) -> None:
+        """Look at the GPUs until cancelled."""
+        while True:
+            await self.look_at_devices()
+            await asyncio.sleep(self.settings.device_look_s)
+
+    async def look_at_devices(self) -> None:
+        """One look; a driver that hangs costs a thread and its timeout, not the agent."""
+        gpus = await asyncio.to_thread(self.devices.look)
+        unhealthy = [gpu for gpu in gpus if not gpu.is_healthy]
+        self.metrics.gpus.set(len(gpus))
+        self.metrics.gpus_unhealthy.set(len(unhealthy))
+        self.on_gpus(max((gpu.index + 1 for gpu in gpus), default=0))
+        if gpus != self._gpus:
+            for gpu in unhealthy:
+                _log.warning("a GPU is not well", gpu=gpu.index, problem=gpu.problem)
+            self._gpus = gpus
+            self.changed()

@@ -1,0 +1,213 @@
+"""The agent's loops around its handlers: carry out, look, say again, clean up.
+
+Each survives a disk that is full and a process that can't be started: what failed is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import assert_never
+
+import structlog
+
+from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
+from runtime_agent.handlers import Handlers
+from runtime_agent.metrics import AgentMetrics
+from runtime_agent.pods import PodDirectories
+from runtime_agent.runner import Runner
+from runtime_agent.settings import AgentSettings
+
+SHORTEST_WAIT_S = 0.02
+LONGEST_WAIT_S = 60.0
+DOORBELL_BYTES = 64 * 1024
+
+_log = structlog.get_logger()
+
+
+class Doorbell:
+    """A named pipe into which supervisors write the name of a pod that has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_fifo():
+            path.unlink(missing_ok=True)
+            os.mkfifo(path, 0o600)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._rest = b""
+
+    def listen(self, on_names: Callable[[set[str]], None]) -> None:
+        """Calls back in this loop with the pods that have rung."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._descriptor, lambda: on_names(self._read()))
+
+    def _read(self) -> set[str]:
+        try:
+            content = self._rest + os.read(self._descriptor, DOORBELL_BYTES)
+        except BlockingIOError:
+            return set()
+        *names, self._rest = content.split(b"\n")
+        return {name.decode(errors="replace") for name in names}
+
+    def close(self) -> None:
+        """Whoever rings from now on is not heard."""
+        asyncio.get_running_loop().remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+
+@dataclass
+class Watch:
+    """The loops, and what they share."""
+
+    handlers: Handlers
+    runner: Runner
+    directories: PodDirectories
+    settings: AgentSettings
+    metrics: AgentMetrics
+    _rung: set[str] = field(default_factory=set)
+    _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
+    _accepted_s: dict[str, float] = field(default_factory=dict)
+
+    def ring(self, names: set[str]) -> None:
+        """These pods have changed."""
+        self._rung |= names
+        self._has_rung.set()
+
+    async def run_effects(self) -> None:
+        """Carry out what was decided, in its order."""
+        while True:
+            await self.handlers.has_effects.wait()
+            self.handlers.has_effects.clear()
+            while self.handlers.effects:
+                self._carry_out(self.handlers.effects.popleft())
+                await asyncio.sleep(0)  # a batch of launches must not hold up everything else
+
+    def carry_out_all(self) -> None:
+        """Carry out what waits, when the loops have ended."""
+        while self.handlers.effects:
+            self._carry_out(self.handlers.effects.popleft())
+
+    def _carry_out(self, effect: Effect) -> None:
+        """What fails here is tried again by the next look."""
+        try:
+            match effect:
+                case Launch(pod):
+                    self._accepted_s[pod.pod] = time.monotonic()
+                    entry = self.handlers.memory.entries.get(pod.pod)
+                    if entry is not None and entry.is_live and entry.pod.stop is None:
+                        self.runner.launch(pod)
+                case Stop(name, stopping):
+                    self.runner.stop(name, stopping)
+                case Forget(name):
+                    self.runner.forget(name)
+                case never:
+                    assert_never(never)
+        except OSError as error:
+            self.metrics.effects_failed.labels(type(effect).__name__.lower()).inc()
+            _log.error("an effect failed", effect=type(effect).__name__, error=str(error))
+
+    async def run_looks(self) -> None:
+        """Look at pods when they ring, and at all of them now and then."""
+        looked_s = 0.0
+        while True:
+            is_full = time.monotonic() - looked_s >= self.settings.pod_look_s
+            if is_full:
+                looked_s = time.monotonic()
+            self.look(None if is_full else self._rung)
+            try:
+                async with asyncio.timeout(
+                    max(SHORTEST_WAIT_S, looked_s + self.settings.pod_look_s - time.monotonic())
+                ):
+                    await self._has_rung.wait()
+            except TimeoutError:
+                pass
+
+    def look(self, names: set[str] | None) -> None:
+        """Look at these pods, or at all live ones."""
+        self._has_rung.clear()
+        live = self.handlers.live()
+        chosen = [e.pod for e in live if names is None or e.pod.pod in names]
+        self._rung = set()
+        seen = []
+        for pod in chosen:
+            try:
+                seen += self.runner.look([pod])
+            except (OSError, ValueError) as error:
+                self.metrics.effects_failed.labels("look").inc()
+                _log.error("a pod can't be looked at", pod=pod.pod, error=str(error))
+        if seen:
+            # What the journal does not take is seen again by the next full look.
+            with self._counting_failures():
+                self._count(self.handlers.on_seen(seen))
+
+    def _count(self, rules: Mapping[str, str]) -> None:
+        """`rules`: of the verdicts of those pods that have ended."""
+        for name, rule in rules.items():
+            self._accepted_s.pop(name, None)
+            self.metrics.ended.labels(rule).inc()
+        phases = [entry.pod.phase for entry in self.handlers.live()]
+        for phase in (Phase.ACCEPTED, Phase.RUNNING):
+            self.metrics.pods.labels(phase.value).set(phases.count(phase))
+        for entry in self.handlers.live():
+            if entry.pod.phase is Phase.RUNNING and entry.pod.pod in self._accepted_s:
+                waited_s = time.monotonic() - self._accepted_s.pop(entry.pod.pod)
+                self.metrics.start_seconds.observe(waited_s)
+
+    async def run_times(self) -> None:
+        """Say again and answer what is due."""
+        allowance, looked_s = float(self.settings.repeats_per_s), time.monotonic()
+        while True:
+            self.handlers.has_times.clear()
+            now_s = time.monotonic()
+            rate = self.settings.repeats_per_s
+            allowance, looked_s = min(rate, allowance + rate * (now_s - looked_s)), now_s
+            wait_s: float | None = self.settings.retry_s
+            with self._counting_failures():
+                spoken, wait_s = self.handlers.on_time(int(allowance))
+                allowance -= spoken
+            await self._until_due(wait_s)
+
+    async def _until_due(self, wait_s: float | None) -> None:
+        wait_s = min(LONGEST_WAIT_S if wait_s is None else wait_s, LONGEST_WAIT_S)
+        await asyncio.sleep(SHORTEST_WAIT_S)
+        try:
+            async with asyncio.timeout(max(0.0, wait_s - SHORTEST_WAIT_S)):
+                await self.handlers.has_times.wait()
+        except TimeoutError:
+            pass
+
+    async def run_cleaning(self) -> None:
+        """Take out what is too old."""
+        while True:
+            await asyncio.sleep(self.settings.clean_s)
+            with self._counting_failures():
+                self.clean(time.time())
+
+    def clean(self, now_s: float) -> None:
+        """Names that ended long ago leave the journal; logs that are too old leave the disk.
+
+        A directory goes only after its name has left the journal, for it guards the name as well.
+        """
+        before = datetime.fromtimestamp(now_s - self.settings.keep_ended_s, UTC)
+        self.handlers.memory.journal.drop_ended(before, self.settings.clean_pods)
+        too_old_s = now_s - max(self.settings.keep_logs_s, self.settings.keep_ended_s)
+        names = self.directories.unchanged_since(too_old_s, self.settings.clean_pods)
+        known = self.handlers.memory.journal.load(names)
+        for name in names:
+            if name not in known:
+                self.directories.remove(name)
+
+    @contextmanager
+    def _counting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            self.metrics.journal_failures.inc()
+            _log.error("the journal can't be written; trying again", error=str(error))
