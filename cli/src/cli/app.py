@@ -1,7 +1,6 @@
 """The commands of `muster`. Each is imported only when used, so that short ones start at once."""
 
 import sys
-from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
@@ -23,10 +22,17 @@ COMMANDS = {
     "events": ("cli.commands.events:app", "Follow the bus; say things again."),
 }
 
+
+def _version() -> str:
+    from importlib.metadata import version  # costs 50 ms that other commands need not spend
+
+    return version("muster-cli")
+
+
 app = App(
     name="muster",
     help="Runs AI jobs: gathers all the GPUs that a job needs and runs it there to its end.",
-    version=lambda: version("muster-cli"),
+    version=_version,
     version_flags=("--version",),
 )
 for name, (place, text) in COMMANDS.items():

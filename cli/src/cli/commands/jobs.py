@@ -17,7 +17,10 @@ FILE_MAX_BYTES = 1 << 20
 
 
 def submit(
-    file: Annotated[Path, Parameter(help="A job file (YAML); - reads the standard input.")],
+    file: Annotated[
+        Path,
+        Parameter(allow_leading_hyphen=True, help="A job file (YAML); - reads the standard input."),
+    ],
     *,
     name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,
     wait: Annotated[bool, Parameter(help="Wait for its end; the exit status tells it.")] = False,

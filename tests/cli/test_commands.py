@@ -1,0 +1,231 @@
+"""The commands against a server that speaks REST's paths: what people see, what scripts can rely
+on.
+"""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TIMEOUT_S = 30
+JOB = "ada~digits"
+LOG = "/api/v2/logs/one?token=t"
+
+
+def _status(state: str) -> dict[str, Any]:
+    return {
+        "name": "digits",
+        "jobStatus": {
+            "username": "ada",
+            "state": state,
+            "retries": 0,
+            "virtualCluster": "default",
+            "submissionTime": 1_700_000_000_000,
+            "attemptId": 0,
+            "reason": {"code": "no-gpus", "text": "2 GPUs wanted, 1 free", "numbers": {}},
+        },
+        "taskRoles": {
+            "train": {
+                "taskStatuses": [
+                    {"taskIndex": 0, "taskState": state, "attemptId": 0, "containerNodeName": "n1"}
+                ]
+            }
+        },
+    }
+
+
+@dataclass
+class Rest:
+    """The stub: answers by path, and what it was asked."""
+
+    url: str = ""
+    answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    asked: list[tuple[str, str, bytes, dict[str, str]]] = field(default_factory=list)
+
+    def answer(self, request: str, content: object, status: int = 200) -> None:
+        self.answers[request] = (status, "application/json", json.dumps(content))
+
+
+@pytest.fixture
+def rest() -> Iterator[Rest]:
+    stub = Rest()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            stub.asked.append((self.command, self.path, body, dict(self.headers.items())))
+            missing = (404, "application/json", '{"code": "NoJobError", "message": "No such job."}')
+            request = f"{self.command} {self.path}"
+            status, kind, text = stub.answers.get(request, missing)
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def _muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MUSTER_HOME": str(home),
+        "MUSTER_URL": rest.url,
+        "MUSTER_TOKEN": "a-token",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", *words],
+        env=environment,
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_submission_is_sent_whole_and_only_once(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    ran = _muster(
+        rest, tmp_path, "submit", "-", "--name", "other", text="name: digits\ntype: job\n"
+    )
+    assert (ran.code, ran.out) == (0, f"{JOB}\n")
+    [(_, _, body, headers)] = rest.asked
+    assert body == b"name: other\ntype: job\n"
+    assert headers["Authorization"] == "Bearer a-token"
+    assert headers["Idempotency-Key"]
+
+
+@pytest.mark.parametrize(("state", "code"), [("SUCCEEDED", 0), ("FAILED", 1), ("STOPPED", 6)])
+def test_waiting_for_a_job_ends_with_its_status(
+    rest: Rest, tmp_path: Path, state: str, code: int
+) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status(state))
+    ran = _muster(rest, tmp_path, "submit", "-", "--wait", "-o", "json", text="name: digits\n")
+    assert ran.code == code
+    assert json.loads(ran.out)["jobStatus"]["state"] == state
+
+
+def test_waiting_is_bounded_where_asked(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("RUNNING"))
+    ran = _muster(
+        rest, tmp_path, "submit", "-", "--wait", "--timeout", "0.1", text="name: digits\n"
+    )
+    assert ran.code == 7
+    assert "still RUNNING" in ran.err
+
+
+def test_every_problem_of_a_refused_file_is_told_with_its_place(rest: Rest, tmp_path: Path) -> None:
+    problems = [
+        {"path": "taskRoles.a.instances", "line": 7, "message": "must be 1 or more"},
+        {"path": "name", "line": 2, "message": "has a space"},
+    ]
+    refusal = {"code": "InvalidProtocolError", "message": "2 problems", "errors": problems}
+    rest.answer("POST /api/v2/jobs", refusal, 400)
+    ran = _muster(rest, tmp_path, "submit", "-", text="name: digits\n")
+    assert ran.code == 4
+    assert "line 7: taskRoles.a.instances: must be 1 or more" in ran.err
+    assert "line 2: name: has a space" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(401, 5), (403, 5), (404, 4), (409, 4), (500, 3), (503, 3)]
+)
+def test_refusals_have_exit_codes_of_their_own(
+    rest: Rest, tmp_path: Path, status: int, code: int
+) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}", {"code": "X", "message": "Not so."}, status)
+    ran = _muster(rest, tmp_path, "job", JOB)
+    assert ran.code == code
+    assert "Not so." in ran.err
+
+
+def test_usage_and_absence_have_exit_codes_of_their_own(rest: Rest, tmp_path: Path) -> None:
+    assert _muster(rest, tmp_path, "jobs", "--nonsense").code == 2
+    assert _muster(rest, tmp_path, "submit", str(tmp_path / "none.yaml")).code == 2
+    rest.url = "http://127.0.0.1:9"
+    ran = _muster(rest, tmp_path, "jobs")
+    assert ran.code == 3
+    assert "muster up" in ran.err
+
+
+def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("WAITING"))
+    assert _muster(rest, tmp_path, "why", JOB).out == f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n"
+    said = json.loads(_muster(rest, tmp_path, "why", JOB, "-o", "json").out)
+    assert said["reason"]["code"] == "no-gpus"
+
+
+def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {}, 202)
+    assert _muster(rest, tmp_path, "stop", JOB).code == 0
+    assert json.loads(rest.asked[0][2]) == {"value": "STOP"}
+
+
+def _with_log(rest: Rest) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("SUCCEEDED"))
+    place = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
+    rest.answer(f"GET {place}", {"locations": [{"name": "all", "uri": f"{rest.url}{LOG}"}]})
+
+
+def test_a_log_is_printed_as_it_is(rest: Rest, tmp_path: Path) -> None:
+    _with_log(rest)
+    rest.answers[f"GET {LOG}"] = (200, "text/plain", "first\nsecond\n")
+    assert _muster(rest, tmp_path, "logs", JOB).out == "first\nsecond\n"
+
+
+def test_a_followed_log_ends_with_the_task(rest: Rest, tmp_path: Path) -> None:
+    _with_log(rest)
+    events = (
+        ": alive\n\nid: 1\ndata: first\n\nid: 2\ndata: second\ndata: third\n\nevent: end\ndata:\n\n"
+    )
+    rest.answers[f"GET {LOG}&follow=true"] = (200, "text/event-stream", events)
+    assert _muster(rest, tmp_path, "logs", JOB, "-f").out == "first\nsecond\nthird\n"
+
+
+def test_a_login_is_kept_for_the_commands_that_follow(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/authn/basic/login", {"token": "short"})
+    rest.answer("POST /api/v2/tokens/application", {"token": "long", "application": True})
+    ran = _muster(rest, tmp_path, "login", "ada", text="secret\n")
+    assert ran.code == 0
+    assert "secret" not in ran.out + ran.err
+    kept = json.loads((tmp_path / "credentials.json").read_text())
+    assert kept == {"url": rest.url, "token": "long", "user": "ada"}
+
+
+def test_nothing_runs_here_and_nothing_answers_is_not_reachable(rest: Rest, tmp_path: Path) -> None:
+    rest.url = "http://127.0.0.1:9"
+    assert _muster(rest, tmp_path, "status", "-o", "json").code == 3

@@ -1,0 +1,57 @@
+"""`muster events` is a plain consumer: it needs no group and sees what others wrote."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+
+TIMEOUT_S = 30
+
+
+async def _start(home: Path, **environment: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli", "events", "--from-start", "-o", "json"),
+        env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(home), **environment},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+@pytest.mark.kafka
+async def test_events_are_followed_as_json_lines(
+    fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP=fresh_broker.bootstrap)
+    producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
+    await producer.start()
+    try:
+        headers = [("ce_type", b"muster.job-submitted.v1")]
+        await producer.send_and_wait("job-submitted", b'{"job": "j1"}', b"j1", headers=headers)
+        await producer.send_and_wait("job-updated", None, b"j1")
+        assert following.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            seen = [json.loads(await following.stdout.readline()) for _ in range(2)]
+    finally:
+        await producer.stop()
+        following.send_signal(signal.SIGINT)
+        await following.wait()
+    by_topic = {record["topic"]: record for record in seen}
+    assert by_topic["job-submitted"]["value"] == {"job": "j1"}
+    assert by_topic["job-submitted"]["headers"] == {"ce_type": "muster.job-submitted.v1"}
+    assert by_topic["job-updated"]["value"] is None
+    assert following.returncode == 130
+
+
+async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
+    following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP="127.0.0.1:9")
+    async with asyncio.timeout(TIMEOUT_S):
+        _, said = await following.communicate()
+    assert following.returncode == 3
+    assert b"127.0.0.1:9" in said
+    assert b"Traceback" not in said
