@@ -77,7 +77,7 @@ def test_the_single_task_learns_the_digits() -> None:
 
 @pytest.mark.parametrize("server_first", [True, False])
 def test_server_and_workers_learn_together_in_any_order_of_start(server_first: bool) -> None:
-    commands, port = _commands(_spec("distributed.yaml")), free_port()
+    commands, port = _commands(_spec("digits-distributed.yaml")), free_port()
     with ExitStack() as tasks:
 
         def start(command: str, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
@@ -99,7 +99,7 @@ def _all_end_well(server: "subprocess.Popen[str]", *workers: "subprocess.Popen[s
 
 
 def test_a_lost_worker_fails_the_server_instead_of_hanging_it() -> None:
-    commands, port = _commands(_spec("distributed.yaml")), free_port()
+    commands, port = _commands(_spec("digits-distributed.yaml")), free_port()
     with _task(commands["server"], _peers(port)) as server:
         with _task(commands["worker"], _worker(port, 0)) as one:
             assert one.stdout is not None

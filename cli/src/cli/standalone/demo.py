@@ -61,5 +61,5 @@ def _words(client: Client, job: str) -> str:
 
 def _sample() -> Path | None:
     root = checkout_root()
-    file = root / "examples/distributed.yaml" if root else None
+    file = root / "examples/digits-distributed.yaml" if root else None
     return file if file is not None and file.exists() else None
