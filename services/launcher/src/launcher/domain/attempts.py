@@ -1,7 +1,7 @@
 """The life of an attempt: asked for, its pods ended one by one, decided, over, and what follows."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,7 +56,8 @@ def begin(turn: Turn) -> None:
 def begin_next(turn: Turn) -> None:
     """The next attempt, under a number that was never used."""
     number = turn.job.newest_attempt + 1
-    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number)
+    books = account(turn.job.retries, turn.job.outcome)
+    turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=books)
     begin(turn)
 
 
@@ -244,8 +245,7 @@ def _follow(turn: Turn, outcome: Outcome | None) -> None:
     elif job.phase is JobPhase.STOPPING:
         turn.move_job(JobEvent.STOPPED, completed_at=turn.now)
     else:
-        turn.job = replace(
-            account(job, verdict),
+        turn.set_job(
             accountable=job.accountable + again.is_counted,
             streak=again.streak,
             retry_at=turn.now + again.delay,

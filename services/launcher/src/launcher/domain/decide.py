@@ -73,6 +73,8 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
         case JobRequest(execution=Execution.START):
+            if not any(role.instances > 0 for role in given.spec.task_roles):
+                raise Broken(f"job {ident} has no task")
             turn = Turn(_new(given, now), now, policy, is_new=True)
             begin(turn)
             return turn.decision()

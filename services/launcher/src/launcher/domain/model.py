@@ -170,8 +170,8 @@ class Policy:
     ``stop_grace``: from the ask to stop until the kill (OpenPAI's default is 600 s).
     ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the wait
     before a retry that costs nothing doubles from the first to the longest, and starts anew after
-    an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for conflicts over
-    resources. ``quiet``: how long details may wait to be said.
+    an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
+    conflicts over resources. ``quiet``: how long details may wait to be said.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)

@@ -7,14 +7,14 @@ count bounds wait longer each time, so that a broken node is not asked in a circ
 
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
-from muster.contracts.jobs import Trigger
+from muster.contracts.jobs import Retries, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.states import TaskPhase
 
-from launcher.domain.model import DONE, Job, Life, Outcome, Policy, StopCause, Task
+from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
 from launcher.domain.verdicts import UNEXPLAINED, is_loss
 
 ALWAYS = -2
@@ -140,13 +140,11 @@ def _unbounded(
     )
 
 
-def account(job: Job, verdict: Verdict | None) -> Job:
-    """The job with one more retry in the books of whoever it is owed to."""
-    books = job.retries
+def account(books: Retries, outcome: Outcome | None) -> Retries:
+    """The retries so far with one more, on the account of whoever ended the last attempt."""
+    verdict = outcome.verdict if outcome else None
     if verdict is not None and verdict.behavior is Behavior.TRANSIENT_CONFLICT:
-        books = books.model_copy(update={"resource": books.resource + 1})
-    elif verdict is not None and verdict.fault is Fault.PLATFORM:
-        books = books.model_copy(update={"platform": books.platform + 1})
-    else:
-        books = books.model_copy(update={"user": books.user + 1})
-    return replace(job, retries=books)
+        return books.model_copy(update={"resource": books.resource + 1})
+    if verdict is not None and verdict.fault is Fault.PLATFORM:
+        return books.model_copy(update={"platform": books.platform + 1})
+    return books.model_copy(update={"user": books.user + 1})

@@ -1,0 +1,241 @@
+"""The Launcher's peers as plain objects: a Scheduler and the agents of a cluster without hardware.
+
+They keep the exchange's rules about revisions and answer each word as the contracts say; a test
+chooses what happens, and in which order words arrive. They note what must never be asked of them
+as an AssertionError.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from muster.contracts.gangs import (
+    GangDecision,
+    GangRequest,
+    PodDecision,
+    PodDecisionState,
+    Preemption,
+)
+from muster.contracts.model import Reason
+from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.ids import parse_pod
+
+
+def failure(behavior: Behavior, fault: Fault = Fault.USER, code: int = 255) -> Verdict:
+    """A verdict for a pod that failed."""
+    return Verdict(
+        code=code,
+        phrase="Failed",
+        rule="failed",
+        fault=fault,
+        behavior=behavior,
+        cause="It failed.",
+    )
+
+
+@dataclass
+class FakeScheduler:
+    """Decides when told to; ``decisions`` are its newest words, by gang."""
+
+    epoch: int = 1
+    gangs: dict[str, GangRequest] = field(default_factory=dict)
+    decisions: dict[str, GangDecision] = field(default_factory=dict)
+
+    def hear(self, word: GangRequest) -> None:
+        """Apply the Launcher's word on a gang."""
+        before = self.gangs.get(word.gang)
+        if before is not None and word.revision <= before.revision:
+            return
+        if before is not None and not before.pods:
+            assert not word.pods, f"{word.gang} was over and came back"
+        self.gangs[word.gang] = word
+        kept = self._pods(word.gang)
+        self._decide(
+            word.gang,
+            [kept.get(p.pod, _pod(p.pod, PodDecisionState.WAITING)) for p in word.pods],
+        )
+
+    def waiting(self) -> list[str]:
+        """The gangs with a pod that waits."""
+        return self._with(PodDecisionState.WAITING)
+
+    def placed(self) -> list[str]:
+        """The gangs with a pod that has a place."""
+        return self._with(PodDecisionState.PLACED)
+
+    def place(self, gang: str, node: str, count: int | None = None) -> GangDecision:
+        """Place the waiting pods of the gang on one node; with ``count`` only so many of them, as
+        no good Scheduler does.
+        """
+        pods = self._pods(gang)
+        waiting = [n for n, pod in pods.items() if pod.state is PodDecisionState.WAITING]
+        for name in pods:
+            if name in waiting[:count]:
+                pods[name] = PodDecision(
+                    pod=name,
+                    state=PodDecisionState.PLACED,
+                    node=node,
+                    address="127.0.0.1",
+                    journal=f"journal-of-{node}",
+                    ports={"http": (20000 + len(name),)},
+                )
+        return self._decide(gang, pods.values())
+
+    def defer(self, gang: str, text: str) -> GangDecision:
+        """The gang waits, for this reason."""
+        return self._decide(
+            gang, self._pods(gang).values(), reason=Reason(code="no-room", text=text)
+        )
+
+    def refuse(self, gang: str) -> GangDecision:
+        """The gang can never run."""
+        pods = [_pod(name, PodDecisionState.REFUSED) for name in self._pods(gang)]
+        return self._decide(gang, pods, reason=Reason(code="too-large", text="It is too large."))
+
+    def give_back(self, gang: str, until: datetime) -> GangDecision:
+        """Others are to have what the gang holds."""
+        pods = [
+            pod.model_copy(update={"state": PodDecisionState.GIVE_BACK})
+            if pod.state is PodDecisionState.PLACED
+            else pod
+            for pod in self._pods(gang).values()
+        ]
+        preemption = Preemption(
+            gang="other-0", until=until, reason=Reason(code="preempted", text="For other-0.")
+        )
+        return self._decide(gang, pods, preemption=preemption)
+
+    def lose(self, node: str) -> list[GangDecision]:
+        """The lease of a node ran out: every pod placed there is lost, for good."""
+        said = []
+        for gang in list(self.decisions):
+            pods = self._pods(gang)
+            lost = [n for n, p in pods.items() if p.node == node and p.state not in _GONE]
+            for name in lost:
+                pods[name] = pods[name].model_copy(update={"state": PodDecisionState.LOST})
+            if lost:
+                said.append(self._decide(gang, pods.values()))
+        return said
+
+    def _with(self, state: PodDecisionState) -> list[str]:
+        return [g for g, word in self.decisions.items() if any(p.state is state for p in word.pods)]
+
+    def _pods(self, gang: str) -> dict[str, PodDecision]:
+        word = self.decisions.get(gang)
+        return {pod.pod: pod for pod in word.pods} if word else {}
+
+    def _decide(
+        self,
+        gang: str,
+        pods: Iterable[PodDecision],
+        reason: Reason | None = None,
+        preemption: Preemption | None = None,
+    ) -> GangDecision:
+        before = self.decisions.get(gang)
+        word = GangDecision(
+            revision=before.revision + 1 if before else 1,
+            gang=gang,
+            job=self.gangs[gang].job,
+            epoch=self.epoch,
+            pods=tuple(pods),
+            reason=reason,
+            preemption=preemption,
+        )
+        self.decisions[gang] = word
+        return word
+
+
+_GONE = (PodDecisionState.LOST, PodDecisionState.REFUSED)
+
+
+def _pod(name: str, state: PodDecisionState) -> PodDecision:
+    return PodDecision(pod=name, state=state)
+
+
+@dataclass
+class FakeAgents:
+    """The agents of all nodes; ``statuses`` are their newest words, by pod.
+
+    ``stopping``: live pods that were asked to stop. ``forgotten``: names that never come back.
+    """
+
+    statuses: dict[str, PodStatus] = field(default_factory=dict)
+    requests: dict[str, PodRequest] = field(default_factory=dict)
+    stopping: set[str] = field(default_factory=set)
+    forgotten: set[str] = field(default_factory=set)
+
+    def hear(self, word: PodRequest, now: datetime) -> None:
+        """Apply the Launcher's word on a pod."""
+        before = self.requests.get(word.pod)
+        if before is not None and word.revision <= before.revision:
+            return
+        self.requests[word.pod] = word
+        is_known = word.pod in self.statuses
+        match word.action:
+            case PodAction.RUN:
+                assert word.pod not in self.forgotten, f"{word.pod} came back"
+                if not is_known:
+                    self._say(word.pod, PodState.ACCEPTED)
+            case PodAction.STOP if is_known:
+                if word.pod in self.live():
+                    self.stopping.add(word.pod)
+            case PodAction.STOP:
+                self.end(word.pod, now, never_ran())
+            case PodAction.FORGET:
+                assert word.pod not in self.live(), f"{word.pod} lives and was to be forgotten"
+                self.forgotten.add(word.pod)
+                if not is_known:
+                    self.end(word.pod, now, never_ran())
+            case PodAction.UNKNOWN:
+                raise AssertionError("the Launcher asked for nothing")
+
+    def live(self) -> list[str]:
+        """The pods that were accepted and have not ended."""
+        return [
+            pod
+            for pod, word in self.statuses.items()
+            if word.state in (PodState.ACCEPTED, PodState.RUNNING)
+        ]
+
+    def start(self, pod: str, now: datetime) -> PodStatus:
+        """The pod's process runs."""
+        return self._say(pod, PodState.RUNNING, started_at=now)
+
+    def end(self, pod: str, now: datetime, verdict: Verdict | None = None) -> PodStatus:
+        """The pod ended: well, or with a verdict."""
+        self.stopping.discard(pod)
+        if verdict is None:
+            return self._say(pod, PodState.SUCCEEDED, ended_at=now, exit_code=0)
+        return self._say(
+            pod, PodState.FAILED, ended_at=now, exit_code=max(0, verdict.code), verdict=verdict
+        )
+
+    def _say(self, pod: str, state: PodState, **changes: object) -> PodStatus:
+        before = self.statuses.get(pod)
+        request = self.requests[pod]
+        values = {
+            "pod": pod,
+            "job": parse_pod(pod).job,
+            "gang": request.gang,
+            "node": request.node,
+            "journal": request.journal,
+            "boot": "boot-1",
+            "started_at": before.started_at if before else None,
+            **changes,
+            "state": state,
+            "revision": before.revision + 1 if before else 1,
+        }
+        word = PodStatus.model_validate(values)
+        self.statuses[pod] = word
+        return word
+
+
+def never_ran() -> Verdict:
+    """What an agent says of a pod that it knows only to be over."""
+    return failure(Behavior.TRANSIENT, Fault.STOP, -1016)
+
+
+def stopped() -> Verdict:
+    """What an agent says of a pod that it stopped when asked."""
+    return failure(Behavior.PERMANENT, Fault.STOP, -210)

@@ -1,0 +1,380 @@
+"""The job state machine under any order of words: first that nothing wrong happens, then that every
+job ends.
+
+Words of the Launcher, a Scheduler and the agents are kept for ever and delivered in any order, any
+number of times; pods run, fail, are lost, preempted and refused whenever they like.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+from launcher.domain.decide import decide
+from launcher.domain.effects import Due, Input, Say
+from launcher.domain.model import ACTIVE, DONE, Life, Policy, wake_at
+from muster.contracts.gangs import GangDecision, GangRequest
+from muster.contracts.jobs import (
+    Execution,
+    JobRequest,
+    JobSpec,
+    JobState,
+    JobStatus,
+    TaskRoleSpec,
+)
+from muster.contracts.model import Word
+from muster.contracts.pods import PodAction, PodRequest, PodStatus
+from muster.contracts.topics import Kind
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.ids import parse_pod
+from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOB = "job1"
+POLICY = Policy()
+NODES = ("n1", "n2")
+MANY_STEPS = 400
+FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> JobSpec:
+    """Small jobs with all kinds of policies."""
+    roles = tuple(
+        TaskRoleSpec(
+            name=f"r{number}",
+            instances=draw(st.integers(1, 3)),
+            min_failed_instances=draw(st.sampled_from([1, 1, -1, 2])),
+            min_succeeded_instances=draw(st.sampled_from([-1, -1, 1, 2])),
+            task_retry_count=draw(st.sampled_from([0, 1, -1])),
+            cpu=1,
+            memory_mb=100,
+            gpus=1,
+            ports={"http": 1},
+            command="true",
+        )
+        for number in range(draw(st.integers(1, 2)))
+    )
+    return JobSpec(
+        job_retry_count=draw(st.sampled_from([0, 0, 1, 2, -1])),
+        gang=draw(st.booleans()),
+        time_limit_s=draw(st.sampled_from([None, None, 3600])),
+        task_roles=roles,
+    )
+
+
+verdicts = st.sampled_from(
+    [
+        failure(Behavior.UNKNOWN),
+        failure(Behavior.PERMANENT),
+        failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010),
+        failure(Behavior.TRANSIENT_CONFLICT, Fault.PLATFORM, 251),
+    ]
+)
+
+
+class Lives(RuleBasedStateMachine):
+    """One job between its Launcher, a Scheduler and the agents."""
+
+    @initialize(spec=specs())
+    def submit(self, spec: JobSpec) -> None:
+        self.now = NOW
+        self.life: Life | None = None
+        self.scheduler = FakeScheduler()
+        self.agents = FakeAgents()
+        self.heard: dict[tuple[str, str], int] = {}
+        self.spoken: dict[tuple[Kind, str], Say] = {}
+        self.log: list[GangRequest | PodRequest] = []
+        self.statuses: list[JobStatus] = []
+        self.words: list[Word] = []
+        self.runs: set[str] = set()
+        self.lost: set[str] = set()
+        self.dead: set[str] = set()
+        self.user_failures = 0
+        self.request = JobRequest(
+            revision=1,
+            job=JOB,
+            name="j",
+            user="u",
+            execution=Execution.START,
+            submitted_at=NOW,
+            spec=spec,
+        )
+        self.tell(self.request)
+
+    def tell(self, given: Input) -> None:
+        """Give the Launcher an input, as the exchange would: a word only where it is new."""
+        if isinstance(given, Word):
+            kind, subject = _subject(given)
+            if given.revision <= self.heard.get((kind, subject), 0):
+                return
+            self.heard[kind, subject] = given.revision
+        before = self.life
+        decision = decide(JOB, before, given, now=self.now, policy=POLICY)
+        self.check_final(before, decision.state, decision.says)
+        self.life = decision.state
+        for say in decision.says:
+            self.note(say)
+
+    def check_final(self, before: Life | None, after: Life | None, says: tuple[Say, ...]) -> None:
+        if before is None or not before.job.is_final:
+            return
+        assert after is not None
+        assert after.job.phase is before.job.phase, "a final state moved"
+        assert after.tasks == before.tasks, "a task of a final job moved"
+        assert not [s for s in says if s.kind is Kind.JOB], "a final job was said anew"
+
+    def note(self, say: Say) -> None:
+        old = self.spoken.get((say.kind, say.subject))
+        revision = old.word.revision + 1 if old else 1
+        word = say.word.model_copy(update={"revision": revision})
+        self.spoken[say.kind, say.subject] = Say(
+            say.kind, say.subject, say.topic, say.key, word, say.is_open, say.encore
+        )
+        match word:
+            case PodRequest(action=PodAction.RUN):
+                self.check_run(word)
+                self.log.append(word)
+            case PodRequest() | GangRequest():
+                self.log.append(word)
+            case JobStatus():
+                self.statuses.append(word)
+
+    def check_run(self, word: PodRequest) -> None:
+        assert word.pod not in self.runs, "a pod's name came back"
+        self.runs.add(word.pod)
+        assert word.run is not None
+        decided = self.scheduler.decisions[word.gang]
+        assert decided.pods, "a pod was run whose gang is over"
+        assert self.life is not None
+        if self.life.job.spec.gang:
+            wanted = sum(role.instances for role in self.life.job.spec.task_roles)
+            assert len(word.run.peers) == wanted, "a gang was run before all of it was placed"
+            assert all(peer.address for peer in word.run.peers)
+
+    # What the peers do.
+
+    @rule()
+    def deliver_newest(self) -> None:
+        """What the Launcher said last arrives, and what it is told last."""
+        for say in list(self.spoken.values()):
+            if isinstance(say.word, GangRequest | PodRequest):
+                self.deliver(say.word)
+        for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
+            self.tell(word)
+
+    @rule(data=st.data())
+    def deliver_any_to_peers(self, data: st.DataObject) -> None:
+        self.deliver(data.draw(st.sampled_from(self.log)))
+
+    @precondition(lambda self: self.words)
+    @rule(data=st.data())
+    def deliver_any_to_launcher(self, data: st.DataObject) -> None:
+        self.tell(data.draw(st.sampled_from(self.words)))
+
+    def deliver(self, word: GangRequest | PodRequest) -> None:
+        if isinstance(word, GangRequest):
+            self.scheduler.hear(word)
+        elif word.node not in self.dead:
+            self.agents.hear(word, self.now)
+        self.gather()
+
+    def gather(self) -> None:
+        """Everything that the peers have said is on the bus for ever."""
+        for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
+            if word not in self.words[-40:]:
+                self.words.append(word)
+
+    @precondition(lambda self: self.scheduler.waiting())
+    @rule(data=st.data(), node=st.sampled_from(NODES), count=st.sampled_from([None, None, 1]))
+    def place(self, data: st.DataObject, node: str, count: int | None) -> None:
+        if node not in self.dead:
+            gang = data.draw(st.sampled_from(self.scheduler.waiting()))
+            self.scheduler.place(gang, node, count)
+            self.gather()
+
+    @precondition(lambda self: self.scheduler.waiting())
+    @rule(data=st.data(), how=st.sampled_from(["defer", "defer", "defer", "refuse"]))
+    def do_not_place(self, data: st.DataObject, how: str) -> None:
+        gang = data.draw(st.sampled_from(self.scheduler.waiting()))
+        if how == "refuse" and gang not in self.scheduler.placed():
+            self.scheduler.refuse(gang)
+        else:
+            self.scheduler.defer(gang, "No room.")
+        self.gather()
+
+    @precondition(lambda self: self.scheduler.placed())
+    @rule(data=st.data())
+    def preempt(self, data: st.DataObject) -> None:
+        gang = data.draw(st.sampled_from(self.scheduler.placed()))
+        self.scheduler.give_back(gang, self.now + timedelta(seconds=10))
+        self.gather()
+
+    @precondition(lambda self: self.scheduler.placed())
+    @rule(node=st.sampled_from(NODES))
+    def lose(self, node: str) -> None:
+        for word in self.scheduler.lose(node):
+            self.lost |= {pod.pod for pod in word.pods if pod.state == "lost"}
+        self.dead.add(node)
+        self.gather()
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def return_nodes(self) -> None:
+        self.dead.clear()
+
+    def live(self) -> list[str]:
+        """The live pods on nodes that can be reached."""
+        return [p for p in self.agents.live() if self.agents.requests[p].node not in self.dead]
+
+    @precondition(lambda self: self.live())
+    @rule()
+    def start(self) -> None:
+        for pod in self.live():
+            if self.agents.statuses[pod].started_at is None:
+                self.agents.start(pod, self.now)
+        self.gather()
+
+    @precondition(lambda self: self.live())
+    @rule(data=st.data(), verdict=st.none() | verdicts)
+    def end(self, data: st.DataObject, verdict: Verdict | None) -> None:
+        self.end_pod(data.draw(st.sampled_from(self.live())), verdict)
+
+    def end_pod(self, pod: str, verdict: Verdict | None) -> None:
+        if pod in self.agents.stopping and verdict is not None:
+            verdict = stopped()
+        self.agents.end(pod, self.now, verdict)
+        self.user_failures += verdict is not None and verdict.fault is Fault.USER
+        self.gather()
+
+    @rule(minutes=st.sampled_from([0.01, 1, 20]))
+    def wait(self, minutes: float) -> None:
+        self.now += timedelta(minutes=minutes)
+        self.ring()
+
+    def ring(self) -> None:
+        assert self.life is not None
+        due = wake_at(self.life)
+        if due is not None and due <= self.now:
+            self.tell(Due())
+            again = wake_at(self.life)
+            assert again is None or again > self.now, "a timer rings for ever"
+
+    @precondition(lambda self: len(self.words) > 12)
+    @rule()
+    def stop(self) -> None:
+        self.tell(self.request.model_copy(update={"execution": Execution.STOP, "revision": 2}))
+
+    # What must hold at every step.
+
+    @invariant()
+    def no_task_has_two_live_pods(self) -> None:
+        if not hasattr(self, "life"):
+            return
+        tasks = [
+            (name.role, name.index)
+            for pod in self.agents.live()
+            if pod not in self.lost
+            for name in [parse_pod(pod)]
+        ]
+        assert len(tasks) == len(set(tasks)), "two live pods of one task, neither of them lost"
+
+    @invariant()
+    def retries_are_counted_right(self) -> None:
+        if not hasattr(self, "life") or self.life is None:
+            return
+        job = self.life.job
+        assert job.accountable <= self.user_failures, "a retry was counted that no user owes"
+        assert job.retries.user <= self.user_failures
+        assert sum(job.retries.model_dump().values()) == job.attempt
+        if job.spec.job_retry_count >= 0:
+            assert job.accountable <= job.spec.job_retry_count
+
+    @invariant()
+    def what_users_see_is_true(self) -> None:
+        if not hasattr(self, "life") or self.life is None or not self.statuses:
+            return
+        seen = self.statuses[-1]
+        if self.life.job.is_final:
+            assert seen.state in FINAL
+            assert seen.verdict is not None
+            assert all(task.phase in DONE for task in self.life.tasks.values())
+
+    # And in the end.
+
+    def teardown(self) -> None:
+        """From here on every word arrives, pods run to their end, and timers ring."""
+        if not hasattr(self, "life"):
+            return
+        assert self.life is not None
+        for _ in range(MANY_STEPS):
+            if self.is_at_rest():
+                break
+            if self.life.job.is_final:  # nodes that were lost come back with their pods
+                self.dead.clear()
+            self.fair_round()
+        assert self.life.job.is_final, f"the job never ends: {self.life}"
+        assert wake_at(self.life) is None
+        assert self.statuses[-1].state in FINAL
+        for (kind, subject), say in self.spoken.items():
+            assert not say.is_open, f"{kind} {subject} never ends"
+        assert not self.agents.live(), "a pod lives on"
+        assert self.agents.forgotten == set(self.agents.statuses), "a pod is not forgotten"
+        assert not any(word.pods for word in self.scheduler.decisions.values()), "a gang lives on"
+
+    def is_at_rest(self) -> bool:
+        assert self.life is not None
+        is_told = all(
+            word.revision <= self.heard.get(_subject(word), 0)
+            for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values())
+        )
+        is_heard = all(
+            say.word.revision <= self.peer_revision(say)
+            for say in self.spoken.values()
+            if say.kind is not Kind.JOB
+        )
+        return self.life.job.is_final and is_told and is_heard and not self.agents.live()
+
+    def peer_revision(self, say: Say) -> int:
+        known = self.scheduler.gangs if say.kind is Kind.GANG else self.agents.requests
+        return known[say.subject].revision if say.subject in known else 0
+
+    def fair_round(self) -> None:
+        assert self.life is not None
+        self.deliver_newest()
+        for gang in self.scheduler.waiting():
+            self.scheduler.place(gang, "n3")
+        self.deliver_newest()
+        for pod in self.live():
+            if pod in self.agents.stopping:
+                self.end_pod(pod, stopped())
+            elif self.life.job.phase in ACTIVE:  # later a pod ends only when it is asked to
+                self.end_pod(pod, None)
+        self.now += timedelta(minutes=16)
+        self.ring()
+
+
+def _subject(word: Word) -> tuple[str, str]:
+    match word:
+        case JobRequest():
+            return ("job", word.job)
+        case GangDecision():
+            return ("gang", word.gang)
+        case PodStatus():
+            return ("pod", word.pod)
+    raise AssertionError(word)
+
+
+TestLives = Lives.TestCase
+TestLives.settings = settings(
+    max_examples=150,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
