@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError
@@ -42,6 +42,8 @@ _log = structlog.get_logger()
 
 HEARTBEATS = "node-heartbeat"
 """The topic whose records never hurry: they don't make a reader busy."""
+
+PRODUCER_STOP_S = 2.0
 
 BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
 
@@ -86,7 +88,7 @@ class Bus:
         self.is_up = False
         self._complained = False
         self.on_new_bus: list[Callable[[], None]] = []
-        self._producer: KafkaBroker | None = None
+        self._producer: AIOKafkaProducer | None = None
         self._producer_lock = asyncio.Lock()
         self._partitions: dict[str, int] = {}
 
@@ -188,7 +190,7 @@ class Bus:
         if refusal is not None:
             raise Transient(f"{topic} was refused: {refusal}") from refusal
 
-    async def _send(self, producer: KafkaBroker, record: Outgoing) -> "asyncio.Future[object]":
+    async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> "asyncio.Future[object]":
         """Hand a record to the producer; the future tells what became of it."""
         made = headers(
             topic_named(record.topic),
@@ -199,30 +201,26 @@ class Bus:
             traceparent=record.traceparent,
         )
         try:
-            return await producer.publish(
-                record.value,
+            sent: asyncio.Future[object] = await producer.send(
                 record.topic,
+                record.value,
                 key=record.key.encode(),
-                headers=made,
-                correlation_id=record.event_id,
-                no_confirm=True,
+                headers=[(name, value.encode()) for name, value in made.items()],
             )
         except MessageSizeTooLargeError as error:
-            refused = asyncio.get_running_loop().create_future()
-            refused.set_exception(error)
-            return refused
+            sent = asyncio.get_running_loop().create_future()
+            sent.set_exception(error)
+        return sent
 
-    async def _open_producer(self) -> KafkaBroker:
+    async def _open_producer(self) -> AIOKafkaProducer:
         async with self._producer_lock:
             if self._producer is None:
-                producer = KafkaBroker(
-                    self.settings.kafka_bootstrap,
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=self.settings.kafka_bootstrap,
                     client_id=f"muster-{self.me.value}",
                     acks="all",
                     enable_idempotence=True,
-                    allow_auto_create_topics=False,
                     request_timeout_ms=int(self.settings.bus_timeout_s * 1000),
-                    logger=None,
                 )
                 self._producer = producer  # so that it is dropped where its start fails
                 await producer.start()
@@ -232,10 +230,10 @@ class Bus:
         producer, self._producer = self._producer, None
         if producer is not None:
             try:
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(PRODUCER_STOP_S):
                     await producer.stop()
-            except BUS_ERRORS:
-                _log.debug("the producer did not stop in time")
+            except BUS_ERRORS:  # it still holds records that the bus does not take
+                await producer.client.close()
 
 
 def _outcome(result: object) -> BaseException | None:
