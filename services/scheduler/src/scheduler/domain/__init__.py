@@ -1,0 +1,1 @@
+"""The Scheduler's decisions: plain functions over one cluster state, without I/O or clocks."""

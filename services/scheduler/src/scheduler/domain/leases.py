@@ -1,0 +1,91 @@
+"""Which nodes have been silent for too long, judged from what this process has read.
+
+Silence counts on the caller's monotonic clock, and only while the Scheduler's own probe comes round
+the bus on every partition: else it is the bus, or this process, that is silent, and every node's
+time starts anew. When many nodes fall silent at once nothing is declared.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """Times in seconds.
+
+    ``lease_s``: a node that is silent for longer is lost. ``probe_window_s``: a partition whose
+    probe was not heard for longer is not coming round. ``stall_s``: this process judges at least
+    this often, or it was itself away. ``many``: the fraction of the nodes above which losses at
+    once are not believed; a single node's loss always is.
+    """
+
+    lease_s: float = 60.0
+    probe_window_s: float = 10.0
+    stall_s: float = 5.0
+    many: float = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """``lost``: declare these. ``withheld``: silent too, but too many at once to be believed.
+    ``is_round``: the probes come round.
+    """
+
+    lost: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
+    is_round: bool = True
+
+
+@dataclass(slots=True)
+class Leases:
+    """When each node and each partition's probe was last heard."""
+
+    policy: LeasePolicy
+    heard: dict[str, float] = field(default_factory=dict)
+    probes: dict[int, float] = field(default_factory=dict)
+    recent: dict[str, float] = field(default_factory=dict)
+    anew_at: float = 0.0
+    probes_from: float = 0.0
+    judged_at: float | None = None
+
+    def hear(self, node: str, now: float) -> None:
+        """A node has spoken, or is to be watched from now on."""
+        self.heard[node] = now
+
+    def forget(self, node: str) -> None:
+        """The node is not judged any more."""
+        self.heard.pop(node, None)
+
+    def probe_heard(self, partition: int, now: float) -> None:
+        """The Scheduler's own probe came round on a partition."""
+        self.probes[partition] = now
+
+    def begin_anew(self, now: float) -> None:
+        """A new leader, a new bus or a new reader: nobody has been silent before."""
+        self.anew_at = self.probes_from = now
+
+    def judge(self, partitions: int, now: float) -> Judgement:
+        """Who is lost now. To be called at least every ``stall_s``."""
+        gap = 0.0 if self.judged_at is None else now - self.judged_at
+        self.judged_at = now
+        if gap > self.policy.stall_s:
+            self.begin_anew(now)
+        oldest = max(now - self.policy.probe_window_s, self.probes_from)
+        if not partitions or any(self.probes.get(p, -1.0) < oldest for p in range(partitions)):
+            self.anew_at = now
+            return Judgement(is_round=False)
+        return self._judge(now)
+
+    def _judge(self, now: float) -> Judgement:
+        silence = {node: now - max(at, self.anew_at) for node, at in self.heard.items()}
+        over = sorted(node for node, s in silence.items() if s >= self.policy.lease_s)
+        if not over:
+            return Judgement()
+        suspects = sum(s >= self.policy.lease_s / 2 for s in silence.values())
+        self.recent = {n: at for n, at in self.recent.items() if now - at < self.policy.lease_s}
+        known = len(self.heard) + len(self.recent)
+        if suspects + len(self.recent) > max(1.0, known * self.policy.many):
+            return Judgement(withheld=tuple(over))
+        for node in over:
+            self.recent[node] = now
+            del self.heard[node]
+        return Judgement(lost=tuple(over))
