@@ -93,7 +93,7 @@ async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroke
         await heartbeats(bus, ["b"])
     fresh_broker.start()
     await heartbeats(bus, ["c"])
-    await bus._drop_producer()
+    await bus.close()
 
 
 async def test_a_record_that_is_too_large_is_refused_alone(fresh_broker: EmbeddedBroker) -> None:
@@ -103,7 +103,7 @@ async def test_a_record_that_is_too_large_is_refused_alone(fresh_broker: Embedde
     refusals = await bus.publish([large, small])
     assert refusals[0] is not None
     assert refusals[1] is None
-    await bus._drop_producer()
+    await bus.close()
 
 
 @given(st.text(alphabet="abc019", min_size=1), st.integers(1, 2**53))

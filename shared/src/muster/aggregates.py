@@ -16,38 +16,19 @@ from muster.contracts.model import Word
 from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.topics import SIDES, TOPICS, Kind, Service
 from muster.db import Connection
+from muster.decisions import Dead as Dead
+from muster.decisions import Decision as Decision
+from muster.decisions import Due as Due
+from muster.decisions import Input as Input
+from muster.decisions import Say
 from muster.errors import Broken
 from muster.records import Received, read_word_id, subject_of
-from muster.subjects import Key, Say, Subjects
+from muster.subjects import Key, Subjects
 from muster.telemetry import current_traceparent, span
 
 State = TypeVar("State")
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Due:
-    """A time that the aggregate asked for has come."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dead:
-    """The other side could not handle my newest word about a subject."""
-
-    kind: Kind
-    subject: str
-
-
-Input = Word | Due | Dead
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[State]):
-    """What a decision changes and says. ``state`` None: there is (still) no such aggregate."""
-
-    state: State | None
-    says: tuple[Say, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

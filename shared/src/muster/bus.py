@@ -112,7 +112,10 @@ class Bus:
         finally:
             if client is not None:
                 await client.close()
-            await self._drop_producer()
+
+    async def close(self) -> None:
+        """Close the producer; nothing is published after this."""
+        await self._drop_producer()
 
     async def _look(self, client: AIOKafkaClient) -> None:
         answer = await client.send(client.get_random_node(), MetadataRequest([]))

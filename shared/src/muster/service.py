@@ -127,6 +127,8 @@ class Runtime:
         return ready
 
     async def close(self) -> None:
+        """Let go of the bus and the database."""
+        await self.bus.close()
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pool.close(), 2)

@@ -15,6 +15,7 @@ from muster.contracts.model import Word
 from muster.contracts.notices import DeadLetter, RevisionAcknowledged
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.db import Connection
+from muster.decisions import Say as Say
 from muster.errors import Transient
 from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
 from muster.records import Received, body, said, word_id
@@ -32,23 +33,6 @@ DEAD_VALUE_CHARACTERS = 16_384
 DUE_ROWS = 500
 
 Key = tuple[Kind, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """Something to say about a subject.
-
-    ``is_open`` False: for the sender the subject is over (its word is repeated until it is
-    acknowledged, all the same). ``encore``: said again later for those who only listen.
-    """
-
-    kind: Kind
-    subject: str
-    topic: str
-    key: str
-    word: Word
-    is_open: bool = True
-    encore: bool = False
 
 
 @dataclass(frozen=True, slots=True)
