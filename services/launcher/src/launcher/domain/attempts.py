@@ -17,7 +17,6 @@ from launcher.domain.verdicts import UNEXPLAINED, is_loss, stop_verdict
 from launcher.domain.words import (
     GANG_RELEASED,
     GANG_REQUESTED,
-    ask_of,
     say_gang,
     say_over,
     say_stop,
@@ -74,6 +73,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         retry_at=None,
         exit_code=None,
         verdict=None,
+        release=None,
     )
     ask(turn, [begun])
 
@@ -82,12 +82,11 @@ def ask(turn: Turn, tasks: Iterable[Task]) -> None:
     """Want these tasks' pods: together, or each for itself."""
     life = turn.life
     if turn.job.spec.gang:
-        pods = tuple(ask_of(life, task) for task in tasks)
         gang = gang_name(turn.job.id, turn.job.attempt)
-        turn.say(say_gang(turn.job, gang, pods, GANG_REQUESTED))
+        turn.say(say_gang(life, gang, tasks, GANG_REQUESTED))
         return
     for task in tasks:
-        turn.say(say_gang(turn.job, life.gang(task), (ask_of(life, task),), GANG_REQUESTED))
+        turn.say(say_gang(life, life.gang(task), (task,), GANG_REQUESTED))
 
 
 def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
@@ -105,7 +104,6 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
 
 def pod_ended(turn: Turn, task: Task, end: End) -> None:
     """The end of a task's pod is known: retry the task, or see what it means for the attempt."""
-    _let_go(turn, task)
     event, verdict = _judge(turn, task, end)
     changes: dict[str, Any] = {
         "verdict": verdict,
@@ -115,6 +113,7 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
     if event is not TaskEvent.STOPPED and _retry_task(turn, task, verdict, changes):
         return
     ended = turn.move_task(task, event, **changes)
+    _let_go(turn, ended)
     if turn.job.phase in ACTIVE:
         outcome = completion(turn.life, ended)
         if outcome is not None:
@@ -158,6 +157,7 @@ def _retry_task(
         retry_at=turn.now + again.delay,
         **changes,
     )
+    _let_go(turn, waiting)
     if not again.delay:
         begin_task(turn, waiting)
     return True
@@ -168,7 +168,7 @@ def _let_go(turn: Turn, task: Task) -> None:
     if turn.job.spec.gang:
         turn.set_job(gang_unsaid=True)
     else:
-        turn.say(say_gang(turn.job, turn.life.gang(task), (), GANG_RELEASED))
+        turn.say(say_gang(turn.life, turn.life.gang(task), (task,), GANG_RELEASED))
 
 
 def decide_attempt(turn: Turn, outcome: Outcome) -> None:
@@ -189,12 +189,12 @@ def stop_all(turn: Turn, cause: StopCause) -> None:
     """Stop every task: at once where no pod was asked to run, else with grace."""
     for task in turn.tasks():
         if task.phase in (TaskPhase.WAITING, TaskPhase.BACKOFF):
-            if task.phase is TaskPhase.WAITING:
-                _let_go(turn, task)
             verdict = stop_verdict(cause, turn.job.stop_requested_by)
-            turn.move_task(
+            stopped = turn.move_task(
                 task, TaskEvent.STOPPED, verdict=verdict, completed_at=turn.now, retry_at=None
             )
+            if task.phase is TaskPhase.WAITING:
+                _let_go(turn, stopped)
         elif task.phase in LIVE:
             stop_task(turn, task, cause, turn.policy.stop_grace)
 
@@ -218,7 +218,8 @@ def if_over(turn: Turn) -> None:
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
     if job.spec.gang and job.attempt_completed_at is None and turn.tasks():
-        turn.say(say_gang(job, gang_name(job.id, job.attempt), (), GANG_RELEASED))
+        gang = gang_name(job.id, job.attempt)
+        turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED))
     at = job.attempt_completed_at or turn.now
     outcome = attributed(turn.life, job.outcome) if job.outcome else None
     turn.set_job(gang_unsaid=False, reason=None, attempt_completed_at=at, outcome=outcome)

@@ -4,10 +4,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState
-from muster.contracts.jobs import Execution, JobRequest, Trigger
+from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState, PodRelease
+from muster.contracts.jobs import Execution, JobRequest, JobSpec, Trigger
 from muster.contracts.pods import PodState, PodStatus
 from muster.contracts.topics import Kind
+from muster.decisions import Dead, Decision, Due, Input
 from muster.errors import Broken
 from muster.states import JobPhase, TaskEvent, TaskPhase
 
@@ -23,7 +24,6 @@ from launcher.domain.attempts import (
     stop_job,
     stop_task,
 )
-from launcher.domain.effects import Dead, Decision, Due, Input
 from launcher.domain.model import (
     ACTIVE,
     HOLDING,
@@ -43,7 +43,7 @@ from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 def decide(
     ident: str, life: Life | None, given: Input, *, now: datetime, policy: Policy
-) -> Decision:
+) -> Decision[Life]:
     """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
 
     Raises Broken or ValueError where a word makes no sense; nothing has changed then.
@@ -69,12 +69,12 @@ def decide(
     return turn.decision()
 
 
-def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decision:
+def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decision[Life]:
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
         case JobRequest(execution=Execution.START):
-            if not any(role.instances > 0 for role in given.spec.task_roles):
-                raise Broken(f"job {ident} has no task")
+            if given.spec is None or not any(r.instances > 0 for r in given.spec.task_roles):
+                raise Broken(f"job {ident} has no task to start")
             turn = Turn(_new(given, now), now, policy, is_new=True)
             begin(turn)
             return turn.decision()
@@ -99,7 +99,7 @@ def _new(word: JobRequest, now: datetime) -> Life:
         name=word.name,
         user=word.user,
         submitted_at=word.submitted_at,
-        spec=word.spec,
+        spec=word.spec or JobSpec(task_roles=()),
         created_at=now,
     )
     return Life(job, {})
@@ -238,9 +238,14 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
             if word.started_at is not None or word.state is PodState.SUCCEEDED:
                 task = ran(turn, task, word.started_at)
             succeeded = word.state is PodState.SUCCEEDED
+            task = replace(task, release=_release(word))
             pod_ended(turn, task, End(succeeded, word.verdict, word.exit_code, word.ended_at))
         case PodState.UNKNOWN:
             pass
+
+
+def _release(word: PodStatus) -> PodRelease:
+    return PodRelease(pod=word.pod, journal=word.journal, report_revision=word.report_revision)
 
 
 def _on_due(turn: Turn) -> None:

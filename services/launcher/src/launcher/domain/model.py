@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from muster.contracts.gangs import PodRelease
 from muster.contracts.jobs import JobSpec, Retries, TaskRoleSpec, Trigger
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Verdict
@@ -53,7 +54,8 @@ class Task:
     """A task in the present job attempt.
 
     ``attempt`` counts its retries so far, ``accountable`` those on the user's account, ``streak``
-    the last ones in a row that cost nothing. ``stop``: why its pod is to stop.
+    the last ones in a row that cost nothing. ``stop``: why its pod is to stop. ``release``: from
+    when on what its ended pod held is free.
     """
 
     role: str
@@ -70,6 +72,7 @@ class Task:
     retry_at: datetime | None = None
     exit_code: int | None = None
     verdict: Verdict | None = None
+    release: PodRelease | None = None
 
     @property
     def key(self) -> TaskKey:

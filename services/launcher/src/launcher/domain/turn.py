@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from muster.contracts.topics import Kind
+from muster.decisions import Decision, Say
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
 from muster.states import (
@@ -23,9 +24,8 @@ from muster.states import (
     TaskEvent,
 )
 
-from launcher.domain.effects import Decision, Say
-from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
-from launcher.domain.words import GANG_RELEASED, ask_of, say_gang, say_job
+from launcher.domain.model import ACTIVE, ENDING, Life, Policy, Task, TaskKey
+from launcher.domain.words import GANG_RELEASED, say_gang, say_job
 
 
 class Turn:
@@ -121,12 +121,10 @@ class Turn:
         """The gang holds only what has not ended."""
         self.set_job(gang_unsaid=False)
         if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
-            life = self.life
-            held = tuple(ask_of(life, t) for t in self._tasks.values() if t.phase in HOLDING)
             gang = gang_name(self.job.id, self.job.attempt)
-            self.say(say_gang(self.job, gang, held, GANG_RELEASED))
+            self.say(say_gang(self.life, gang, self._tasks.values(), GANG_RELEASED))
 
-    def decision(self) -> Decision:
+    def decision(self) -> Decision[Life]:
         """What the turn came to."""
         was_final = self._before.job.is_final and not self._is_new
         if not was_final and self._is_loud():

@@ -16,10 +16,10 @@ from muster.contracts.pods import (
 )
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
+from muster.decisions import Say
 from muster.states import JOB_SHOWN, TASK_SHOWN, JobPhase
 
-from launcher.domain.effects import Say
-from launcher.domain.model import Job, Life, Placement, StopCause, Task
+from launcher.domain.model import HOLDING, Job, Life, Placement, StopCause, Task
 from launcher.domain.verdicts import SUCCEEDED, stop_verdict
 
 JOB_UPDATED = "job-updated"
@@ -42,8 +42,12 @@ def say_job(life: Life) -> Say:
     )
 
 
-def say_gang(job: Job, gang: str, pods: tuple[PodAsk, ...], topic: str) -> Say:
-    """All pods that a gang wants or holds; without pods it is over."""
+def say_gang(life: Life, gang: str, tasks: Iterable[Task], topic: str) -> Say:
+    """All pods that a gang of these tasks wants or holds, and which ended ones are free; without
+    pods it is over.
+    """
+    job, found = life.job, tuple(tasks)
+    pods = tuple(_ask_of(life, task) for task in found if task.phase in HOLDING)
     word = GangRequest(
         gang=gang,
         job=job.id,
@@ -53,6 +57,7 @@ def say_gang(job: Job, gang: str, pods: tuple[PodAsk, ...], topic: str) -> Say:
         priority=job.spec.priority,
         submitted_at=job.submitted_at,
         pods=pods,
+        released=tuple(task.release for task in found if task.release is not None),
     )
     return Say(Kind.GANG, gang, topic, gang, word, is_open=bool(pods))
 
@@ -65,7 +70,7 @@ def say_no_gang(gang: str, job: str, now: datetime) -> Say:
     return Say(Kind.GANG, gang, GANG_RELEASED, gang, word, is_open=False)
 
 
-def ask_of(life: Life, task: Task) -> PodAsk:
+def _ask_of(life: Life, task: Task) -> PodAsk:
     """What the task's pod needs."""
     role = life.job.role(task.role)
     return PodAsk(
