@@ -1,0 +1,67 @@
+"""The ASGI application: routers, refusals, the OpenAPI document, the edge around it all."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from rest.api import cluster, errors, info, jobs, logs, subscriptions, tokens, users
+from rest.api.context import Context
+from rest.api.edge import Edge
+from rest.api.errors import ErrorBody
+
+PREFIX = "/api/v2"
+PUBLIC = frozenset(
+    {
+        f"{PREFIX}/info",
+        f"{PREFIX}/authn/info",
+        f"{PREFIX}/authn/basic/login",
+        f"{PREFIX}/token",
+        f"{PREFIX}/jobs/schema.json",
+    }
+)
+"""Paths that need no token."""
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    "4XX": {"model": ErrorBody, "description": "Refused; the mend is in `errors`."},
+    "5XX": {"model": ErrorBody, "description": "Not now; try again."},
+}
+
+DESCRIPTION = """The front door of Muster. Paths, fields and states are OpenPAI's where it has them.
+Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`."""
+
+
+def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
+    """The application; ``extra_routes`` are health and metrics."""
+    app = FastAPI(title="Muster", version="2", description=DESCRIPTION, redirect_slashes=False)
+    app.state.context = context
+    app.router.routes.extend(extra_routes)
+    for module in (info, tokens, users, jobs, logs, cluster, subscriptions):
+        app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
+    errors.install(app)
+    _document_security(app)
+    return Edge(app, context.metrics, context.settings.body_bytes)
+
+
+def _document_security(app: FastAPI) -> None:
+    """Name the ways to authenticate in the OpenAPI document, and where none is needed."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = make()
+            document.setdefault("components", {})["securitySchemes"] = {
+                "token": {"type": "http", "scheme": "bearer"},
+                "application": {"type": "http", "scheme": "basic"},
+            }
+            document["security"] = [{"token": []}, {"application": []}]
+            for path, methods in document["paths"].items():
+                for operation in methods.values():
+                    if path in PUBLIC:
+                        operation["security"] = []
+            app.openapi_schema = document
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it

@@ -1,0 +1,100 @@
+"""What every endpoint stands on, and who is asking."""
+
+import asyncio
+import base64
+import binascii
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import Depends, Request
+from muster.bus import Bus
+from muster.db import Pool
+from muster.errors import Rejected
+from muster.relay import Relay
+
+from rest.cluster import Cluster
+from rest.domain.callers import Caller, check_admin, check_person
+from rest.handlers.access import Access
+from rest.handlers.publish import SettingsPublisher
+from rest.handlers.submit import Submissions
+from rest.metrics import RestMetrics
+from rest.peers import Peers
+from rest.settings import RestSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The parts of the service that endpoints use."""
+
+    pool: Pool
+    relay: Relay
+    bus: Bus
+    settings: RestSettings
+    metrics: RestMetrics
+    access: Access
+    submissions: Submissions
+    publisher: SettingsPublisher
+    cluster: Cluster
+    peers: Peers
+    stopping: asyncio.Event
+    followers: Counter[str] = field(default_factory=Counter)
+
+
+def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+Here = Annotated[Context, Depends(_context)]
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client else ""
+
+
+Address = Annotated[str, Depends(_address)]
+
+
+def bearer(request: Request) -> tuple[str | None, str]:
+    """The user that Basic names (None with Bearer) and the token. Raises Rejected."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer" and value:
+        return None, value
+    if scheme.lower() == "basic" and value:
+        try:
+            username, _, token = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            raise Rejected("UnauthorizedUserError", "The Authorization can't be read.") from None
+        return username, token
+    message = "Log in first, and send the token: `Authorization: Bearer <token>`."
+    raise Rejected("UnauthorizedUserError", message)
+
+
+async def _user(request: Request, here: Here) -> Caller:
+    username, token = bearer(request)
+    caller = await here.access.caller_of(token)
+    if username is not None and (username != caller.username or not caller.is_application):
+        message = "Basic wants a user's name and one of their application tokens."
+        raise Rejected("UnauthorizedUserError", message)
+    return caller
+
+
+User = Annotated[Caller, Depends(_user)]
+
+
+def _person(caller: User) -> Caller:
+    check_person(caller)
+    return caller
+
+
+Person = Annotated[Caller, Depends(_person)]
+
+
+def _admin(caller: User) -> Caller:
+    check_admin(caller)
+    return caller
+
+
+Admin = Annotated[Caller, Depends(_admin)]

@@ -1,0 +1,170 @@
+"""Every refusal has one shape: ``{code, message, errors: [{path, line, column, message}]}``."""
+
+import asyncpg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from muster.db import is_transient
+from muster.errors import Problem, Rejected, Transient
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+
+from rest.handlers.submit import problem_json
+
+_log = structlog.get_logger()
+
+STATUS = {
+    "InvalidProtocolError": 400,
+    "InvalidParametersError": 400,
+    "NoVirtualClusterError": 404,
+    "UnauthorizedUserError": 401,
+    "IncorrectPasswordError": 401,
+    "ForbiddenUserError": 403,
+    "RemoveAdminError": 403,
+    "NoUserError": 404,
+    "NoJobError": 404,
+    "NoJobConfigError": 404,
+    "NoTaskLogError": 404,
+    "NoTokenError": 404,
+    "NoNodeError": 404,
+    "NoSubscriptionError": 404,
+    "NoApiError": 404,
+    "ConflictJobError": 409,
+    "ConflictUserError": 409,
+    "RequestTooLargeError": 413,
+    "IdempotencyKeyError": 422,
+    "TooManyRequestsError": 429,
+    "NotConfiguredError": 501,
+}
+"""OpenPAI's codes and those that it has no name for."""
+
+BUSY = "UnavailableError"
+RETRY_AFTER_S = 1
+
+
+class ProblemBody(BaseModel):
+    """One thing that is wrong, and the mend."""
+
+    path: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+class ErrorBody(BaseModel):
+    """Why a request was refused."""
+
+    code: str
+    message: str
+    errors: list[ProblemBody] = []
+
+
+def refusal(
+    status: int,
+    code: str,
+    message: str,
+    problems: tuple[Problem, ...] = (),
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """A refusal."""
+    content = {
+        "code": code,
+        "message": message,
+        "errors": [problem_json(problem) for problem in problems],
+    }
+    return JSONResponse(content, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Make the app refuse in this shape, whatever goes wrong."""
+    app.add_exception_handler(Rejected, _rejected)
+    app.add_exception_handler(Transient, _transient)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(asyncpg.DataError, _unstorable)
+    app.add_exception_handler(asyncpg.PostgresError, _database)
+    app.add_exception_handler(asyncpg.InterfaceError, _database)
+    app.add_exception_handler(OSError, _database)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _rejected(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, Rejected)
+    status = STATUS.get(error.code, 400)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return refusal(status, error.code, str(error), error.problems, headers)
+
+
+async def _transient(_request: Request, error: Exception) -> JSONResponse:
+    return refusal(503, BUSY, str(error), headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+async def _invalid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = tuple(
+        Problem(_place(detail["loc"]), _lower(str(detail["msg"])))
+        for detail in error.errors()[:100]
+    )
+    first = problems[0] if problems else Problem("", "is not valid")
+    message = f"The request is not valid: `{first.path}` {first.message}."
+    return refusal(400, "InvalidParametersError", message, problems)
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    """A place without the word that says where in the request it is, unless it is all there is."""
+    parts = loc[1:] if len(loc) > 1 else loc
+    return ".".join(str(part) for part in parts)
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    match error.status_code:
+        case 404:
+            message = f"There is nothing at {request.url.path[:200]}; see /openapi.json."
+            return refusal(404, "NoApiError", message)
+        case 405:
+            allowed = ", ".join(_methods(request))
+            message = f"{request.method} does not go here; what goes: {allowed}."
+            return refusal(405, "NoApiError", message, headers={"Allow": allowed})
+        case 413:
+            return refusal(413, "RequestTooLargeError", str(error.detail))
+        case status:
+            code = "InvalidParametersError" if status < 500 else "UnknownError"
+            return refusal(status, code, str(error.detail), headers=headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """What goes at this path, over all its routes."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        matched, _ = route.matches(request.scope)
+        if matched is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return sorted(found)
+
+
+async def _unstorable(_request: Request, error: Exception) -> JSONResponse:
+    _log.info("a value can't be stored", error=str(error))
+    message = "A value of the request can't be stored: it has a NUL or is out of range."
+    return refusal(400, "InvalidParametersError", message)
+
+
+async def _database(request: Request, error: Exception) -> JSONResponse:
+    if not is_transient(error):
+        return await _unexpected(request, error)
+    _log.warning("the database does not answer", error=str(error) or type(error).__name__)
+    message = "The database does not answer; try again in a moment."
+    return refusal(503, BUSY, message, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    _log.error("a request failed", method=request.method, path=request.url.path, exc_info=error)
+    message = "Something went wrong here; it is in the server's log with the time of this answer."
+    return refusal(500, "UnknownError", message)

@@ -1,0 +1,221 @@
+"""Jobs: submit, list, look, stop."""
+
+import asyncio
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from muster.contracts.jobs import Execution, JobStatus
+from muster.errors import Problem, Rejected
+from muster.protocol import ProtocolError, parse_job
+from muster.telemetry import current_traceparent
+from pydantic import BaseModel, ConfigDict
+
+from rest.api.context import Address, Context, Here, User
+from rest.api.models import JobDetail, JobList, JobListItem, Submitted, Why
+from rest.api.tokens import Done
+from rest.domain.listing import (
+    PRIORITIES,
+    STATES,
+    Listing,
+    check_known,
+    read_order,
+    split,
+)
+from rest.domain.views import WholeJob, attempt_state, detail, list_item
+from rest.handlers.stop import no_job, set_execution
+from rest.handlers.submit import Submission
+from rest.store.jobs import find_attempt, find_config, find_job, list_jobs
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+PARSE_IN_THREAD_BYTES = 32 * 1024
+"""A larger file is parsed beside the loop, so that others need not wait for it."""
+
+JobName = Annotated[str, Path(max_length=400, description="`user~name`", examples=["admin~my_job"])]
+Attempt = Annotated[int, Path(ge=0, le=2**31 - 1)]
+Words = Annotated[str | None, Query(max_length=20_000, description="A comma list.")]
+
+_FILE: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {"text/yaml": {"schema": {"type": "string"}}},
+    }
+}
+
+
+class ExecutionType(BaseModel):
+    """What is wanted of a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Literal["START", "STOP"]
+
+
+def split_name(job: str) -> tuple[str, str]:
+    """User and name of a job. Raises Rejected."""
+    username, separator, name = job.partition("~")
+    if not separator:
+        raise Rejected("NoJobError", f"A job is named user~name; {job[:80]} is not.")
+    return username, name
+
+
+async def get_whole(here: Context, job: str) -> WholeJob:
+    """A job. Raises Rejected."""
+    username, name = split_name(job)
+    found = await find_job(here.pool, username, name)
+    if found is None:
+        raise no_job(username[:80], name[:80])
+    return found
+
+
+def status_of(job: WholeJob) -> JobStatus | None:
+    """The Launcher's last word about a job."""
+    return None if job.status is None else JobStatus.model_validate(job.status)
+
+
+@router.post("", status_code=202, response_model=Submitted, openapi_extra=_FILE)
+async def submit(
+    request: Request,
+    here: Here,
+    caller: User,
+    address: Address,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
+) -> Response:
+    """Submit a job file. The same Idempotency-Key with the same file gives the same answer again
+    and makes no second job.
+    """
+    data = await request.body()
+    try:
+        if len(data) > PARSE_IN_THREAD_BYTES:
+            job = await asyncio.to_thread(parse_job, data)
+        else:
+            job = parse_job(data)
+    except ProtocolError:
+        here.metrics.submissions.labels("invalid").inc()
+        raise
+    submission = Submission(
+        username=caller.username,
+        address=address,
+        job=job,
+        key=idempotency_key,
+        traceparent=current_traceparent(),
+    )
+    answer = await here.submissions.submit(submission)
+    return Response(answer, 202, media_type="application/json")
+
+
+@router.get("", response_model=list[JobListItem] | JobList)
+async def list_all(  # noqa: PLR0913 - OpenPAI's query has these parameters
+    here: Here,
+    _caller: User,
+    username: Words = None,
+    vc: Words = None,
+    state: Words = None,
+    keyword: Annotated[str | None, Query(max_length=255)] = None,
+    tags_contain: Annotated[str | None, Query(alias="tagsContain", max_length=20_000)] = None,
+    tags_not_contain: Annotated[
+        str | None, Query(alias="tagsNotContain", max_length=20_000)
+    ] = None,
+    job_priority: Annotated[str | None, Query(alias="jobPriority", max_length=255)] = None,
+    order: Annotated[str | None, Query(max_length=80)] = None,
+    offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
+    limit: Annotated[int | None, Query(ge=0)] = None,
+    with_total_count: Annotated[bool, Query(alias="withTotalCount")] = False,
+) -> Response:
+    """Jobs, newest first by default. Within a list any entry counts; all filters must hold."""
+    if limit is not None and limit > here.settings.page_largest:
+        message = f"must be at most {here.settings.page_largest}; ask for more pages"
+        problem = Problem("limit", message)
+        raise Rejected("InvalidParametersError", f"`limit` {message}.", (problem,))
+    field, is_descending = read_order(order)
+    listing = Listing(
+        usernames=split(username),
+        virtual_clusters=split(vc),
+        states=split(state),
+        priorities=split(job_priority),
+        keyword=keyword or None,
+        order=field,
+        is_descending=is_descending,
+        offset=offset,
+        limit=here.settings.page_default if limit is None else limit,
+        with_total_count=with_total_count,
+    )
+    check_known("state", listing.states, STATES)
+    check_known("jobPriority", listing.priorities, PRIORITIES)
+    if split(tags_contain) is not None:  # no job has a tag yet
+        return JSONResponse({"totalCount": 0, "data": []} if with_total_count else [])
+    jobs, total = await list_jobs(here.pool, listing)
+    items = [list_item(job) for job in jobs]
+    return JSONResponse({"totalCount": total, "data": items} if with_total_count else items)
+
+
+@router.get("/{job}", response_model=JobDetail)
+async def get_job(job: JobName, here: Here, _caller: User) -> Response:
+    """A job and the tasks of its latest attempt."""
+    found = await get_whole(here, job)
+    return JSONResponse(detail(found, status_of(found)))
+
+
+@router.get("/{job}/attempts/{attempt}", response_model=JobDetail)
+async def get_attempt(job: JobName, attempt: Attempt, here: Here, _caller: User) -> Response:
+    """One attempt of a job."""
+    found = await get_whole(here, job)
+    status = await attempt_status(here, found, attempt)
+    if attempt == found.listed.attempt or status is None:
+        return JSONResponse(detail(found, status))
+    return JSONResponse(detail(found, status, attempt_state(status)))
+
+
+async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatus | None:
+    """The last word about an attempt; None where the first one has not been told yet.
+
+    Raises Rejected where there is no such attempt.
+    """
+    if attempt == job.listed.attempt:
+        return status_of(job)
+    stored = await find_attempt(here.pool, job.listed.id, attempt)
+    if stored is None:
+        message = f"{job.listed.username}~{job.listed.name} has no attempt {attempt}."
+        raise Rejected("NoJobError", message)
+    return JobStatus.model_validate(stored)
+
+
+@router.get(
+    "/{job}/config",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/yaml": {"schema": {"type": "string"}}}}},
+)
+async def get_config(job: JobName, here: Here, _caller: User) -> Response:
+    """The job file as it was sent."""
+    username, name = split_name(job)
+    config = await find_config(here.pool, username, name)
+    if config is None:
+        raise no_job(username[:80], name[:80])
+    return Response(config, media_type="text/yaml")
+
+
+@router.put("/{job}/executionType", status_code=202, response_model=Done)
+async def set_execution_type(
+    job: JobName, wanted: ExecutionType, here: Here, caller: User, address: Address
+) -> Done:
+    """Stop a job. What was stopped can't be started again."""
+    username, name = split_name(job)
+    target = (username, name, Execution(wanted.value))
+    await set_execution(here.pool, here.relay, caller, address, target)
+    return Done(message=f"{username}~{name}: {wanted.value} is accepted.")
+
+
+@router.get("/{job}/why", response_model=Why)
+async def why(job: JobName, here: Here, _caller: User) -> Response:
+    """Why a job is where it is; of one that waits, what the Scheduler says of it."""
+    listed = (found := await get_whole(here, job)).listed
+    waits = listed.state in ("WAITING", "RUNNING")
+    scheduler = await here.peers.ask_scheduler(f"/v1/jobs/{listed.id}/why") if waits else None
+    content = {
+        "name": f"{listed.username}~{listed.name}",
+        "state": listed.state,
+        "reason": found.reason,
+        "scheduler": scheduler,
+    }
+    return JSONResponse(content)

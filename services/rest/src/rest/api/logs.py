@@ -1,0 +1,263 @@
+"""Logs of tasks: where they are, their text, and following them (text or server-sent events)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from muster.contracts.jobs import TaskStatus
+from muster.errors import Rejected
+from starlette.types import Receive, Scope, Send
+
+from rest.api.context import Context, Here, User
+from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
+from rest.api.models import LogLocations, TaskAttempts
+from rest.domain.streams import LineEvents, until_limit
+from rest.domain.views import find_task, task
+from rest.peers import LogAsk, LogPiece
+
+router = APIRouter(prefix="/jobs", tags=["logs"])
+
+TASK = "/{job}/attempts/{attempt}/taskRoles/{role}/taskIndex/{index}/attempts"
+LOGS = TASK + "/{task_attempt}/logs"
+STREAMS = ("stdout", "stderr", "all")
+
+StreamName = Annotated[Literal["stdout", "stderr", "all"], Path()]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="A byte of the log.")]
+TextAnswer: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+}
+EventAnswer: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
+
+NO_PROXY_BUFFER = {"X-Accel-Buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPath:
+    """Which task of which job attempt."""
+
+    job: JobName
+    attempt: Attempt
+    role: Annotated[str, Path(max_length=100)]
+    index: Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPath(TaskPath):
+    """Which attempt of the task."""
+
+    task_attempt: Annotated[int, Path(ge=0, le=2**31 - 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a log."""
+
+    tail: Annotated[bool, Query(alias="tail-mode", description="Only the last 16 KiB.")] = False
+    offset: Offset = 0
+    follow: Annotated[bool, Query(description="Go on until the task has ended.")] = False
+
+
+Where = Annotated[AttemptPath, Depends()]
+
+
+@router.get(TASK, response_model=TaskAttempts)
+async def list_task_attempts(
+    where: Annotated[TaskPath, Depends()], here: Here, _caller: User
+) -> Response:
+    """A task's attempts as far as they are known, newest first."""
+    found = await _task(here, where)
+    content = {
+        "taskIndex": where.index,
+        "taskRoleName": where.role,
+        "attempts": [task(found)],
+    }
+    return JSONResponse(content)
+
+
+@router.get(LOGS, response_model=LogLocations)
+async def list_logs(
+    where: Where,
+    here: Here,
+    _caller: User,
+    tail_mode: Annotated[bool, Query(alias="tail-mode")] = False,
+    tail_in_spec: Annotated[bool, Query(alias="tailMode")] = False,
+) -> Response:
+    """Where the logs of a task attempt are read; the paths are on this server."""
+    _pod(await _task(here, where), where.task_attempt)
+    query = "?tail-mode=true" if tail_mode or tail_in_spec else ""
+    names = {field.name: getattr(where, field.name) for field in fields(where)}
+    path = f"/api/v2/jobs{LOGS.format(**names)}"
+    locations = [{"name": name, "uri": f"{path}/{name}{query}"} for name in STREAMS]
+    return JSONResponse({"locations": locations})
+
+
+@router.get(LOGS + "/{stream}", response_class=StreamingResponse, responses=TextAnswer)
+async def read_log(
+    where: Where,
+    stream: StreamName,
+    part: Annotated[Part, Depends()],
+    here: Here,
+    caller: User,
+) -> Response:
+    """A log as text, from a byte on; with ``follow`` it goes on until the task has ended."""
+    log_url, pod = await _place(here, where)
+    tail = here.settings.log_tail_bytes if part.tail else None
+    ask = LogAsk(log_url, pod, stream, part.offset, tail, part.follow)
+    held, pieces = await _open(here, caller.username, ask)
+    if part.follow:
+        content = _text(here, pieces)
+    else:
+        content = until_limit((piece.content async for piece in pieces), here.settings.log_bytes)
+    return Held(held, content, "text/plain; charset=utf-8")
+
+
+@router.get(LOGS + "/{stream}/events", response_class=StreamingResponse, responses=EventAnswer)
+async def follow_log(
+    where: Where,
+    stream: StreamName,
+    here: Here,
+    caller: User,
+    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+    offset: Offset = 0,
+) -> Response:
+    """Follow a log by server-sent events: lines, each with the offset after it as its id, so that
+    ``Last-Event-ID`` goes on where a connection broke. The event ``end`` is the last one.
+    """
+    log_url, pod = await _place(here, where)
+    start = offset
+    if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
+        start = min(int(last_event_id), 2**53)
+    ask = LogAsk(log_url, pod, stream, start, None, follow=True)
+    held, pieces = await _open(here, caller.username, ask)
+    return Held(held, _events(here, pieces, start), "text/event-stream")
+
+
+async def _open(
+    here: Context, username: str, ask: LogAsk
+) -> tuple[AsyncExitStack, AsyncIterator[LogPiece]]:
+    """The log as it comes, and what must be given back afterwards."""
+    async with AsyncExitStack() as stack:
+        if ask.follow:
+            stack.enter_context(_seat(here, username))
+        pieces = await stack.enter_async_context(here.peers.open_log(ask))
+        return stack.pop_all(), pieces
+
+
+async def _task(here: Context, where: TaskPath) -> TaskStatus:
+    found = await get_whole(here, where.job)
+    status = await attempt_status(here, found, where.attempt)
+    result = find_task(status, where.role, where.index)
+    if result is None:
+        message = (
+            f"{where.job} has no task {where.role} {where.index} in attempt {where.attempt} (yet)."
+        )
+        raise Rejected("NoTaskLogError", message)
+    return result
+
+
+def _pod(found: TaskStatus, task_attempt: int) -> str:
+    if found.pod is None or found.attempt != task_attempt:
+        message = f"The task has no attempt {task_attempt} with logs; its last is {found.attempt}."
+        raise Rejected("NoTaskLogError", message)
+    return found.pod
+
+
+async def _place(here: Context, where: AttemptPath) -> tuple[str, str]:
+    """The agent that has the log, and the pod. Raises Rejected."""
+    found = await _task(here, where)
+    pod = _pod(found, where.task_attempt)
+    log_url = here.cluster.log_url(found.node) or found.log_url
+    if log_url is None:
+        raise Rejected("NoTaskLogError", "The task is not placed on a node yet, so it has no log.")
+    return log_url, pod
+
+
+@contextmanager
+def _seat(here: Context, username: str) -> Iterator[None]:
+    """One of a user's places among the followers. Raises Rejected where they are all taken."""
+    settings, taken = here.settings, here.followers
+    if taken[username] >= settings.log_streams_per_user or taken.total() >= settings.log_streams:
+        message = "Too many logs are being followed; end another one first."
+        raise Rejected("TooManyRequestsError", message)
+    taken[username] += 1
+    here.metrics.streams.inc()
+    try:
+        yield
+    finally:
+        taken[username] -= 1
+        here.metrics.streams.dec()
+        if taken[username] <= 0:
+            del taken[username]
+
+
+class Held(StreamingResponse):
+    """A streamed answer that gives its resources back however it ends."""
+
+    def __init__(self, stack: AsyncExitStack, content: AsyncIterator[bytes], kind: str) -> None:
+        super().__init__(content, 200, dict(NO_PROXY_BUFFER), kind)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _text(here: Context, pieces: AsyncIterator[LogPiece]) -> AsyncIterator[bytes]:
+    async for piece in _until_stop(here, pieces):
+        if piece is not None:
+            yield piece.content
+
+
+async def _events(
+    here: Context, pieces: AsyncIterator[LogPiece], start: int
+) -> AsyncIterator[bytes]:
+    lines = LineEvents(start)
+    yield b": following\n\n"
+    async for piece in _until_stop(here, pieces):
+        if piece is None:
+            yield b": still here\n\n"
+        else:
+            for event in lines.take(piece.content, piece.end):
+                yield event
+    for event in lines.finish(ended=not here.stopping.is_set()):
+        yield event
+
+
+async def _until_stop(
+    here: Context, pieces: AsyncIterator[LogPiece]
+) -> AsyncIterator[LogPiece | None]:
+    """The pieces, and None at each heartbeat without one; ends when the server stops."""
+    stop: asyncio.Task[Any] = asyncio.create_task(here.stopping.wait())
+    coming: asyncio.Task[Any] | None = None
+    try:
+        while True:
+            coming = coming or asyncio.create_task(_next(pieces))
+            done, _ = await asyncio.wait(
+                {coming, stop},
+                timeout=here.settings.stream_heartbeat_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if stop in done:
+                return
+            if not done:
+                yield None
+                continue
+            piece, coming = coming.result(), None
+            if piece is None:
+                return
+            yield piece
+    finally:
+        unfinished = [task for task in (stop, coming) if task is not None]
+        for each in unfinished:
+            each.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+
+
+async def _next(pieces: AsyncIterator[LogPiece]) -> LogPiece | None:
+    return await anext(pieces, None)

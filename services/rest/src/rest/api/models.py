@@ -1,0 +1,264 @@
+"""The answers about jobs and the cluster as the OpenAPI document shows them (OpenPAI's names).
+
+Endpoints render them straight from values; tests compare both.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class Shown(BaseModel):
+    """An answer. Times are milliseconds since 1970."""
+
+    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
+
+
+class ShownProblem(Shown):
+    """Something about a file, with its place."""
+
+    path: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+class Submitted(Shown):
+    """The job is accepted. ``name`` is ``user~name``."""
+
+    message: str
+    name: str
+    warnings: list[ShownProblem]
+
+
+class RetryDetails(Shown):
+    """Retries, by whose account they went."""
+
+    user: int
+    platform: int
+    resource: int
+
+
+class JobListItem(Shown):
+    """A job in a list."""
+
+    debug_id: str
+    name: str
+    username: str
+    state: str
+    sub_state: str
+    execution_type: str
+    tags: list[str]
+    retries: int
+    retry_details: RetryDetails
+    retry_delay_time: int | None
+    submission_time: int
+    created_time: int | None
+    launched_time: int | None
+    completed_time: int | None
+    app_exit_code: int | None
+    virtual_cluster: str
+    total_gpu_number: int
+    total_task_number: int
+    total_task_role_number: int
+    job_priority: str | None
+
+
+class JobList(Shown):
+    """A page of jobs, and how many there are on all pages."""
+
+    total_count: int
+    data: list[JobListItem]
+
+
+class ShownReason(Shown):
+    """Why something waits."""
+
+    code: str
+    text: str
+    numbers: dict[str, int | float | str | None] = {}
+
+
+class ExitSpec(Shown):
+    """How something ended, and why."""
+
+    code: int
+    phrase: str
+    type: str
+    behavior: str
+    rule: str
+    cause: str
+    symptom: str
+    outcome: str
+    evidence: str | None
+
+
+class ExitMessages(Shown):
+    """What the parts said about the end."""
+
+    container: str | None
+    runtime: str | None
+    launcher: str | None
+
+
+class ShownJobStatus(Shown):
+    """A job's state and that of its attempt."""
+
+    username: str
+    state: str
+    sub_state: str
+    execution_type: str
+    retries: int
+    retry_details: RetryDetails
+    retry_delay_time: int | None
+    submission_time: int
+    created_time: int | None
+    launched_time: int | None
+    completed_time: int | None
+    virtual_cluster: str
+    reason: ShownReason | None
+    app_id: str
+    app_progress: int
+    attempt_id: int
+    attempt_state: str
+    app_created_time: int | None
+    app_launched_time: int | None
+    app_completed_time: int | None
+    app_exit_code: int | None
+    app_exit_spec: ExitSpec | None
+    app_exit_diagnostics: str | None
+    app_exit_messages: ExitMessages
+    app_exit_trigger_message: str | None
+    app_exit_trigger_task_role_name: str | None
+    app_exit_trigger_task_index: int | None
+    app_exit_type: str | None
+
+
+class ShownTask(Shown):
+    """A task and its current attempt. Without containers the container is the pod."""
+
+    task_index: int
+    task_uid: str | None
+    task_state: str
+    container_id: str | None
+    container_ip: str | None
+    container_node_name: str | None
+    container_ports: dict[str, str]
+    container_gpus: int | None
+    gpus: list[int]
+    container_log: str | None
+    container_exit_code: int | None
+    container_exit_spec: ExitSpec | None
+    container_exit_diagnostics: str | None
+    retries: int
+    accountable_retries: int
+    created_time: int | None
+    launched_time: int | None
+    completed_time: int | None
+    attempt_id: int
+    attempt_state: str
+    current_attempt_launched_time: int | None
+    current_attempt_completed_time: int | None
+
+
+class TaskRoleName(Shown):
+    """The name of a task role."""
+
+    name: str
+
+
+class ShownTaskRole(Shown):
+    """The tasks of one role."""
+
+    task_role_status: TaskRoleName
+    task_statuses: list[ShownTask]
+
+
+class JobDetail(Shown):
+    """A job, or one attempt of it."""
+
+    debug_id: str
+    name: str
+    tags: list[str]
+    job_priority: str | None
+    warnings: list[ShownProblem]
+    job_status: ShownJobStatus
+    task_roles: dict[str, ShownTaskRole]
+
+
+class TaskAttempts(Shown):
+    """A task's attempts as far as they are known, newest first."""
+
+    task_index: int
+    task_role_name: str
+    attempts: list[ShownTask]
+
+
+class LogLocation(Shown):
+    """A log and where it is read, with the same Authorization."""
+
+    name: str
+    uri: str
+
+
+class LogLocations(Shown):
+    """The logs of a task attempt."""
+
+    locations: list[LogLocation]
+
+
+class Why(Shown):
+    """Why a job is where it is. ``scheduler``: its own words, as they are."""
+
+    name: str
+    state: str
+    reason: ShownReason | None
+    scheduler: Any | None
+
+
+class ShownGpu(BaseModel):
+    """A GPU of a node."""
+
+    model_config = ConfigDict(extra="allow")
+
+    index: int
+    model: str
+    simulated: bool
+
+
+class ShownNode(BaseModel):
+    """A node as it was last reported."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    state: str
+    simulated: bool
+    gpuTotal: int
+    gpuUsed: int
+    gpuAvailable: int
+    gpus: list[ShownGpu]
+
+
+class Amounts(BaseModel):
+    """Resources, also under the names of OpenPAI's first era."""
+
+    cpu: int
+    memory: int
+    gpu: int
+    vCores: int
+    GPUs: int
+
+
+class ShownVirtualCluster(BaseModel):
+    """A virtual cluster. Capacities are percentages."""
+
+    capacity: float
+    usedCapacity: float
+    maxCapacity: float
+    dedicated: bool
+    status: str
+    resourcesUsed: Amounts
+    resourcesGuaranteed: Amounts
+    resourcesTotal: Amounts

@@ -1,0 +1,236 @@
+"""Subscriptions to alerts. People may subscribe to their own jobs; admins to all and to nodes."""
+
+import secrets
+import time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+from muster.contracts.subscriptions import AlertEvent, Subscription, SubscriptionFilter
+from muster.db import Connection, transaction
+from muster.errors import Problem, Rejected
+from muster.ids import new_id
+from muster.webhook_secrets import signing_secret
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rest.api.context import Address, Context, Here, User
+from rest.api.tokens import Done
+from rest.domain.callers import Caller, check_owner
+from rest.store import audit, subscriptions
+
+router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
+
+MAX_SUBSCRIPTIONS = 100
+"""Of one owner."""
+
+ADMIN_EVENTS = frozenset((AlertEvent.NODE_LOST, AlertEvent.NODE_RETURNED, AlertEvent.RECORD_DEAD))
+
+Ident = Annotated[str, Path(max_length=64)]
+Event = Literal[
+    "job-finished",
+    "job-failed",
+    "job-retried",
+    "job-stuck",
+    "job-unstuck",
+    "node-lost",
+    "node-returned",
+    "record-dead",
+]
+Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
+
+
+class Filter(BaseModel):
+    """Which jobs; an empty list takes all. ``jobNames`` are shell patterns."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    users: Names = []
+    virtualClusters: Names = []
+    jobNames: Names = []
+
+
+class Wish(BaseModel):
+    """A subscription to be made or changed. One receiver: ``webhookUrl`` or ``email``."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    events: Annotated[list[Event], Field(min_length=1, max_length=20)]
+    filter: Filter = Filter()
+    enabled: bool = True
+    webhookUrl: Annotated[
+        str | None, Field(max_length=2048, pattern=r"^https?://[^\s/?#@]+([/?#]\S*)?$")
+    ] = None
+    email: Annotated[str | None, Field(max_length=320, pattern=r"^[^@\s,;<>]+@[^@\s,;<>]+$")] = None
+
+    @model_validator(mode="after")
+    def _has_one_receiver(self) -> "Wish":
+        if (self.webhookUrl is None) == (self.email is None):
+            raise ValueError("give one receiver: either webhookUrl or email")
+        return self
+
+
+class ShownSubscription(BaseModel):
+    """A subscription."""
+
+    id: str
+    owner: str
+    enabled: bool
+    events: list[str]
+    filter: Filter
+    webhookUrl: str | None
+    email: str | None
+    secretVersions: list[int]
+
+
+class Made(ShownSubscription):
+    """A subscription that was made. ``secrets`` sign its webhooks, newest first."""
+
+    secrets: list[str]
+
+
+class Secrets(BaseModel):
+    """The secrets that sign a webhook's deliveries (Standard Webhooks), newest first."""
+
+    secrets: list[str]
+
+
+def _shown(subscription: Subscription) -> ShownSubscription:
+    content = subscription.model_dump(mode="json", by_alias=True)
+    return ShownSubscription.model_validate(content)
+
+
+@router.get("", response_model=list[ShownSubscription])
+async def list_own(here: Here, caller: User) -> list[ShownSubscription]:
+    """One's own subscriptions; an admin sees all."""
+    async with here.pool.acquire() as conn:
+        owner = None if caller.is_admin else caller.username
+        found = await subscriptions.list_subscriptions(conn, owner)
+    return [_shown(subscription) for subscription in found]
+
+
+@router.post("", status_code=201, response_model=Made)
+async def make(wish: Wish, here: Here, caller: User, address: Address) -> Made:
+    """Subscribe."""
+    ident = new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
+    wanted = _subscription(ident, caller, caller.username, wish, (1,))
+    signing = _secrets(here, wanted)
+    async with transaction(here.pool) as conn:
+        if await subscriptions.count_subscriptions(conn, caller.username) >= MAX_SUBSCRIPTIONS:
+            message = f"You have {MAX_SUBSCRIPTIONS} subscriptions, which are the most."
+            raise Rejected("InvalidParametersError", message)
+        await subscriptions.insert_subscription(conn, wanted)
+        await _note(conn, caller, "subscription.create", ident, address)
+    here.publisher.wake()
+    return Made(**_shown(wanted).model_dump(), secrets=signing)
+
+
+@router.get("/{ident}", response_model=ShownSubscription)
+async def get(ident: Ident, here: Here, caller: User) -> ShownSubscription:
+    """One subscription."""
+    async with transaction(here.pool) as conn:
+        return _shown(await _find(conn, caller, ident))
+
+
+@router.get("/{ident}/secrets", response_model=Secrets)
+async def get_secrets(ident: Ident, here: Here, caller: User) -> Secrets:
+    """The secrets that sign a webhook's deliveries; only for its owner."""
+    async with transaction(here.pool) as conn:
+        found = await _find(conn, caller, ident)
+    if found.owner != caller.username:
+        raise Rejected("ForbiddenUserError", "Only the owner of a subscription sees its secrets.")
+    return Secrets(secrets=_secrets(here, found))
+
+
+@router.put("/{ident}", response_model=ShownSubscription)
+async def change(
+    ident: Ident, wish: Wish, here: Here, caller: User, address: Address
+) -> ShownSubscription:
+    """Change a subscription, whole."""
+    async with transaction(here.pool) as conn:
+        before = await _find(conn, caller, ident)
+        after = _subscription(ident, caller, before.owner, wish, before.secret_versions)
+        await subscriptions.update_subscription(conn, after)
+        await _note(conn, caller, "subscription.change", ident, address)
+    here.publisher.wake()
+    return _shown(after)
+
+
+@router.post("/{ident}/secrets/rotate", response_model=Secrets)
+async def rotate(ident: Ident, here: Here, caller: User, address: Address) -> Secrets:
+    """Make a new secret. Until the next rotation both sign, so that a receiver can change in
+    peace.
+    """
+    async with transaction(here.pool) as conn:
+        before = await _find(conn, caller, ident)
+        if before.owner != caller.username:
+            message = "Only the owner of a subscription changes its secrets."
+            raise Rejected("ForbiddenUserError", message)
+        newest = before.secret_versions[0]
+        after = before.model_copy(update={"secret_versions": (newest + 1, newest)})
+        await subscriptions.update_subscription(conn, after)
+        await _note(conn, caller, "subscription.rotate", ident, address)
+    here.publisher.wake()
+    return Secrets(secrets=_secrets(here, after))
+
+
+@router.delete("/{ident}", response_model=Done)
+async def remove(ident: Ident, here: Here, caller: User, address: Address) -> Done:
+    """Unsubscribe."""
+    async with transaction(here.pool) as conn:
+        await _find(conn, caller, ident)
+        await subscriptions.remove_subscription(conn, ident)
+        await _note(conn, caller, "subscription.remove", ident, address)
+    here.publisher.wake()
+    return Done(message="The subscription is removed.")
+
+
+async def _find(conn: Connection, caller: Caller, ident: str) -> Subscription:
+    found = await subscriptions.lock_subscription(conn, ident)
+    if found is None:
+        raise Rejected("NoSubscriptionError", f"There is no subscription {ident[:64]}.")
+    check_owner(caller, found.owner, "The subscription")
+    return found
+
+
+def _subscription(
+    ident: str, caller: Caller, owner: str, wish: Wish, versions: tuple[int, ...]
+) -> Subscription:
+    events = tuple(AlertEvent(event) for event in dict.fromkeys(wish.events))
+    filter_ = SubscriptionFilter(
+        users=tuple(wish.filter.users),
+        virtual_clusters=tuple(wish.filter.virtualClusters),
+        job_names=tuple(wish.filter.jobNames),
+    )
+    if not caller.is_admin:
+        forbidden = sorted(event.value for event in ADMIN_EVENTS.intersection(events))
+        if forbidden:
+            problem = Problem("events", f"{', '.join(forbidden)}: only admins can be told of this")
+            message = "Only admins can subscribe to events of the cluster."
+            raise Rejected("ForbiddenUserError", message, (problem,))
+        filter_ = filter_.model_copy(update={"users": (owner,)})
+    return Subscription(
+        id=ident,
+        owner=owner,
+        enabled=wish.enabled,
+        events=events,
+        filter=filter_,
+        webhook_url=wish.webhookUrl,
+        email=wish.email,
+        secret_versions=versions,
+    )
+
+
+def _secrets(here: Context, subscription: Subscription) -> list[str]:
+    """Derived, never stored; none for e-mail."""
+    if subscription.webhook_url is None:
+        return []
+    key = here.settings.webhook_key.get_secret_value()
+    if not key:
+        message = "Webhooks can't be signed here: MUSTER_WEBHOOK_KEY is not set."
+        raise Rejected("NotConfiguredError", message)
+    return [
+        signing_secret(key, subscription.id, version) for version in subscription.secret_versions
+    ]
+
+
+async def _note(conn: Connection, caller: Caller, action: str, what: str, address: str) -> None:
+    await audit.record(conn, [audit.Entry(caller.username, action, what, address)])

@@ -1,0 +1,179 @@
+"""Users. Groups come later; their fields are there and empty."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+from muster.db import Connection, transaction
+from muster.errors import Rejected
+from pydantic import BaseModel, ConfigDict, Field
+
+from rest.api.context import Address, Admin, Context, Here, Person, User
+from rest.api.tokens import Done
+from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME
+from rest.store import accounts, audit
+from rest.store.accounts import Account
+
+router = APIRouter(prefix="/users", tags=["users"])
+
+VIRTUAL_CLUSTERS = ("default",)
+"""Those that there are; more come with the full scheduler."""
+
+Username = Annotated[str, Path(max_length=64)]
+Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARACTERS)]
+
+
+class Body(BaseModel):
+    """A request about users, in OpenPAI's names."""
+
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
+
+
+class ShownUser(BaseModel):
+    """A user, without the password."""
+
+    username: str
+    grouplist: list[str] = []
+    email: str
+    extension: dict[str, Any]
+    admin: bool
+    virtualCluster: list[str]
+    storageConfig: list[str] = []
+
+
+class NewUser(Body):
+    """A user to be made."""
+
+    username: Annotated[str, Field(pattern=USERNAME)]
+    password: Password
+    email: Annotated[str, Field(max_length=320)] = ""
+    admin: bool = False
+    virtualCluster: list[str] = ["default"]
+    extension: dict[str, Any] = {}
+
+
+class OwnChange(Body):
+    """What users may change of themselves. A new password needs the old one."""
+
+    email: Annotated[str | None, Field(max_length=320)] = None
+    extension: dict[str, Any] | None = None
+    oldPassword: Password | None = None
+    newPassword: Password | None = None
+
+
+class UserData(Body):
+    """What an admin changes of a user."""
+
+    username: Annotated[str, Field(pattern=USERNAME)]
+    password: Password | None = None
+    email: Annotated[str | None, Field(max_length=320)] = None
+    extension: dict[str, Any] | None = None
+
+
+class UserChange(Body):
+    """An admin's change; what is left out stays."""
+
+    data: UserData
+    patch: bool = True
+
+
+def _shown(account: Account) -> ShownUser:
+    return ShownUser(
+        username=account.username,
+        email=account.email,
+        extension=account.extension,
+        admin=account.is_admin,
+        virtualCluster=account.virtual_clusters,
+    )
+
+
+@router.get("", response_model=list[ShownUser])
+async def list_users(here: Here, _caller: User) -> list[ShownUser]:
+    """All users."""
+    async with here.pool.acquire() as conn:
+        return [_shown(account) for account in await accounts.list_accounts(conn)]
+
+
+@router.get("/{username}", response_model=ShownUser)
+async def get_user(username: Username, here: Here, _caller: User) -> ShownUser:
+    """One user."""
+    async with here.pool.acquire() as conn:
+        return _shown(await _find(conn, username))
+
+
+@router.post("", status_code=201, response_model=Done)
+async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
+    """Make a user."""
+    for name in new.virtualCluster:
+        if name not in VIRTUAL_CLUSTERS:
+            raise Rejected("NoVirtualClusterError", f"There is no virtual cluster {name[:80]}.")
+    password_hash = await here.access.hash(new.password)
+    async with transaction(here.pool) as conn:
+        now = await conn.fetchval("SELECT now()")
+        account = Account(
+            new.username, new.email, new.admin, new.virtualCluster, new.extension, now
+        )
+        if not await accounts.insert_account(conn, account, password_hash):
+            raise Rejected("ConflictUserError", f"There is a user {new.username} already.")
+        await _note(conn, caller.username, "user.create", new.username, address)
+    return Done(message=f"The user {new.username} is made.")
+
+
+@router.put("/me", status_code=201, response_model=Done)
+async def change_myself(change: OwnChange, here: Here, caller: Person, address: Address) -> Done:
+    """Change one's own e-mail address, extension or password. A new password revokes the tokens of
+    earlier logins.
+    """
+    if change.newPassword is not None:
+        await here.access.check_password(caller.username, change.oldPassword or "")
+    await _change(
+        here,
+        (caller.username, address),
+        UserData(
+            username=caller.username,
+            password=change.newPassword,
+            email=change.email,
+            extension=change.extension,
+        ),
+    )
+    return Done(message="It is changed.")
+
+
+@router.put("", status_code=201, response_model=Done)
+async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
+    """Change a user, as an admin."""
+    await _change(here, (caller.username, address), change.data)
+    return Done(message=f"The user {change.data.username} is changed.")
+
+
+@router.delete("/{username}", response_model=Done)
+async def delete_user(username: Username, here: Here, caller: Admin, address: Address) -> Done:
+    """Remove a user and their tokens; their jobs stay."""
+    async with transaction(here.pool) as conn:
+        if (await _find(conn, username)).is_admin:
+            raise Rejected("RemoveAdminError", "An admin can't be removed.")
+        await accounts.delete_account(conn, username)
+        await _note(conn, caller.username, "user.delete", username, address)
+    here.access.forget_cached()
+    return Done(message=f"The user {username} is removed.")
+
+
+async def _find(conn: Connection, username: str) -> Account:
+    account = await accounts.find_account(conn, username)
+    if account is None:
+        raise Rejected("NoUserError", f"There is no user {username[:64]}.")
+    return account
+
+
+async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
+    password_hash = None if data.password is None else await here.access.hash(data.password)
+    async with transaction(here.pool) as conn:
+        await _find(conn, data.username)
+        await accounts.update_account(conn, data.username, data.email, data.extension)
+        if password_hash is not None:
+            await accounts.update_password(conn, data.username, password_hash)
+        await _note(conn, by[0], "user.change", data.username, by[1])
+    here.access.forget_cached()
+
+
+async def _note(conn: Connection, who: str, action: str, what: str, address: str) -> None:
+    await audit.record(conn, [audit.Entry(who, action, what, address)])

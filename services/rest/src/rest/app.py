@@ -1,0 +1,74 @@
+"""REST's wiring: settings, tables, handlers, API; the only place where concrete things meet."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from muster.contracts.topics import Service
+from muster.service import Runtime, health_routes, run_service
+
+from rest.api.build import build_app
+from rest.api.context import Context
+from rest.cluster import TOPICS as CLUSTER_TOPICS
+from rest.cluster import Cluster
+from rest.handlers.access import Access, make_admin
+from rest.handlers.maintain import maintain
+from rest.handlers.publish import SettingsPublisher
+from rest.handlers.submit import Submissions
+from rest.handlers.updates import TOPICS, jobs_aggregate
+from rest.metrics import RestMetrics
+from rest.peers import Peers
+from rest.settings import RestSettings
+
+
+@asynccontextmanager
+async def build(runtime: Runtime) -> AsyncIterator[None]:
+    """Set REST up on a runtime."""
+    settings = runtime.settings
+    assert isinstance(settings, RestSettings)
+    metrics = RestMetrics(runtime.registry)
+    made = await make_admin(runtime.pool, settings)
+    if made is not None:
+        _print_password(made)
+
+    cluster = Cluster()
+    runtime.follow(CLUSTER_TOPICS, cluster.on_record)
+    runtime.consume_words(TOPICS, jobs_aggregate())
+    submissions = Submissions(runtime.pool, runtime.relay, settings, metrics)
+    runtime.spawn("submissions", submissions.run)
+    publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)
+    runtime.spawn("settings", publisher.run)
+    runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
+
+    peers = Peers(settings, metrics)
+    context = Context(
+        pool=runtime.pool,
+        relay=runtime.relay,
+        bus=runtime.bus,
+        settings=settings,
+        metrics=metrics,
+        access=Access(runtime.pool, settings, metrics),
+        submissions=submissions,
+        publisher=publisher,
+        cluster=cluster,
+        peers=peers,
+        stopping=runtime.stopping,
+    )
+    runtime.asgi = build_app(context, health_routes(runtime))
+    try:
+        yield
+    finally:
+        await peers.close()
+
+
+def _print_password(password: str) -> None:
+    """Past the logs, so that it is kept nowhere."""
+    text = f"Muster has made the user admin. The password, shown only now: {password}\n"
+    sys.stderr.write(text)
+    sys.stderr.flush()
+
+
+def main() -> None:
+    """Run REST."""
+    settings = RestSettings()
+    run_service(Service.REST, settings, settings.http_port, build)

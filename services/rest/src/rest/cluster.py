@@ -1,0 +1,110 @@
+"""The nodes of the cluster as their agents report them, followed from the bus into memory."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from muster.contracts.model import Model
+from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
+from muster.records import Received
+
+TOPICS = ("node-reported", "node-lost", "node-returned")
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNode:
+    """A node's newest report. ``lost_since`` is set while the Scheduler has no sign of life."""
+
+    report: NodeReport
+    lost_since: datetime | None = None
+
+
+class Cluster:
+    """All nodes, by name. Every replica follows for itself."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, NodeReport] = {}
+        self._lost: dict[str, tuple[int, datetime]] = {}
+        self._returned: dict[str, int] = {}
+
+    def on_record(self, record: Received, model: Model | None) -> None:
+        """Take a record of one of TOPICS."""
+        match model:
+            case None:
+                self._reports.pop(record.key or "", None)
+                self._lost.pop(record.key or "", None)
+            case NodeReport():
+                self._take_report(model)
+            case NodeLost():
+                if model.lease > self._returned.get(model.node, -1):
+                    self._lost[model.node] = (model.lease, model.since)
+            case NodeReturned():
+                self._returned[model.node] = max(self._returned.get(model.node, -1), model.lease)
+                if self._lost.get(model.node, (model.lease,))[0] <= model.lease:
+                    self._lost.pop(model.node, None)
+
+    def _take_report(self, report: NodeReport) -> None:
+        before = self._reports.get(report.node)
+        same_journal = before is not None and before.journal == report.journal
+        if before is None or not same_journal or report.revision >= before.revision:
+            self._reports[report.node] = report
+
+    def nodes(self) -> list[KnownNode]:
+        """All nodes, by name."""
+        return [
+            KnownNode(report, self._lost[name][1] if name in self._lost else None)
+            for name, report in sorted(self._reports.items())
+        ]
+
+    def log_url(self, node: str | None) -> str | None:
+        """Where a node's agent serves logs now; it may have moved since a job's last word."""
+        report = self._reports.get(node or "")
+        return report.log_url if report else None
+
+
+def node_json(node: KnownNode) -> dict[str, Any]:
+    """A node as answers show it."""
+    report = node.report
+    return {
+        "name": report.node,
+        "address": report.address,
+        "state": _state(node),
+        "problem": report.problem,
+        "lostSince": node.lost_since.isoformat() if node.lost_since else None,
+        "reportedAt": report.at.isoformat(),
+        "version": report.version,
+        "simulated": report.simulated,
+        "cpu": report.cpu,
+        "cpuUsed": sum(pod.cpu for pod in report.pods),
+        "memoryMB": report.memory_mb,
+        "memoryMBUsed": sum(pod.memory_mb for pod in report.pods),
+        "gpuTotal": len(report.gpus),
+        "gpuUsed": sum(gpu.pod is not None for gpu in report.gpus),
+        "gpuAvailable": sum(gpu.pod is None and gpu.is_healthy for gpu in report.gpus),
+        "gpus": [gpu.model_dump(mode="json", by_alias=True) for gpu in report.gpus],
+        "pods": [pod.model_dump(mode="json", by_alias=True) for pod in report.pods],
+    }
+
+
+def _state(node: KnownNode) -> str:
+    if node.lost_since is not None:
+        return "lost"
+    if node.report.is_stopping:
+        return "stopping"
+    return "ready" if node.report.is_healthy else "unhealthy"
+
+
+def totals(nodes: list[KnownNode]) -> dict[str, dict[str, int]]:
+    """What the cluster has and what is used of it, as virtual clusters show it."""
+    present = [node.report for node in nodes if node.lost_since is None]
+    total = {
+        "cpu": sum(report.cpu for report in present),
+        "memory": sum(report.memory_mb for report in present),
+        "gpu": sum(len(report.gpus) for report in present),
+    }
+    used = {
+        "cpu": sum(pod.cpu for report in present for pod in report.pods),
+        "memory": sum(pod.memory_mb for report in present for pod in report.pods),
+        "gpu": sum(gpu.pod is not None for report in present for gpu in report.gpus),
+    }
+    return {"total": total, "used": used}

@@ -1,0 +1,1 @@
+"""What REST decides and shows: values in, values out."""

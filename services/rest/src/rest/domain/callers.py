@@ -1,0 +1,49 @@
+"""Who asks, and what they may do."""
+
+import re
+from dataclasses import dataclass
+
+from muster.errors import Rejected
+
+USERNAME = r"^[A-Za-z0-9_.-]{1,64}$"
+_USERNAME = re.compile(USERNAME)
+
+MIN_PASSWORD_CHARACTERS = 6
+MAX_PASSWORD_CHARACTERS = 256
+"""Hashing takes time with length; longer ones are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A user who is known by a token. ``token`` is its id; an application token may not make or
+    revoke tokens.
+    """
+
+    username: str
+    is_admin: bool
+    is_application: bool
+    token: str
+
+
+def is_username(text: str) -> bool:
+    """Whether a user can have this name."""
+    return _USERNAME.fullmatch(text) is not None
+
+
+def check_owner(caller: Caller, owner: str, what: str) -> None:
+    """Raises Rejected unless the caller owns it or is an admin."""
+    if caller.username != owner and not caller.is_admin:
+        raise Rejected("ForbiddenUserError", f"{what} belongs to {owner}; only they may change it.")
+
+
+def check_admin(caller: Caller) -> None:
+    """Raises Rejected unless the caller is an admin."""
+    if not caller.is_admin:
+        raise Rejected("ForbiddenUserError", "Only an admin may do this.")
+
+
+def check_person(caller: Caller) -> None:
+    """Raises Rejected where the caller is known by an application token."""
+    if caller.is_application:
+        message = "An application token may not do this; log in with a password first."
+        raise Rejected("ForbiddenUserError", message)

@@ -1,0 +1,238 @@
+"""Jobs as OpenPAI's clients know them: its field names and states, times in milliseconds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
+from muster.contracts.verdicts import Behavior, Fault, Verdict
+
+Json = dict[str, Any]
+
+_SUB_STATES: Mapping[str, str] = {
+    "WAITING": "AttemptPreparing",
+    "RUNNING": "AttemptRunning",
+    "STOPPING": "AttemptDeletionRequested",
+    "SUCCEEDED": "Completed",
+    "STOPPED": "Completed",
+    "FAILED": "Completed",
+}
+
+_TYPES: Mapping[Fault, str] = {
+    Fault.NOBODY: "USER_SUCCESS",
+    Fault.USER: "USER_FAILURE",
+    Fault.PLATFORM: "PLATFORM_FAILURE",
+    Fault.STOP: "USER_STOP",
+    Fault.UNKNOWN: "UNKNOWN_FAILURE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """A job as a list shows it; the columns of the read model."""
+
+    id: str
+    username: str
+    name: str
+    virtual_cluster: str
+    priority_class: str | None
+    total_tasks: int
+    total_gpus: int
+    total_task_roles: int
+    execution: str
+    submitted_at: datetime
+    state: str
+    attempt: int
+    retries_user: int
+    retries_platform: int
+    retries_resource: int
+    retry_at: datetime | None
+    created_at: datetime | None
+    launched_at: datetime | None
+    completed_at: datetime | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class WholeJob:
+    """A job with all that is known of it."""
+
+    listed: ListedJob
+    reason: Json | None
+    status: Json | None
+    warnings: list[Json]
+
+
+def milliseconds(at: datetime | None) -> int | None:
+    """A time as OpenPAI writes it."""
+    return None if at is None else int(at.timestamp() * 1000)
+
+
+def list_item(job: ListedJob) -> Json:
+    """One entry of the list of jobs."""
+    return {
+        "debugId": job.id,
+        "name": job.name,
+        "username": job.username,
+        "state": job.state,
+        "subState": _SUB_STATES.get(job.state, job.state),
+        "executionType": job.execution,
+        "tags": [],
+        **_retries(job),
+        "submissionTime": milliseconds(job.submitted_at),
+        "createdTime": milliseconds(job.created_at),
+        "launchedTime": milliseconds(job.launched_at),
+        "completedTime": milliseconds(job.completed_at),
+        "appExitCode": job.exit_code,
+        "virtualCluster": job.virtual_cluster,
+        "totalGpuNumber": job.total_gpus,
+        "totalTaskNumber": job.total_tasks,
+        "totalTaskRoleNumber": job.total_task_roles,
+        "jobPriority": job.priority_class,
+    }
+
+
+def _retries(job: ListedJob) -> Json:
+    return {
+        "retries": job.retries_user + job.retries_platform + job.retries_resource,
+        "retryDetails": {
+            "user": job.retries_user,
+            "platform": job.retries_platform,
+            "resource": job.retries_resource,
+        },
+        "retryDelayTime": milliseconds(job.retry_at),
+    }
+
+
+def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) -> Json:
+    """One job, or one attempt of it: ``status`` is the Launcher's word about that attempt."""
+    listed = job.listed
+    shown = state or listed.state
+    return {
+        "debugId": listed.id,
+        "name": listed.name,
+        "tags": [],
+        "jobPriority": listed.priority_class,
+        "warnings": job.warnings,
+        "jobStatus": {
+            "username": listed.username,
+            "state": shown,
+            "subState": _SUB_STATES.get(shown, shown),
+            "executionType": listed.execution,
+            **_retries(listed),
+            "submissionTime": milliseconds(listed.submitted_at),
+            "createdTime": milliseconds(listed.created_at),
+            "launchedTime": milliseconds(listed.launched_at),
+            "completedTime": milliseconds(listed.completed_at),
+            "virtualCluster": listed.virtual_cluster,
+            "reason": job.reason,
+            "appId": listed.id,
+            "appProgress": 1 if shown in ("SUCCEEDED", "STOPPED", "FAILED") else 0,
+            **_attempt(status, shown, 0 if status is None else status.attempt),
+        },
+        "taskRoles": {role.name: task_role(role) for role in (status.task_roles if status else ())},
+    }
+
+
+def _attempt(status: JobStatus | None, shown: str, attempt: int) -> Json:
+    verdict = status.verdict if status else None
+    trigger = status.trigger if status else None
+    return {
+        "attemptId": attempt,
+        "attemptState": _SUB_STATES.get(shown, shown),
+        "appCreatedTime": milliseconds(status.attempt_created_at) if status else None,
+        "appLaunchedTime": milliseconds(status.attempt_launched_at) if status else None,
+        "appCompletedTime": milliseconds(status.attempt_completed_at) if status else None,
+        "appExitCode": verdict.code if verdict else None,
+        "appExitSpec": exit_spec(verdict),
+        "appExitDiagnostics": verdict.cause if verdict else None,
+        "appExitMessages": {
+            "container": verdict.evidence if verdict else None,
+            "runtime": None,
+            "launcher": trigger.message if trigger else None,
+        },
+        "appExitTriggerMessage": trigger.message if trigger else None,
+        "appExitTriggerTaskRoleName": trigger.role if trigger else None,
+        "appExitTriggerTaskIndex": trigger.index if trigger else None,
+        "appExitType": _TYPES[verdict.fault] if verdict else None,
+    }
+
+
+def exit_spec(verdict: Verdict | None) -> Json | None:
+    """A verdict as a row of OpenPAI's exit specification, with Muster's evidence."""
+    if verdict is None:
+        return None
+    behavior = verdict.behavior.value.upper().replace("-", "_")
+    return {
+        "code": verdict.code,
+        "phrase": verdict.phrase,
+        "type": _TYPES[verdict.fault],
+        "behavior": "UNKNOWN" if verdict.behavior is Behavior.UNKNOWN else behavior,
+        "rule": verdict.rule,
+        "cause": verdict.cause,
+        "symptom": verdict.symptom,
+        "outcome": verdict.outcome,
+        "evidence": verdict.evidence,
+    }
+
+
+def task_role(role: TaskRoleStatus) -> Json:
+    """The tasks of one role."""
+    return {
+        "taskRoleStatus": {"name": role.name},
+        "taskStatuses": [task(each) for each in role.tasks],
+    }
+
+
+def task(status: TaskStatus) -> Json:
+    """One task and its current attempt. Without containers the container is the pod."""
+    shown = status.state.value
+    verdict = status.verdict
+    return {
+        "taskIndex": status.index,
+        "taskUid": status.pod,
+        "taskState": shown,
+        "containerId": status.pod,
+        "containerIp": status.address,
+        "containerNodeName": status.node,
+        "containerPorts": {
+            label: ",".join(map(str, ports)) for label, ports in status.ports.items()
+        },
+        "containerGpus": sum(1 << gpu for gpu in status.gpus if gpu < 53) if status.gpus else None,
+        "gpus": list(status.gpus),
+        "containerLog": None,
+        "containerExitCode": status.exit_code,
+        "containerExitSpec": exit_spec(verdict),
+        "containerExitDiagnostics": verdict.cause if verdict else None,
+        "retries": status.retries,
+        "accountableRetries": status.accountable_retries,
+        "createdTime": milliseconds(status.created_at),
+        "launchedTime": milliseconds(status.launched_at),
+        "completedTime": milliseconds(status.completed_at),
+        "attemptId": status.attempt,
+        "attemptState": _SUB_STATES.get(shown, shown),
+        "currentAttemptLaunchedTime": milliseconds(status.launched_at),
+        "currentAttemptCompletedTime": milliseconds(status.completed_at),
+    }
+
+
+def find_task(status: JobStatus | None, role: str, index: int) -> TaskStatus | None:
+    """One task of a job attempt."""
+    for each in status.task_roles if status else ():
+        if each.name == role:
+            return next((task for task in each.tasks if task.index == index), None)
+    return None
+
+
+def ended(status: TaskStatus) -> bool:
+    """Whether the task's attempt writes no more logs."""
+    return status.state in (TaskState.SUCCEEDED, TaskState.FAILED, TaskState.STOPPED)
+
+
+def attempt_state(status: JobStatus) -> str:
+    """The state of a job attempt that was retried: it failed, or succeeded and runs anew."""
+    if status.state in (JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED):
+        return status.state.value
+    verdict = status.verdict
+    return "SUCCEEDED" if verdict is not None and verdict.code == 0 else "FAILED"

@@ -1,0 +1,1 @@
+"""What REST does with records and with writes: load, decide, save and say."""

@@ -1,0 +1,29 @@
+"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, and the
+exchange rows of jobs that are long over.
+"""
+
+import asyncio
+
+import structlog
+from muster.db import Pool, is_transient, transaction
+
+from rest.settings import RestSettings
+from rest.store import accounts, jobs, subscriptions
+
+_log = structlog.get_logger()
+
+
+async def maintain(pool: Pool, settings: RestSettings) -> None:
+    """Clean up now and then, until cancelled."""
+    while True:
+        await asyncio.sleep(settings.maintenance_s)
+        try:
+            async with transaction(pool) as conn:
+                await jobs.forget_answers(conn, settings.idempotency_hours)
+                await accounts.purge_tokens(conn)
+                await subscriptions.forget_removed(conn, settings.removed_days)
+                await jobs.close_finished(conn, settings.maintenance_rows)
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            _log.warning("cleaning up is tried again later", error=str(error))

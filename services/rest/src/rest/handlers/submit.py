@@ -1,0 +1,279 @@
+"""Submissions, many in one transaction: what waits while one is written is written by the next.
+
+Each caller gets their own answer once it is safe: accepted, name taken, key used for another body.
+"""
+
+import asyncio
+import hashlib
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+from muster.contracts.jobs import Execution, JobRequest
+from muster.contracts.topics import Kind, Service
+from muster.db import Connection, Pool, is_transient, transaction
+from muster.errors import MusterError, Problem, Rejected, Transient
+from muster.ids import new_id
+from muster.protocol import ParsedJob
+from muster.relay import Relay
+from muster.subjects import Say, Subjects
+
+from rest.handlers.updates import SUBMITTED
+from rest.metrics import RestMetrics
+from rest.settings import RestSettings
+from rest.store import answers, audit
+from rest.store.answers import Key, Known
+from rest.store.jobs import NewJob, insert_jobs, warnings_json
+
+_log = structlog.get_logger()
+
+RETRY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A checked job and who wants it."""
+
+    username: str
+    address: str
+    job: ParsedJob
+    key: str | None
+    traceparent: str | None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A submission and the answer that it waits for."""
+
+    submission: Submission
+    answer: "asyncio.Future[str]"
+    id: str = field(default_factory=lambda: new_job_id())
+
+    @property
+    def key(self) -> Key | None:
+        submission = self.submission
+        if submission.key is None:
+            return None
+        digest = hashlib.sha256(submission.job.text.encode()).digest()
+        return Key(submission.username, submission.key, digest)
+
+
+def new_job_id() -> str:
+    """A job's id, which sorts by time."""
+    return new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
+
+
+class Submissions:
+    """Takes submissions from requests and writes them in batches."""
+
+    def __init__(
+        self, pool: Pool, relay: Relay, settings: RestSettings, metrics: RestMetrics
+    ) -> None:
+        self._pool = pool
+        self._relay = relay
+        self._settings = settings
+        self._metrics = metrics
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(settings.submit_queue)
+
+    async def submit(self, submission: Submission) -> str:
+        """Write a job; returns the answer as JSON.
+
+        Raises Rejected (name taken; key used for another body) or Transient (too busy, no
+        database).
+        """
+        waiting = _Waiting(submission, asyncio.get_running_loop().create_future())
+        try:
+            self._queue.put_nowait(waiting)
+        except asyncio.QueueFull:
+            self._metrics.submissions.labels("busy").inc()
+            raise Transient("Too many jobs are being submitted; try again in a moment.") from None
+        try:
+            async with asyncio.timeout(self._settings.submit_timeout_s):
+                answer = await waiting.answer
+        except TimeoutError:
+            raise Transient("The database takes no job now; try again in a moment.") from None
+        except MusterError:
+            self._metrics.submissions.labels("refused").inc()
+            raise
+        self._metrics.submissions.labels("accepted").inc()
+        return answer
+
+    async def run(self) -> None:
+        """Write what waits, until cancelled."""
+        batch: list[_Waiting] = []
+        try:
+            while True:
+                batch = await self._next_batch()
+                await self._write_until_done(batch)
+        finally:
+            while not self._queue.empty():
+                batch.append(self._queue.get_nowait())
+            for waiting in batch:
+                _fail(waiting, Transient("The server is stopping; send the job again."))
+
+    async def _next_batch(self) -> list[_Waiting]:
+        """All that wait, but a key only once: its second submission sees the first one's answer."""
+        batch = [await self._queue.get()]
+        keys = {batch[0].key}
+        while len(batch) < self._settings.submit_batch and not self._queue.empty():
+            waiting = self._queue.get_nowait()
+            key = waiting.key
+            if key is not None and any(k and k.key == key.key for k in keys):
+                self._queue.put_nowait(waiting)
+                break
+            keys.add(key)
+            batch.append(waiting)
+        return batch
+
+    async def _write_until_done(self, batch: Sequence[_Waiting]) -> None:
+        until = time.monotonic() + self._settings.submit_timeout_s
+        while True:
+            wanted = [waiting for waiting in batch if not waiting.answer.done()]
+            if not wanted:
+                return
+            try:
+                self._metrics.submit_batch.observe(len(wanted))
+                await self._write(wanted)
+            except Exception as error:
+                passes = is_transient(error) or isinstance(error, Transient)
+                if passes and time.monotonic() < until:
+                    await asyncio.sleep(RETRY_S)
+                    continue
+                _log.exception("submissions can't be written", jobs=len(wanted))
+                if passes or len(wanted) == 1:
+                    for waiting in wanted:
+                        _fail(waiting, Transient() if passes else error)
+                    return
+                for waiting in wanted:
+                    await self._write_until_done([waiting])
+            return
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        """One transaction; the callers are told after its commit."""
+        async with transaction(self._pool) as conn:
+            known = await answers.claim(conn, [key for w in batch if (key := w.key)])
+            new = [w for w in batch if _known(w, known) is None]
+            written = await insert_jobs(conn, [_new_job(w) for w in new])
+            accepted = [w for w in new if w.id in written]
+            await self._say(conn, accepted, written)
+            told = {w.id: _answer(w.submission) for w in accepted}
+            await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
+            await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
+            await audit.record(conn, [_entry(w) for w in accepted])
+        self._relay.wake()
+        for waiting in batch:
+            before = _known(waiting, known)
+            if before is not None:
+                _tell_again(waiting, before)
+            elif waiting.id in told:
+                _tell(waiting, told[waiting.id])
+            else:
+                _fail(waiting, _taken(waiting.submission))
+
+    async def _say(
+        self, conn: Connection, accepted: Sequence[_Waiting], written: dict[str, datetime]
+    ) -> None:
+        if not accepted:
+            return
+        now = await conn.fetchval("SELECT clock_timestamp()")
+        subjects = Subjects(conn, Service.REST, now)
+        await subjects.load(((Kind.JOB, w.id) for w in accepted), are_new=True)
+        for waiting in accepted:
+            submission = waiting.submission
+            word = JobRequest(
+                job=waiting.id,
+                name=submission.job.name,
+                user=submission.username,
+                execution=Execution.START,
+                submitted_at=written[waiting.id],
+                spec=submission.job.spec,
+            )
+            say = Say(Kind.JOB, waiting.id, SUBMITTED, waiting.id, word)
+            subjects.say(say, submission.traceparent)
+        await subjects.save()
+
+
+def _known(waiting: _Waiting, known: dict[tuple[str, str], Known]) -> Known | None:
+    key = waiting.key
+    return None if key is None else known.get((key.username, key.key))
+
+
+def _new_job(waiting: _Waiting) -> NewJob:
+    submission, job = waiting.submission, waiting.submission.job
+    return NewJob(
+        id=waiting.id,
+        username=submission.username,
+        name=job.name,
+        virtual_cluster=job.spec.virtual_cluster,
+        priority_class=job.priority_class,
+        total_tasks=job.tasks,
+        total_gpus=job.gpus,
+        total_task_roles=len(job.spec.task_roles),
+        config=job.text,
+        spec=job.spec.model_dump_json(exclude_none=True),
+        warnings=warnings_json(warnings_of(job)),
+    )
+
+
+def warnings_of(job: ParsedJob) -> list[dict[str, object]]:
+    """The warnings of a job file as answers show them."""
+    return [problem_json(warning) for warning in job.warnings]
+
+
+def problem_json(problem: Problem) -> dict[str, object]:
+    """A problem as answers show it."""
+    shown: dict[str, object] = {"path": problem.path, "message": problem.message}
+    if problem.line is not None:
+        shown |= {"line": problem.line, "column": problem.column}
+    return shown
+
+
+def _answer(submission: Submission) -> str:
+    name = f"{submission.username}~{submission.job.name}"
+    content = {
+        "message": f"The job {name} is accepted.",
+        "name": name,
+        "warnings": warnings_of(submission.job),
+    }
+    return json.dumps(content)
+
+
+def _entry(waiting: _Waiting) -> audit.Entry:
+    submission = waiting.submission
+    name = f"{submission.username}~{submission.job.name}"
+    detail = {"job": waiting.id}
+    return audit.Entry(submission.username, "job.submit", name, submission.address, detail)
+
+
+def _taken(submission: Submission) -> Rejected:
+    name = f"{submission.username}~{submission.job.name}"
+    message = f"There is a job {name} already; choose another name."
+    problem = Problem("name", "is taken; choose another name")
+    return Rejected("ConflictJobError", message, (problem,))
+
+
+def _tell_again(waiting: _Waiting, known: Known) -> None:
+    key = waiting.key
+    if key is not None and key.body_digest == known.body_digest:
+        _tell(waiting, known.answer)
+        return
+    message = (
+        f"The Idempotency-Key {key.key if key else ''!r} was used for another job file; use a new"
+        " one for a new job."
+    )
+    problem = Problem("Idempotency-Key", "was used for another job file")
+    _fail(waiting, Rejected("IdempotencyKeyError", message, (problem,)))
+
+
+def _tell(waiting: _Waiting, answer: str) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(answer)
+
+
+def _fail(waiting: _Waiting, error: BaseException) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)

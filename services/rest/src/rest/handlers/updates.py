@@ -1,0 +1,68 @@
+"""The Launcher's words about jobs become the read model; final states never move."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from muster.aggregates import Aggregate, Dead, Decision, Due, Input
+from muster.contracts.jobs import Execution, JobRequest, JobStatus
+from muster.contracts.model import Reason
+from muster.contracts.topics import Kind
+from muster.subjects import Say
+
+from rest.domain.jobs import FINAL, JobRow, shown_state
+from rest.store.jobs import load_jobs, save_jobs
+
+TOPICS = ("job-updated", "revision-acknowledged")
+SUBMITTED = "job-submitted"
+
+DEAD_REASON = Reason(
+    code="dead-letter",
+    text="The Launcher could not handle the job; an admin finds the reason on"
+    " job-submitted.dead-letter and brings it back by `muster events redrive`.",
+)
+
+
+def jobs_aggregate() -> Aggregate[JobRow]:
+    """How words about jobs are applied."""
+    return Aggregate(
+        of=lambda _kind, job: job, load=load_jobs, decide=decide_update, save=save_jobs
+    )
+
+
+def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) -> Decision[JobRow]:
+    """What a record about a job changes in the read model."""
+    match given:
+        case JobStatus():
+            return _apply(job, row, given)
+        case Dead():
+            if row is None or row.state in FINAL:
+                return Decision(row)
+            return Decision(replace(row, reason=DEAD_REASON))
+        case Due():
+            return Decision(row)
+        case _:
+            raise TypeError(f"{type(given).__name__} says nothing about a job here")
+
+
+def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
+    if row is None:
+        return Decision(None, _stop_unknown(job, status))
+    if row.state in FINAL and status.state not in FINAL:
+        return Decision(row)
+    state = shown_state(status.state, row.execution)
+    changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
+    return Decision(changed)
+
+
+def _stop_unknown(job: str, status: JobStatus) -> tuple[Say, ...]:
+    """REST makes jobs; one that it does not know shall stop, and is over here."""
+    if status.state in FINAL:
+        return ()
+    word = JobRequest(
+        job=job,
+        name=status.name,
+        user=status.user,
+        execution=Execution.STOP,
+        submitted_at=status.submitted_at,
+    )
+    return (Say(Kind.JOB, job, SUBMITTED, job, word, is_open=False),)

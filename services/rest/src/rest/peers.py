@@ -1,0 +1,121 @@
+"""What REST reads from others over HTTP and passes on: logs from agents, reasons and the queue from
+the Scheduler. It changes nothing there.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import structlog
+from muster.errors import Rejected, Transient
+
+from rest.metrics import RestMetrics
+from rest.settings import RestSettings
+
+_log = structlog.get_logger()
+
+MAX_PEER_BYTES = 8 * 1024 * 1024
+"""Of the Scheduler's answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Some of a log. ``end`` is the offset of the byte after it, counted over all that the pod has
+    written.
+    """
+
+    content: bytes
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogAsk:
+    """Which part of a log: from ``offset``, or only the last ``tail`` bytes; and on, with
+    ``follow``.
+    """
+
+    log_url: str
+    pod: str
+    stream: str
+    offset: int = 0
+    tail: int | None = None
+    follow: bool = False
+
+
+class Peers:
+    """Reads agents and the Scheduler."""
+
+    def __init__(self, settings: RestSettings, metrics: RestMetrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        timeout = httpx2.Timeout(settings.peer_timeout_s, pool=settings.peer_timeout_s)
+        limits = httpx2.Limits(max_connections=settings.log_streams + 100)
+        token = settings.internal_token.get_secret_value()
+        self._client = httpx2.AsyncClient(
+            timeout=timeout,
+            limits=limits,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """Give connections back."""
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def open_log(self, ask: LogAsk) -> AsyncIterator[AsyncIterator[LogPiece]]:
+        """A pod's log as its agent sends it.
+
+        Raises Rejected where the agent has no such log, Transient where it can't be reached.
+        """
+        url = f"{ask.log_url.rstrip('/')}/logs/{quote(ask.pod)}/{quote(ask.stream)}"
+        query: dict[str, str | int] = {"offset": ask.offset}
+        if ask.tail is not None:
+            query["tail"] = ask.tail
+        if ask.follow:
+            query["follow"] = 1
+        # A followed log may be silent for long; the reader has its own rhythm.
+        waits = self._settings.peer_timeout_s
+        timeout = httpx2.Timeout(waits, read=None) if ask.follow else httpx2.Timeout(waits)
+        try:
+            async with self._client.stream("GET", url, params=query, timeout=timeout) as answer:
+                if answer.status_code == 404:
+                    raise Rejected("NoTaskLogError", "The node has no such log (any more).")
+                if answer.status_code != 200:
+                    raise Transient(f"The node's agent answers {answer.status_code}.")
+                yield _pieces(answer, int(answer.headers.get("x-log-offset", ask.offset)))
+        except httpx2.HTTPError as error:
+            self._metrics.peer_failures.labels("agent").inc()
+            _log.warning("an agent can't be read", url=url, error=repr(error))
+            message = "The node that has the log does not answer; try again later."
+            raise Transient(message) from error
+
+    async def ask_scheduler(self, path: str, query: dict[str, int] | None = None) -> Any:
+        """The Scheduler's answer as it is; None where it knows nothing of this, or there is none to
+        ask. Raises Transient where it does not answer.
+        """
+        if self._settings.scheduler_url is None:
+            return None
+        url = self._settings.scheduler_url.rstrip("/") + path
+        try:
+            answer = await self._client.get(url, params=query)
+        except httpx2.HTTPError as error:
+            self._metrics.peer_failures.labels("scheduler").inc()
+            _log.warning("the scheduler can't be read", url=url, error=repr(error))
+            raise Transient("The Scheduler does not answer; try again later.") from error
+        if answer.status_code == 404:
+            return None
+        if answer.status_code != 200 or len(answer.content) > MAX_PEER_BYTES:
+            raise Transient(f"The Scheduler answers {answer.status_code}.")
+        return answer.json()
+
+
+async def _pieces(answer: httpx2.Response, start: int) -> AsyncIterator[LogPiece]:
+    end = start
+    async for content in answer.aiter_bytes():
+        end += len(content)
+        yield LogPiece(content, end)

@@ -1,0 +1,57 @@
+"""REST's settings. Units are in the names."""
+
+from muster.settings import DatabaseSettings
+from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
+
+
+class RestSettings(DatabaseSettings):
+    """What REST is told by its environment (``MUSTER_…``)."""
+
+    http_port: int = Field(
+        8080,
+        ge=0,
+        le=65535,
+        validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
+        description="The API; 0: any free port.",
+    )
+    admin_password: SecretStr | None = Field(
+        None, min_length=6, description="Of the user admin, who is made at the first start."
+    )
+    webhook_key: SecretStr = Field(
+        SecretStr(""), description="Webhook secrets are made from it; the same as Alerting's."
+    )
+    scheduler_url: str | None = Field(
+        None, description="Where the Scheduler answers why and queue; none: not asked."
+    )
+
+    body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
+    page_default: PositiveInt = Field(5000, description="Jobs on a page, when nobody says.")
+    page_largest: PositiveInt = 50_000
+    peer_timeout_s: PositiveFloat = Field(5.0, description="An agent or the Scheduler answers.")
+
+    submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
+    submit_queue: PositiveInt = Field(2000, description="Submissions that wait; more: 503.")
+    submit_timeout_s: PositiveFloat = Field(20.0, description="Then the answer is 503.")
+    idempotency_hours: PositiveInt = Field(24, description="Keys are remembered this long.")
+
+    token_life_s: PositiveInt = Field(7 * 86_400, description="Of a login, at the most.")
+    token_cache_s: PositiveFloat = Field(
+        1.0, description="A token revoked at another replica still works here for this long."
+    )
+    token_cache_entries: PositiveInt = 10_000
+    login_attempts: PositiveInt = Field(
+        10, description="Failed logins in login_window_s; then 429."
+    )
+    login_window_s: PositiveFloat = 60.0
+    password_hashes: PositiveInt = Field(2, description="Passwords hashed at a time (19 MiB each).")
+
+    log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
+    log_streams: PositiveInt = Field(500, description="Of all users together.")
+    log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
+    log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
+    stream_heartbeat_s: PositiveFloat = 15.0
+
+    settings_repeat_s: PositiveFloat = Field(300.0, description="Subscriptions are said again.")
+    removed_days: PositiveInt = Field(1, description="Removals are said again for this long.")
+    maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
+    maintenance_rows: PositiveInt = 5000

@@ -1,0 +1,1 @@
+"""All SQL of REST: rows in, domain values out."""

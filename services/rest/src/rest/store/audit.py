@@ -1,0 +1,57 @@
+"""The audit log: every write, in the transaction of the write."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from muster.db import Connection, fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Who did what to which thing, from where. ``detail`` never holds a secret."""
+
+    username: str
+    action: str
+    object: str
+    address: str
+    detail: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """An entry with its time."""
+
+    id: int
+    at: datetime
+    username: str
+    action: str
+    object: str
+    address: str
+    detail: dict[str, Any] | None
+
+
+async def record(conn: Connection, entries: Sequence[Entry]) -> None:
+    """Write entries."""
+    await conn.execute(
+        "INSERT INTO audit (username, action, object, address, detail)"
+        " SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::jsonb[])",
+        [entry.username for entry in entries],
+        [entry.action for entry in entries],
+        [entry.object for entry in entries],
+        [entry.address for entry in entries],
+        [entry.detail for entry in entries],
+    )
+
+
+async def read(conn: Connection, before: int | None, limit: int) -> list[Recorded]:
+    """Entries, newest first; ``before`` is the id of the last one of the page before."""
+    return await fetch(
+        Recorded,
+        conn,
+        "SELECT id, at, username, action, object, address, detail FROM audit"
+        " WHERE $1::bigint IS NULL OR id < $1 ORDER BY id DESC LIMIT $2",
+        before,
+        limit,
+    )

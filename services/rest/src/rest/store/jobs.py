@@ -1,0 +1,281 @@
+"""Jobs: written with their submission, changed by the Launcher's words, read by people."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+from muster.contracts.jobs import Execution, JobSpec, JobState, JobStatus
+from muster.contracts.model import Reason
+from muster.db import Connection, Pool
+
+from rest.domain.jobs import JobRow
+from rest.domain.listing import ORDER_FIELDS, Listing
+from rest.domain.views import ListedJob, WholeJob
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to be written, as its file asks for it."""
+
+    id: str
+    username: str
+    name: str
+    virtual_cluster: str
+    priority_class: str | None
+    total_tasks: int
+    total_gpus: int
+    total_task_roles: int
+    config: str
+    spec: str
+    warnings: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoppableJob:
+    """What a stop must know of a job."""
+
+    id: str
+    username: str
+    name: str
+    execution: Execution
+    state: JobState
+    submitted_at: datetime
+    spec: JobSpec
+
+
+async def insert_jobs(conn: Connection, jobs: Sequence[NewJob]) -> dict[str, datetime]:
+    """Write jobs; returns the ids of those whose name was free, with their time of submission."""
+    ordered = sorted(jobs, key=lambda job: (job.username, job.name))
+    columns = [[getattr(job, field.name) for job in ordered] for field in fields(NewJob)]
+    return {row["id"]: row["submitted_at"] for row in await conn.fetch(_INSERT, *columns)}
+
+
+async def load_jobs(conn: Connection, ids: Sequence[str]) -> Mapping[str, JobRow]:
+    """The rows of jobs, locked in the order of their ids."""
+    rows = await conn.fetch(_LOAD, list(ids))
+    return {
+        row["id"]: JobRow(
+            row["id"], Execution(row["execution"]), JobState(row["state"]), row["attempt"]
+        )
+        for row in rows
+    }
+
+
+async def save_jobs(conn: Connection, jobs: Sequence[JobRow]) -> None:
+    """Write what has become of jobs; the last word about a retried attempt is kept."""
+    told = [(job, job.status) for job in jobs if job.status is not None]
+    if told:
+        ids = [job.id for job, _ in told]
+        await conn.execute(_KEEP_ATTEMPTS, ids, [job.attempt for job, _ in told])
+        columns = zip(*(_status_columns(job, status) for job, status in told), strict=True)
+        await conn.execute(_SAVE, *map(list, columns))
+    untold = [job for job in jobs if job.status is None]
+    if untold:
+        reasons = [_dump(job.reason) for job in untold]
+        await conn.execute(_SAVE_REASON, [job.id for job in untold], reasons)
+
+
+def _status_columns(job: JobRow, status: JobStatus) -> tuple[object, ...]:
+    return (
+        job.id,
+        job.state.value,
+        status.attempt,
+        status.retries.user,
+        status.retries.platform,
+        status.retries.resource,
+        status.retry_at,
+        status.created_at,
+        status.launched_at,
+        status.completed_at,
+        status.verdict.code if status.verdict else None,
+        _dump(job.reason),
+        status.model_dump_json(exclude_none=True),
+    )
+
+
+def _dump(reason: Reason | None) -> str | None:
+    return None if reason is None else reason.model_dump_json(exclude_none=True)
+
+
+async def lock_job(conn: Connection, username: str, name: str) -> StoppableJob | None:
+    """A job, locked."""
+    row = await conn.fetchrow(_LOCK, username, name)
+    if row is None:
+        return None
+    return StoppableJob(
+        row["id"],
+        row["username"],
+        row["name"],
+        Execution(row["execution"]),
+        JobState(row["state"]),
+        row["submitted_at"],
+        JobSpec.model_validate_json(row["spec"]),
+    )
+
+
+async def mark_stopping(conn: Connection, job: str, by: str) -> None:
+    """The job shall stop; users see it at once."""
+    await conn.execute(_MARK_STOPPING, job, by)
+
+
+async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
+    """A job with the Launcher's last word."""
+    row = await pool.fetchrow(_FIND, username, name)
+    if row is None:
+        return None
+    return WholeJob(_listed(row), row["reason"], row["status"], row["warnings"])
+
+
+async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | None:
+    """The last word about a job attempt that was retried."""
+    status: dict[str, Any] | None = await pool.fetchval(
+        "SELECT status FROM job_attempt WHERE job = $1 AND attempt = $2", job, attempt
+    )
+    return status
+
+
+async def find_config(pool: Pool, username: str, name: str) -> str | None:
+    """The file of a job as it was sent."""
+    config: str | None = await pool.fetchval(_CONFIG, username, name)
+    return config
+
+
+async def list_jobs(pool: Pool, listing: Listing) -> tuple[list[ListedJob], int | None]:
+    """One page of jobs, and how many there are on all pages where that is asked."""
+    where = [
+        _array(listing.usernames),
+        _array(listing.virtual_clusters),
+        _array(listing.states),
+        _array(listing.priorities),
+        listing.keyword,
+    ]
+    order = ORDER_FIELDS[listing.order]
+    direction = "DESC" if listing.is_descending else "ASC"
+    sql = f"{_LIST} ORDER BY {order} {direction}, id {direction} OFFSET $6 LIMIT $7"
+    rows = await pool.fetch(sql, *where, listing.offset, listing.limit)
+    total = await pool.fetchval(_COUNT, *where) if listing.with_total_count else None
+    return [_listed(row) for row in rows], total
+
+
+def _array(values: tuple[str, ...] | None) -> list[str] | None:
+    return None if values is None else list(values)
+
+
+_LISTED = tuple(field.name for field in fields(ListedJob))
+
+
+def _listed(row: asyncpg.Record) -> ListedJob:
+    return ListedJob(*(row[name] for name in _LISTED))
+
+
+async def close_finished(conn: Connection, rows: int) -> int:
+    """Close the subjects of jobs that have been over for an hour, so that their rows are forgotten
+    in time; returns how many.
+    """
+    done = await conn.fetch(_CLOSE, rows)
+    return len(done)
+
+
+async def forget_answers(conn: Connection, hours: int) -> None:
+    """Forget Idempotency-Keys that are too old."""
+    await conn.execute(
+        "DELETE FROM idempotency WHERE made_at < now() - $1 * interval '1 hour'", float(hours)
+    )
+
+
+def warnings_json(warnings: Sequence[Mapping[str, object]]) -> str:
+    """Warnings as they are stored."""
+    return json.dumps(list(warnings))
+
+
+_INSERT = """
+    WITH file AS (
+        SELECT * FROM unnest(
+            $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::integer[],
+            $7::integer[], $8::integer[], $9::text[], $10::text[], $11::text[]
+        ) AS f (id, username, name, virtual_cluster, priority_class, total_tasks, total_gpus,
+                total_task_roles, config, spec, warnings)
+    ), accepted AS (
+        INSERT INTO job (id, username, name, virtual_cluster, priority_class, total_tasks,
+                         total_gpus, total_task_roles, submitted_at)
+        SELECT id, username, name, virtual_cluster, priority_class, total_tasks, total_gpus,
+               total_task_roles, now()
+        FROM file
+        ON CONFLICT (username, name) DO NOTHING
+        RETURNING id, submitted_at
+    ), written AS (
+        INSERT INTO job_file (job, config, spec, warnings)
+        SELECT id, config, spec, warnings::jsonb FROM file JOIN accepted USING (id)
+    )
+    SELECT id, submitted_at FROM accepted
+"""
+_LOAD = """
+    SELECT id, execution, state, attempt FROM job WHERE id = ANY($1::text[])
+    ORDER BY id FOR UPDATE
+"""
+_KEEP_ATTEMPTS = """
+    INSERT INTO job_attempt (job, attempt, status)
+    SELECT job.id, job.attempt, job.status
+    FROM job JOIN unnest($1::text[], $2::integer[]) AS told (id, attempt) USING (id)
+    WHERE told.attempt > job.attempt AND job.status IS NOT NULL
+    ON CONFLICT DO NOTHING
+"""
+_SAVE = """
+    UPDATE job SET
+        state = told.state, attempt = told.attempt, retries_user = told.retries_user,
+        retries_platform = told.retries_platform, retries_resource = told.retries_resource,
+        retry_at = told.retry_at, created_at = told.created_at, launched_at = told.launched_at,
+        completed_at = told.completed_at, exit_code = told.exit_code,
+        reason = told.reason::jsonb, status = told.status::jsonb
+    FROM unnest(
+        $1::text[], $2::text[], $3::integer[], $4::integer[], $5::integer[], $6::integer[],
+        $7::timestamptz[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[],
+        $11::integer[], $12::text[], $13::text[]
+    ) AS told (id, state, attempt, retries_user, retries_platform, retries_resource, retry_at,
+               created_at, launched_at, completed_at, exit_code, reason, status)
+    WHERE job.id = told.id
+"""
+_SAVE_REASON = """
+    UPDATE job SET reason = told.reason::jsonb
+    FROM unnest($1::text[], $2::text[]) AS told (id, reason) WHERE job.id = told.id
+"""
+_LOCK = """
+    SELECT job.id, username, name, execution, state, submitted_at, spec
+    FROM job JOIN job_file ON job_file.job = job.id
+    WHERE username = $1 AND name = $2 FOR UPDATE OF job
+"""
+_MARK_STOPPING = """
+    UPDATE job SET execution = 'STOP', stop_requested_by = $2, state = 'STOPPING' WHERE id = $1
+"""
+_FIND = f"""
+    SELECT {", ".join(_LISTED)}, reason, status, warnings
+    FROM job JOIN job_file ON job_file.job = job.id
+    WHERE username = $1 AND name = $2
+"""  # noqa: S608 - the names of columns, not values
+_CONFIG = """
+    SELECT config FROM job JOIN job_file ON job_file.job = job.id WHERE username = $1 AND name = $2
+"""
+_WHERE = """
+    WHERE ($1::text[] IS NULL OR username = ANY($1))
+    AND ($2::text[] IS NULL OR virtual_cluster = ANY($2))
+    AND ($3::text[] IS NULL OR state = ANY($3))
+    AND ($4::text[] IS NULL OR coalesce(priority_class, 'default') = ANY($4))
+    AND ($5::text IS NULL OR strpos(lower(username), lower($5)) > 0
+         OR strpos(lower(name), lower($5)) > 0 OR strpos(lower(virtual_cluster), lower($5)) > 0)
+"""
+_LIST = f"SELECT {', '.join(_LISTED)} FROM job {_WHERE}"  # noqa: S608
+_COUNT = f"SELECT count(*) FROM job {_WHERE}"  # noqa: S608
+_CLOSE = """
+    WITH over AS (
+        SELECT id FROM job
+        WHERE NOT is_closed AND completed_at < now() - interval '1 hour'
+        LIMIT $1 FOR UPDATE SKIP LOCKED
+    ), closed AS (
+        UPDATE subject SET is_open = false, changed_at = now()
+        FROM over WHERE kind = 'job' AND subject = over.id AND repeat_at IS NULL
+    )
+    UPDATE job SET is_closed = true FROM over WHERE job.id = over.id RETURNING job.id
+"""

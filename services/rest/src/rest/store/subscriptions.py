@@ -1,0 +1,90 @@
+"""Subscriptions to alerts: what people asked to be told."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from muster.contracts.subscriptions import Subscription
+from muster.db import Connection, fetch
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A subscription as it is told on the bus; ``content`` None: it was removed."""
+
+    id: str
+    revision: int
+    content: dict[str, Any] | None
+
+
+async def insert_subscription(conn: Connection, subscription: Subscription) -> None:
+    """Make one."""
+    await conn.execute(
+        "INSERT INTO subscription (id, owner, content) VALUES ($1, $2, $3)",
+        subscription.id,
+        subscription.owner,
+        _content(subscription),
+    )
+
+
+async def update_subscription(conn: Connection, subscription: Subscription) -> None:
+    """Change one."""
+    await conn.execute(
+        "UPDATE subscription SET content = $2, revision = revision + 1, changed_at = now()"
+        " WHERE id = $1",
+        subscription.id,
+        _content(subscription),
+    )
+
+
+async def remove_subscription(conn: Connection, ident: str) -> None:
+    """Remove one; it is told as removed for a while."""
+    await conn.execute(
+        "UPDATE subscription SET removed_at = now(), revision = revision + 1 WHERE id = $1", ident
+    )
+
+
+async def lock_subscription(conn: Connection, ident: str) -> Subscription | None:
+    """One, locked."""
+    content = await conn.fetchval(
+        "SELECT content FROM subscription WHERE id = $1 AND removed_at IS NULL FOR UPDATE", ident
+    )
+    return None if content is None else Subscription.model_validate(content)
+
+
+async def list_subscriptions(conn: Connection, owner: str | None) -> list[Subscription]:
+    """Those of one owner, or all."""
+    rows = await conn.fetch(
+        "SELECT content FROM subscription"
+        " WHERE removed_at IS NULL AND ($1::text IS NULL OR owner = $1) ORDER BY id",
+        owner,
+    )
+    return [Subscription.model_validate(row["content"]) for row in rows]
+
+
+async def count_subscriptions(conn: Connection, owner: str) -> int:
+    """How many an owner has."""
+    count: int = await conn.fetchval(
+        "SELECT count(*) FROM subscription WHERE owner = $1 AND removed_at IS NULL", owner
+    )
+    return count
+
+
+async def load_published(conn: Connection) -> list[Published]:
+    """All that is to be told, the removed ones included."""
+    return await fetch(
+        Published,
+        conn,
+        "SELECT id, revision, CASE WHEN removed_at IS NULL THEN content END AS content"
+        " FROM subscription ORDER BY id",
+    )
+
+
+async def forget_removed(conn: Connection, days: int) -> None:
+    """Forget what was removed long enough ago."""
+    await conn.execute(
+        "DELETE FROM subscription WHERE removed_at < now() - $1 * interval '1 day'", float(days)
+    )
+
+
+def _content(subscription: Subscription) -> dict[str, Any]:
+    return subscription.model_dump(mode="json", by_alias=True)
