@@ -59,6 +59,7 @@ class Agent:
     watch: Watch
     speaker: Speaker
     reporter: Reporter
+    reader: PartitionReader
     nursery: Nursery
 
     async def end_unknown(self) -> None:
@@ -171,6 +172,13 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
         node=Node(settings.node, proc.boot_id(), settings.grace_s),
         has=runner.has,
     )
+
+    def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
+        foreign = _foreign_ports(handlers, records)
+        reporter.note_foreign(foreign)
+        handlers.on_records(records, positions, foreign)
+
+    reader = PartitionReader(runtime.bus, settings, journal.positions(), on_batch)
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
@@ -178,12 +186,15 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
         journal=journal,
         devices=devices,
         metrics=metrics,
+        has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda count: setattr(memory, "gpu_count", count),
     )
     handlers = Handlers(memory, speaker.say, reporter.changed)
     watch = Watch(handlers, runner, directories, settings, metrics)
-    return Agent(settings, directories, journal, handlers, watch, speaker, reporter, nursery)
+    return Agent(
+        settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
+    )
 
 
 def _runner(
@@ -221,16 +232,11 @@ def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFa
 def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
-    def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
-        foreign = _foreign_ports(agent, records)
-        reporter.note_foreign(foreign)
-        agent.handlers.on_records(records, positions, foreign)
-
-    reader = PartitionReader(runtime.bus, settings, agent.journal.positions(), on_batch)
-    runtime.bus.on_new_bus.append(agent.handlers.on_new_bus)
+    # What was said is gone with the old bus: words as well as the node's state.
+    runtime.bus.on_new_bus.extend((agent.handlers.on_new_bus, reporter.changed))
     runtime.follow(["node-returned"], reporter.on_returned)
     for name, run in (
-        ("reader", reader.run),
+        ("reader", agent.reader.run),
         ("speaker", agent.speaker.run),
         ("effects", watch.run_effects),
         ("looks", watch.run_looks),
@@ -245,13 +251,13 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
     runtime.routes.extend(server.routes())
 
 
-def _foreign_ports(agent: Agent, records: Sequence[Received]) -> frozenset[int]:
+def _foreign_ports(handlers: Handlers, records: Sequence[Received]) -> frozenset[int]:
     """Of the ports that new pods are to get, those on which a stranger listens."""
     wanted: set[int] = set()
     for record in records:
         with contextlib.suppress(Broken):
             match record.model():
-                case PodRequest(pod=pod, run=PodRun(ports=ports)) if not agent.handlers.knows(pod):
+                case PodRequest(pod=pod, run=PodRun(ports=ports)) if not handlers.knows(pod):
                     wanted.update(*ports.values())
     return frozenset(wanted) & listening_ports() if wanted else frozenset()
 

@@ -23,6 +23,7 @@ from runtime_agent.store import Position
 
 TOPICS = ("pod-requested", "revision-acknowledged")
 POLL_MS = 200
+NAME_POLL_S = 0.02
 SAVE_POSITION_S = 5.0
 """Places behind records of other nodes are written this often."""
 
@@ -33,7 +34,8 @@ OnBatch = Callable[[Sequence[Received], Sequence[Position]], None]
 
 class PartitionReader:
     """`on_batch` gets this node's records and the places behind them; it may raise sqlite3.Error,
-    and is then called again with the same until the disk takes it.
+    and is then called again with the same until the disk takes it. `has_begun` is set once nothing
+    that is said from then on can be missed.
     """
 
     def __init__(
@@ -48,7 +50,7 @@ class PartitionReader:
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
         self._saved_s = 0.0
-        self.is_reading = False
+        self.has_begun = asyncio.Event()
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
@@ -60,18 +62,17 @@ class PartitionReader:
             except BUS_ERRORS as error:
                 _log.warning("reading failed", error=str(error) or type(error).__name__)
                 await asyncio.sleep(self._settings.retry_s)
-            finally:
-                self.is_reading = False
             self._bus.metrics.rebuilt.inc()
 
     async def _read(self) -> None:
-        if self._bus.cluster_id is None:
-            raise Transient("the bus has not told its name yet")
-        bus = self._bus.cluster_id
+        while (bus := self._bus.cluster_id) is None:
+            await asyncio.sleep(NAME_POLL_S)
         consumer = AIOKafkaConsumer(
+            *TOPICS,
             bootstrap_servers=self._settings.kafka_bootstrap,
             client_id=f"muster-agent-{self._settings.node}",
-            enable_auto_commit=False,
+            group_id=None,
+            metadata_max_age_ms=int(self._settings.partitions_look_s * 1000),
             auto_offset_reset="earliest",
             fetch_max_wait_ms=self._settings.fetch_wait_busy_ms,
         )
@@ -79,9 +80,11 @@ class PartitionReader:
             async with asyncio.timeout(self._settings.bus_timeout_s):
                 await consumer.start()
                 partitions = self._partitions(consumer)
+                consumer.unsubscribe()
                 consumer.assign(partitions)
                 await self._seek(consumer, partitions, bus)
-            self.is_reading = True
+            await self._hand_over(())
+            self.has_begun.set()
             await self._follow(consumer, bus)
         finally:
             async with asyncio.timeout(self._settings.shutdown_s):
@@ -111,8 +114,11 @@ class PartitionReader:
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
         for partition in partitions:
-            place = self._positions.get((partition.topic, partition.partition))
-            consumer.seek(partition, _start(place, bus, begins[partition], ends[partition]))
+            key = (partition.topic, partition.partition)
+            place = self._positions.get(key)
+            first = _start(place, bus, begins[partition], ends[partition])
+            consumer.seek(partition, first)
+            self._positions[key] = Position(*key, bus, first)
 
     async def _follow(self, consumer: AIOKafkaConsumer, bus: str) -> None:
         looked = time.monotonic()

@@ -32,7 +32,10 @@ _log = structlog.get_logger()
 
 @dataclass
 class Reporter:
-    """`live` gives the pods that hold something of the node; `on_gpus` hears how many there are."""
+    """`live` gives the pods that hold something of the node; `on_gpus` hears how many there are.
+
+    Nothing is reported before `has_begun`: who places pods here shall be heard.
+    """
 
     bus: Bus
     settings: AgentSettings
@@ -41,6 +44,7 @@ class Reporter:
     devices: Devices
     metrics: AgentMetrics
     live: Callable[[], Iterable[Pod]]
+    has_begun: asyncio.Event
     on_gpus: Callable[[int], None]
     is_stopping: bool = False
     _gpus: tuple[Gpu, ...] = ()
@@ -70,6 +74,7 @@ class Reporter:
 
     async def run_reports(self) -> None:
         """Report until cancelled."""
+        await self.has_begun.wait()
         while True:
             try:
                 await self.report()

@@ -1,0 +1,545 @@
+"""The whole agent over a real broker, with real processes; the test plays the Launcher."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+from muster.bus import partition_of
+from muster.contracts.model import Model
+from muster.contracts.nodes import NodeReport
+from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.pods import (
+    PodAction,
+    PodRequest,
+    PodRun,
+    PodState,
+    PodStatus,
+    PodStop,
+    RoleShape,
+)
+from muster.contracts.topics import TOPICS, Service
+from muster.service import running
+from runtime_agent.app import build
+from runtime_agent.pods import Phase, PodDirectories
+from runtime_agent.settings import AgentSettings, OnStop
+from runtime_agent.store import Journal
+from runtime_agent.supervisor import lock, proc
+
+DEADLINE_S = 30.0
+HEARD = (
+    "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
+    "revision-acknowledged", "pod-requested.dead-letter",
+)  # fmt: skip
+
+pytestmark = pytest.mark.kafka
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
+    return AgentSettings(
+        kafka_bootstrap=bootstrap,
+        agent_home=home,
+        node="node-a",
+        http_port=free_port(),
+        fake_gpus=2,
+        heartbeat_s=1.0,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_timeout_s=5.0,
+        memory_limits=False,
+        internal_token="between services",
+        **more,
+    )
+
+
+class Launcher:
+    """Says words about pods and hears what the agent says, as the Launcher would."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._revisions: dict[str, int] = {}
+        self.words: list[tuple[str, Model]] = []
+        self._seen: dict[str, int] = {}
+
+    async def __aenter__(self) -> Launcher:
+        self._producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
+        await self._producer.start()
+        self._consumer = AIOKafkaConsumer(
+            *HEARD,
+            bootstrap_servers=self._bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=10,
+        )
+        await self._consumer.start()
+        await self._consumer.seek_to_end()
+        for partition in self._consumer.assignment():
+            await self._consumer.position(partition)
+        self._task = asyncio.create_task(self._hear())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await self._consumer.stop()
+        await self._producer.stop()
+
+    async def _hear(self) -> None:
+        async for record in self._consumer:
+            topic = TOPICS.get(record.topic)
+            if topic is None:
+                self.words.append((record.topic, Model()))
+                continue
+            word = topic.model.model_validate_json(record.value)
+            self.words.append((record.topic, word))
+            if isinstance(word, PodStatus):
+                self._seen[word.pod] = max(word.revision, self._seen.get(word.pod, 0))
+
+    async def until(self, find: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := find()):
+            assert time.monotonic() < deadline, f"not heard: {self.words[-8:]}"
+            await asyncio.sleep(0.01)
+        return found
+
+    async def report(self, fits: Callable[[NodeReport], bool] = lambda _: True) -> NodeReport:
+        """The newest report, once it fits."""
+
+        def find() -> NodeReport | None:
+            reports = [word for _, word in self.words if isinstance(word, NodeReport)]
+            return reports[-1] if reports and fits(reports[-1]) else None
+
+        found = await self.until(find)
+        assert isinstance(found, NodeReport)
+        return found
+
+    async def status(self, pod: str, *states: PodState) -> PodStatus:
+        """The first word about the pod that says one of these states."""
+
+        def find() -> PodStatus | None:
+            for _, word in self.words:
+                if isinstance(word, PodStatus) and word.pod == pod and word.state in states:
+                    return word
+            return None
+
+        found = await self.until(find)
+        assert isinstance(found, PodStatus)
+        return found
+
+    async def ended(self, pod: str) -> PodStatus:
+        return await self.status(pod, PodState.SUCCEEDED, PodState.FAILED)
+
+    def statuses(self, pod: str) -> list[PodStatus]:
+        return [w for _, w in self.words if isinstance(w, PodStatus) and w.pod == pod]
+
+    async def say(self, request: PodRequest, *, again: bool = False) -> None:
+        pod = request.pod
+        if not again:
+            self._revisions[pod] = self._revisions.get(pod, 0) + 1
+        word = request.model_copy(
+            update={"revision": self._revisions[pod], "seen": self._seen.get(pod, 0)}
+        )
+        await self.send(word.model_dump_json().encode(), f"launcher/pod/{pod}/{word.revision}")
+
+    async def send(self, value: bytes, event_id: str, topic: str = "pod-requested") -> None:
+        await self._producer.send_and_wait(
+            topic, value, key=b"node-a", headers=[("ce_id", event_id.encode())]
+        )
+
+    async def acknowledge(self, status: PodStatus) -> None:
+        notice = RevisionAcknowledged(
+            kind="pod",
+            subject=status.pod,
+            sender="launcher",
+            revision=status.revision,
+            spoken=self._revisions[status.pod],
+        )
+        value = notice.model_dump_json().encode()
+        await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")
+
+    async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
+        """Asks for the pod, for the journal that the newest report names."""
+        report = await self.report()
+        request = wanted(pod, command, report.journal, **run)
+        await self.say(request)
+        return request
+
+    async def stop(self, request: PodRequest, reason: str = "stopped", grace_s: float = 5) -> None:
+        stop = PodStop(reason=reason, grace_s=grace_s)
+        await self.say(request.model_copy(update={"action": PodAction.STOP, "stop": stop}))
+
+    async def forget(self, request: PodRequest) -> None:
+        await self.say(request.model_copy(update={"action": PodAction.FORGET, "run": None}))
+
+
+def wanted(pod: str, command: str, journal: str, **run: Any) -> PodRequest:
+    shape = RoleShape(
+        name="worker", instances=1, gpus=0, cpu=1, memory_mb=64,
+        min_failed_instances=1, min_succeeded_instances=-1,
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "user": "ada", "job_name": "ada~try", "virtual_cluster": "default", "role": "worker",
+        "index": 0, "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
+        "memory_mb": 64, "roles": (shape,), "peers": (),
+    }  # fmt: skip
+    return PodRequest(
+        pod=pod,
+        job="job1",
+        gang="job1-0",
+        node="node-a",
+        journal=journal,
+        action=PodAction.RUN,
+        run=PodRun(**(fields | run)),
+    )
+
+
+@asynccontextmanager
+async def an_agent(settings: AgentSettings) -> AsyncIterator[None]:
+    async with running(Service.RUNTIME_AGENT, settings, settings.http_port, build):
+        yield
+
+
+@pytest.fixture
+async def launcher(bootstrap: str) -> AsyncIterator[Launcher]:
+    async with Launcher(bootstrap) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def settings(bootstrap: str, tmp_path: Path) -> AgentSettings:
+    return settings_for(bootstrap, tmp_path / "agent")
+
+
+async def test_a_pod_runs_to_its_end_and_its_report_follows(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "echo hello; sleep 0.3", gpus=(1,))
+        running = await launcher.status("pod-1", PodState.RUNNING)
+        assert running.started_at is not None
+        held = await launcher.report(lambda r: bool(r.pods))
+        assert [gpu.pod for gpu in held.gpus] == [None, "pod-1"]
+        assert all(gpu.simulated for gpu in held.gpus)
+        ended = await launcher.ended("pod-1")
+        assert (ended.state, ended.exit_code, ended.signal) == (PodState.SUCCEEDED, 0, None)
+        free = await launcher.report(lambda r: r.revision >= ended.report_revision)
+        assert (free.pods, [gpu.pod for gpu in free.gpus]) == ((), [None, None])
+
+
+async def test_an_end_is_repeated_until_it_is_acknowledged_and_not_after(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "exit 3")
+        ended = await launcher.ended("pod-1")
+        assert ended.verdict is not None
+        assert (ended.exit_code, ended.verdict.code) == (3, 255)
+        await launcher.until(
+            lambda: [s.state for s in launcher.statuses("pod-1")].count(PodState.FAILED) >= 2
+        )
+        await launcher.forget(request)
+        await launcher.until(
+            lambda: any(
+                isinstance(w, RevisionAcknowledged) and w.subject == "pod-1" and w.revision == 2
+                for _, w in launcher.words
+            )
+        )
+    journal = Journal(settings.agent_home / "journal.sqlite", "unused")
+    assert journal.active() == []
+    journal.close()
+
+
+async def test_asking_twice_runs_once(launcher: Launcher, settings: AgentSettings) -> None:
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "echo ran")
+        for _ in range(5):
+            await launcher.say(request, again=True)
+        await launcher.ended("pod-1")
+        await launcher.say(request)
+        await launcher.until(
+            lambda: any(
+                isinstance(w, RevisionAcknowledged) and w.revision == 2 for _, w in launcher.words
+            )
+        )
+    log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
+    assert log.read_text() == "ran\n"
+
+
+async def test_a_stop_ends_a_pod_with_its_reason(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+        await launcher.stop(request)
+        ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.state, ended.verdict.rule, ended.signal) == (PodState.FAILED, "stopped", 15)
+
+
+@pytest.mark.parametrize("action", ["stop", "forget"])
+async def test_an_unknown_pod_is_answered_as_ended_and_never_runs(
+    launcher: Launcher, settings: AgentSettings, action: str
+) -> None:
+    async with an_agent(settings):
+        request = wanted("pod-1", "touch ran", (await launcher.report()).journal)
+        await (launcher.stop(request) if action == "stop" else launcher.forget(request))
+        ended = await launcher.ended("pod-1")
+        assert ended.verdict is not None
+        assert ended.verdict.rule == "never-ran"
+        await launcher.say(request)
+        await launcher.until(
+            lambda: any(
+                isinstance(w, RevisionAcknowledged) and w.revision == 2 for _, w in launcher.words
+            )
+        )
+    assert PodDirectories(settings.agent_home / "pods").names() == []
+
+
+async def test_a_pod_that_was_placed_for_another_journal_is_refused(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.report()
+        await launcher.say(wanted("pod-1", "touch ran", "another journal"))
+        ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("agent-reset", "transient")
+    assert PodDirectories(settings.agent_home / "pods").names() == []
+
+
+async def test_no_pod_starts_while_a_live_one_holds_its_gpu_or_port(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("holder", "sleep 300", gpus=(0,), ports={"http": (25001,)})
+        await launcher.status("holder", PodState.RUNNING)
+        await launcher.run("same-gpu", "true", gpus=(0,))
+        await launcher.run("same-port", "true", ports={"x": (25001,)})
+        for pod, word in (("same-gpu", "GPU 0"), ("same-port", "Port 25001")):
+            ended = await launcher.ended(pod)
+            assert ended.verdict is not None
+            assert (ended.verdict.rule, ended.verdict.fault) == ("device-busy", "platform")
+            assert word in ended.verdict.cause
+        await launcher.run("other-gpu", "true", gpus=(1,))
+        assert (await launcher.ended("other-gpu")).state is PodState.SUCCEEDED
+
+
+async def test_a_port_that_a_stranger_holds_fails_the_pod_and_is_reported(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.report()
+        with socket.socket() as stranger:
+            stranger.bind(("127.0.0.1", 0))
+            port = stranger.getsockname()[1]
+            stranger.listen()
+            await launcher.run("pod-1", "true", ports={"http": (port,)})
+            ended = await launcher.ended("pod-1")
+            assert ended.verdict is not None
+            assert (ended.verdict.code, ended.verdict.behavior) == (253, "transient")
+            assert port in (await launcher.report(lambda r: bool(r.foreign_ports))).foreign_ports
+
+
+async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_run(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.report()
+        await launcher.send(b'{"pod": 7}', "launcher/pod/pod-0/1")
+        await launcher.run("pod-1", "true")
+        assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED
+        await launcher.until(
+            lambda: any(topic == "pod-requested.dead-letter" for topic, _ in launcher.words)
+        )
+        await launcher.until(
+            lambda: any(
+                isinstance(w, RevisionAcknowledged) and w.subject == "pod-0" and w.dead
+                for _, w in launcher.words
+            )
+        )
+
+
+async def test_stopping_the_agent_withdraws_its_pods_at_no_cost_to_the_user(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("withdrawn", "transient")
+    assert (await launcher.report(lambda r: r.is_stopping)).is_stopping
+
+
+async def test_pods_go_on_without_the_agent_where_it_is_told_to_keep_them(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    gate = settings.agent_home / "gate"
+    async with an_agent(keeping):
+        await launcher.run("pod-1", f"until test -e {gate}; do sleep 0.01; done; exit 4")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    assert pods.observe("pod-1").phase is Phase.RUNNING
+    gate.touch()
+    await launcher.until(lambda: pods.observe("pod-1").phase is Phase.EXITED)
+    async with an_agent(keeping):
+        assert (await launcher.ended("pod-1")).exit_code == 4
+
+
+async def test_an_agent_that_lost_its_journal_ends_what_it_finds_and_refuses_old_asks(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        request = await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    start = pods.observe("pod-1").start
+    assert start is not None
+    for file in settings.agent_home.glob("journal.sqlite*"):
+        file.unlink()
+    async with an_agent(keeping):
+        assert proc.start_ticks(start.pid) is None
+        await launcher.report(lambda r: r.journal != request.journal)
+        await launcher.say(request)
+        ended = await launcher.ended("pod-1")
+        assert ended.verdict is not None
+        assert ended.verdict.rule == "agent-reset"
+
+
+async def test_an_older_journal_never_runs_a_pod_again(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.report()
+    journal = settings.agent_home / "journal.sqlite"
+    old = journal.read_bytes()
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "echo ran")
+        await launcher.ended("pod-1")
+    journal.write_bytes(old)
+    before = len(launcher.statuses("pod-1"))
+    async with an_agent(settings):
+        await launcher.say(request)
+        await launcher.until(lambda: len(launcher.statuses("pod-1")) > before)
+    assert launcher.statuses("pod-1")[-1].exit_code == 0
+    log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
+    assert log.read_text() == "ran\n"
+
+
+async def test_a_new_bus_hears_again_what_was_not_acknowledged(
+    fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with an_agent(settings_for(fresh_broker.bootstrap, tmp_path / "agent")):
+        async with Launcher(fresh_broker.bootstrap) as launcher:
+            await launcher.run("pod-1", "exit 9")
+            await launcher.ended("pod-1")
+        fresh_broker.kill()
+        fresh_broker.start()
+        async with Launcher(fresh_broker.bootstrap) as launcher:
+            assert (await launcher.ended("pod-1")).exit_code == 9
+            await launcher.run("pod-2", "true")
+            assert (await launcher.ended("pod-2")).state is PodState.SUCCEEDED
+
+
+async def test_the_pretending_agent_starts_nothing_and_shows_as_simulated(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    pretending = settings.model_copy(update={"agent_pretend": True})
+    async with an_agent(pretending):
+        await launcher.run("pod-1", "exit 1")
+        assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED
+        assert (await launcher.report()).simulated
+    assert PodDirectories(settings.agent_home / "pods").names() == []
+
+
+def agent_process(settings: AgentSettings) -> subprocess.Popen[bytes]:
+    """The agent as its own process, which can be killed."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
+        "MUSTER_AGENT_HOME": str(settings.agent_home),
+        "MUSTER_NODE": settings.node,
+        "MUSTER_HTTP_PORT": str(settings.http_port),
+        "MUSTER_FAKE_GPUS": "2",
+        "MUSTER_FETCH_WAIT_BUSY_MS": "10",
+        "MUSTER_FETCH_WAIT_IDLE_MS": "10",
+        "MUSTER_LOG_LEVEL": "WARNING",
+        "MUSTER_MEMORY_LIMITS": "false",
+    }
+    return subprocess.Popen([sys.executable, "-m", "runtime_agent"], env=environment)
+
+
+async def test_an_agent_that_is_killed_finds_its_pods_again_with_their_true_exit_codes(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    agent = agent_process(settings)
+    try:
+        gate = settings.agent_home / "gate"
+        wait = f"until test -e {gate}; do sleep 0.01; done"
+        await launcher.run("ends-meanwhile", "sleep 0.2; exit 5")
+        await launcher.run("ends-later", f"{wait}; exit 6")
+        await launcher.status("ends-later", PodState.RUNNING)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        pods = PodDirectories(settings.agent_home / "pods")
+        await launcher.until(lambda: pods.observe("ends-meanwhile").phase is Phase.EXITED)
+        assert pods.observe("ends-later").phase is Phase.RUNNING
+        agent = agent_process(settings)
+        assert (await launcher.ended("ends-meanwhile")).exit_code == 5
+        gate.touch()
+        assert (await launcher.ended("ends-later")).exit_code == 6
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(timeout=30)
+
+
+async def test_a_lost_supervisor_is_told_and_costs_the_user_nothing(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+        pods = PodDirectories(settings.agent_home / "pods")
+        pid = lock.holder(pods.path("pod-1") / "lock")
+        assert pid
+        os.kill(pid, signal.SIGKILL)
+        ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("supervisor-lost", "transient")
+
+
+async def test_only_one_agent_runs_over_a_home(settings: AgentSettings) -> None:
+    command = [sys.executable, "-m", "runtime_agent"]
+    async with an_agent(settings):
+        environment = os.environ | {"MUSTER_AGENT_HOME": str(settings.agent_home)}
+        second = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, timeout=60, check=False
+        )
+    assert second.returncode == 1
+    assert b"another agent runs over" in second.stdout + second.stderr
+
+
+def test_the_reader_looks_where_every_kafka_client_would_put_the_key() -> None:
+    """The numbers are those of Kafka's own producer for these keys."""
+    assert [partition_of(key, 8) for key in ("node-a", "node-b", "gpu-17")] == [
+        partition_of(key, 16) % 8 for key in ("node-a", "node-b", "gpu-17")
+    ]
