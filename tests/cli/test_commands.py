@@ -17,7 +17,7 @@ import pytest
 
 TIMEOUT_S = 30
 JOB = "ada~digits"
-LOG = "/api/v2/logs/one?token=t"
+LOG = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
 
 
 def _status(state: str) -> dict[str, Any]:
@@ -183,8 +183,11 @@ def test_usage_and_absence_have_exit_codes_of_their_own(rest: Rest, tmp_path: Pa
 
 
 def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
-    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("WAITING"))
-    assert _muster(rest, tmp_path, "why", JOB).out == f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n"
+    reason = {"code": "no-gpus", "text": "2 GPUs wanted, 1 free", "numbers": {}}
+    content = {"name": JOB, "state": "WAITING", "reason": reason, "scheduler": {"ahead": 3}}
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
+    said_to_people = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\n"
+    assert _muster(rest, tmp_path, "why", JOB).out == said_to_people
     said = json.loads(_muster(rest, tmp_path, "why", JOB, "-o", "json").out)
     assert said["reason"]["code"] == "no-gpus"
 
@@ -197,13 +200,12 @@ def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) ->
 
 def _with_log(rest: Rest) -> None:
     rest.answer(f"GET /api/v2/jobs/{JOB}", _status("SUCCEEDED"))
-    place = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
-    rest.answer(f"GET {place}", {"locations": [{"name": "all", "uri": f"{rest.url}{LOG}"}]})
+    rest.answer(f"GET {LOG}", {"locations": [{"name": "all", "uri": f"{LOG}/all"}]})
 
 
 def test_a_log_is_printed_as_it_is(rest: Rest, tmp_path: Path) -> None:
     _with_log(rest)
-    rest.answers[f"GET {LOG}"] = (200, "text/plain", "first\nsecond\n")
+    rest.answers[f"GET {LOG}/all"] = (200, "text/plain", "first\nsecond\n")
     assert _muster(rest, tmp_path, "logs", JOB).out == "first\nsecond\n"
 
 
@@ -212,7 +214,7 @@ def test_a_followed_log_ends_with_the_task(rest: Rest, tmp_path: Path) -> None:
     events = (
         ": alive\n\nid: 1\ndata: first\n\nid: 2\ndata: second\ndata: third\n\nevent: end\ndata:\n\n"
     )
-    rest.answers[f"GET {LOG}&follow=true"] = (200, "text/event-stream", events)
+    rest.answers[f"GET {LOG}/all/events"] = (200, "text/event-stream", events)
     assert _muster(rest, tmp_path, "logs", JOB, "-f").out == "first\nsecond\nthird\n"
 
 

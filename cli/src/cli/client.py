@@ -89,7 +89,7 @@ class Client:
             content_type = response.headers.get("Content-Type", "")
             answer = Answer(response.status, content_type, response.read())
         if not 200 <= answer.status < 300:
-            raise _refusal(answer)
+            raise refusal(answer)
         return answer
 
     @contextmanager
@@ -137,7 +137,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _refusal(answer: Answer) -> CommandError:
+def refusal(answer: Answer) -> CommandError:
     """The server's own words, each problem with its place."""
     try:
         content = answer.json()
@@ -146,7 +146,7 @@ def _refusal(answer: Answer) -> CommandError:
     if not isinstance(content, dict):
         content = {}
     message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
-    details = tuple(_problem(each) for each in content.get("errors") or ())
+    details = tuple(told(each) for each in content.get("errors") or ())
     if answer.status in FORBIDDEN:
         code = Exit.UNAUTHORISED
         message += " Log in by `muster login`." if answer.status == 401 else ""
@@ -155,7 +155,8 @@ def _refusal(answer: Answer) -> CommandError:
     return CommandError(code, str(message), details)
 
 
-def _problem(problem: Mapping[str, Any]) -> str:
+def told(problem: Mapping[str, Any]) -> str:
+    """One problem of a request, with its place."""
     line = f"line {problem['line']}: " if problem.get("line") else ""
     path = f"{problem['path']}: " if problem.get("path") else ""
     return f"{line}{path}{problem.get('message', '')}"

@@ -27,14 +27,17 @@ def own_name(text: str) -> str:
     return found["name"]
 
 
-def submit(client: Client, text: str, name: str | None = None) -> str:
-    """Submit a job file, under another name if one is given; the job's full name, `user~name`."""
+def submit(client: Client, text: str, name: str | None = None) -> Json:
+    """Submit a job file, under another name if one is given.
+
+    The answer has the job's full name, `user~name`, and warnings on what is not acted on.
+    """
     if name is not None:
         own_name(text)
         text = NAME_LINE.sub(f"name: {name}", text, count=1)
     headers = {"Content-Type": "text/yaml", "Idempotency-Key": str(uuid.uuid4())}
-    answer = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
-    return str(answer["name"])
+    answer: Json = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
+    return answer
 
 
 def detail(client: Client, job: str) -> Json:
@@ -63,7 +66,7 @@ def task_attempt(content: Json, role: str | None, index: int) -> tuple[str, Json
 
 
 def log_target(client: Client, job: str, role: str | None, index: int, stream: str) -> str:
-    """The path and query at the server from which a task's log is read."""
+    """The path at the server from which a task's log is read."""
     content = detail(client, job)
     chosen, task = task_attempt(content, role, index)
     attempt = content["jobStatus"].get("attemptId") or 0
@@ -75,8 +78,7 @@ def log_target(client: Client, job: str, role: str | None, index: int, stream: s
     locations = client.get(path).json()["locations"]
     for location in locations:
         if location["name"] == stream:
-            parts = urlsplit(str(location["uri"]))
-            return parts.path + (f"?{parts.query}" if parts.query else "")
+            return urlsplit(str(location["uri"])).path
     names = ", ".join(each["name"] for each in locations)
     raise CommandError(Exit.REFUSED, f"{job} has no log {stream}; it has: {names or 'none yet'}.")
 

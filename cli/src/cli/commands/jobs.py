@@ -2,13 +2,14 @@
 
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from cli import jobs as rest
-from cli.client import Client, CommandError, Exit, job_path
+from cli.client import Client, CommandError, Exit, job_path, told
 from cli.commands.session import JobName, Output, client, full_name
 from cli.output import Format, length, print_facts, print_json, print_table, when
 
@@ -29,11 +30,14 @@ def submit(
 ) -> Exit:
     """Submit a job file."""
     server = client()
-    job = rest.submit(server, _read(file), name)
+    answer = rest.submit(server, _read(file), name)
+    job = str(answer["name"])
     if output is Format.JSON and not wait:
-        print_json({"name": job})
+        print_json(answer)
     elif output is Format.TABLE:
         sys.stdout.write(f"{job}\n")
+        for warning in answer.get("warnings") or ():
+            sys.stderr.write(f"note: {told(warning)}\n")
     return _wait(server, job, timeout, output) if wait else Exit.OK
 
 
@@ -124,15 +128,25 @@ def stop(name: JobName, *, wait: bool = False, output: Output = Format.TABLE) ->
 
 def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     """Why a job waits, and what must happen for it to start; or why it failed."""
-    content = rest.detail(client(), full_name(name))
-    status = content["jobStatus"]
+    server, job = client(), full_name(name)
+    content = server.get(job_path(job, "/why")).json()
     if output is Format.JSON:
-        keys = ("state", "reason", "retryDelayTime", "appExitSpec", "appExitDiagnostics", "verdict")
-        print_json({key: status[key] for key in keys if key in status})
+        print_json(content)
         return
-    said = _reason(status) or status.get("appExitDiagnostics")
-    sys.stdout.write(f"{full_name(name)} is {status['state']}")
-    sys.stdout.write(f": {said}\n" if said else ".\n")
+    said = _reason(content)
+    if said is None:
+        said = rest.detail(server, job)["jobStatus"].get("appExitDiagnostics")
+    sys.stdout.write(f"{job} is {content['state']}" + (f": {said}\n" if said else ".\n"))
+    for name_, value in _told_by_scheduler(content.get("scheduler")):
+        sys.stdout.write(f"  {name_}: {value}\n")
+
+
+def _told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:
+    """What the Scheduler adds, as it says it: plain values only."""
+    if isinstance(said, dict):
+        for name, value in said.items():
+            if isinstance(value, str | int | float) and value != "":
+                yield name, value
 
 
 def _reason(status: dict[str, Any]) -> str | None:

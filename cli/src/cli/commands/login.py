@@ -4,11 +4,10 @@ import getpass
 import os
 import sys
 from typing import Annotated
-from urllib.parse import quote
 
 from cyclopts import Parameter
 
-from cli.client import Client, CommandError, Exit
+from cli.client import API, Client, CommandError, Exit
 from cli.home import Credentials, find_home, read_credentials, write_credentials
 from cli.jobs import log_in
 
@@ -34,8 +33,7 @@ def logout() -> Exit:
     stored = read_credentials(home, _without_token())
     if not stored.token:
         raise CommandError(Exit.USAGE, "Nobody is logged in here.")
-    Client(stored.url, stored.token).get("/tokens/check")
-    Client(stored.url, stored.token).call("DELETE", f"/api/v2/tokens/{quote(stored.token)}")
+    Client(stored.url, stored.token).call("DELETE", f"{API}/authn/basic/logout")
     write_credentials(home, Credentials(stored.url, "", ""))
     return Exit.OK
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from cli.client import Client, CommandError, Exit
+from cli.client import Answer, Client, CommandError, Exit, refusal
 from cli.commands.session import JobName, client, full_name
 from cli.jobs import detail, is_over, log_target
 
@@ -37,39 +37,31 @@ def logs(
             while part := response.read(PART_BYTES):
                 sys.stdout.write(part.decode(errors="replace"))
         return
-    target = _await_target(server, job, role, index, stream)
-    _follow(server, target)
-
-
-def _await_target(server: Client, job: str, role: str | None, index: int, stream: str) -> str:
-    """Where the log is; waits while the task has none yet, unless the job is over."""
-    while True:
-        try:
-            return log_target(server, job, role, index, stream)
-        except CommandError as error:
-            over = is_over(detail(server, job)["jobStatus"]["state"])
-            if over or error.code is not Exit.REFUSED:
-                raise
-        time.sleep(RETRY_S)
-
-
-def _follow(server: Client, target: str) -> None:
-    """Print the stream's lines until it says that it is over; go on where it broke off."""
     last_id = ""
     while True:
-        separator = "&" if "?" in target else "?"
-        headers = {"Accept": "text/event-stream"}
-        if last_id:
-            headers["Last-Event-ID"] = last_id
-        with server.request(
-            "GET", f"{target}{separator}follow=true", None, headers, STREAM_TIMEOUT_S
-        ) as response:
-            if response.status != http.client.OK:
-                raise CommandError(Exit.REFUSED, f"The log can't be followed: {response.reason}.")
-            last_id, is_over_now = _print_events(response, last_id)
-        if is_over_now:
+        try:
+            target = log_target(server, job, role, index, stream)
+            last_id, has_ended = _follow(server, target, last_id)
+        except CommandError as error:
+            # A task that has not started yet has no log; REST or its agent may be starting again.
+            passes = error.code in (Exit.REFUSED, Exit.UNREACHABLE)
+            if not passes or is_over(detail(server, job)["jobStatus"]["state"]):
+                raise
+            has_ended = False
+        if has_ended:
             return
         time.sleep(RETRY_S)
+
+
+def _follow(server: Client, target: str, last_id: str) -> tuple[str, bool]:
+    """Print one connection's lines; where it ended, and whether the log is complete."""
+    headers = {"Accept": "text/event-stream"}
+    if last_id:
+        headers["Last-Event-ID"] = last_id
+    with server.request("GET", f"{target}/events", None, headers, STREAM_TIMEOUT_S) as response:
+        if response.status != http.client.OK:
+            raise refusal(Answer(response.status, "", response.read()))
+        return _print_events(response, last_id)
 
 
 def _print_events(response: http.client.HTTPResponse, last_id: str) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ from cli.output import Format, print_json, print_table
 
 def nodes(*, output: Output = Format.TABLE) -> None:
     """The nodes and what they have; GPUs that are only pretended say so."""
-    found = client().get("/nodes").json()
+    found = client().get("/cluster/nodes").json()["nodes"]
     if output is Format.JSON:
         print_json(found)
         return

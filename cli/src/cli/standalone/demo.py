@@ -22,7 +22,7 @@ async def follow_demo(client: Client, home: Path, say: Callable[[str], None]) ->
         return Exit.USAGE
     text = file.read_text()
     name = f"{own_name(text)}-{int(time.time())}"
-    job = await asyncio.to_thread(submit, client, text, name)
+    job = str((await asyncio.to_thread(submit, client, text, name))["name"])
     say(f"Submitted the sample job {job} ({file})")
     state = await _follow(client, job, say)
     for line in (await asyncio.to_thread(_words, client, job)).splitlines():
