@@ -6,16 +6,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from pathlib import Path
+from typing import Any
 
+import asyncpg
 import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from alerting.app import build
+from alerting.settings import AlertingSettings
+from cli.embedded.broker import EmbeddedBroker
+from muster.contracts.jobs import JobState, JobStatus
+from muster.contracts.model import Model
+from muster.contracts.notices import SettingChanged
+from muster.contracts.subscriptions import Subscription
+from muster.contracts.topics import Service
+from muster.service import Runtime, running
 
 TLS = Path(__file__).parent / "tls"
 DEADLINE_S = 20.0
@@ -191,3 +206,106 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Cluster:
+    """A database and a broker of the test's own; says records as other services would, and runs
+    Alerting as its process would.
+    """
+
+    database_url: str
+    broker: EmbeddedBroker
+    producer: AIOKafkaProducer | None = None
+
+    @asynccontextmanager
+    async def alerting(self, **settings: Any) -> AsyncIterator[Runtime]:
+        """Alerting, while the block runs; quick, and allowed to reach this machine."""
+        quick: dict[str, Any] = {
+            "database_url": self.database_url,
+            "kafka_bootstrap": self.broker.bootstrap,
+            "alerting_port": 0,
+            "fetch_wait_busy_ms": 10,
+            "fetch_wait_idle_ms": 10,
+            "bus_watch_s": 0.1,
+            "timer_poll_s": 0.1,
+            "settle_s": 0.1,
+            "delivery_poll_s": 0.05,
+            "webhook_key": "key",
+            "webhook_allow_networks": "127.0.0.0/8",
+            "smtp_tls": "none",
+        }
+        made = AlertingSettings(**{**quick, **settings})
+        async with running(Service.ALERTING, made, 0, build) as runtime:
+            yield runtime
+
+    async def say(self, topic: str, key: str, model: Model | None) -> None:
+        """Publish a record."""
+        if self.producer is None:
+            self.producer = AIOKafkaProducer(bootstrap_servers=self.broker.bootstrap)
+            await self.producer.start()
+        value = None if model is None else model.model_dump_json().encode()
+        await self.producer.send_and_wait(topic, value, key=key.encode())
+
+    async def say_raw(self, topic: str, key: str, value: bytes) -> None:
+        """Publish anything."""
+        await self.say("node-heartbeat", "", None)
+        assert self.producer is not None
+        await self.producer.send_and_wait(topic, value, key=key.encode())
+
+    async def subscribe(self, revision: int = 1, **fields: Any) -> None:
+        """What REST publishes when somebody subscribes."""
+        said = {"id": "s1", "owner": "ada", "events": ("job-failed",), **fields}
+        subscription = Subscription(**said)
+        setting = f"subscription/{subscription.id}"
+        value = subscription.model_dump(mode="json", by_alias=True)
+        changed = SettingChanged(setting=setting, revision=revision, value=value)
+        await self.say("settings-changed", setting, changed)
+
+    async def job(self, job: str, revision: int, state: JobState, **fields: Any) -> None:
+        """The Launcher's word on a job."""
+        said: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
+        said |= {"submitted_at": NOW, "revision": revision, "state": state}
+        await self.say("job-updated", job, JobStatus(job=job, **{**said, **fields}))
+
+    async def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
+        """Rows of Alerting's schema."""
+        conn = await asyncpg.connect(self.database_url, server_settings={"search_path": "alerting"})
+        try:
+            return [tuple(row) for row in await conn.fetch(sql, *args)]
+        finally:
+            await conn.close()
+
+    async def until(self, sql: str, wanted: list[tuple[Any, ...]]) -> None:
+        """Wait until a query has these rows."""
+        found: object = None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := await self.rows(sql)) != wanted:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            pytest.fail(f"{sql}: {found}, not {wanted}")
+
+    async def heard(self, topic: str, count: int) -> list[dict[str, Any]]:
+        """The first records of a topic, as JSON."""
+        consumer = AIOKafkaConsumer(
+            topic, bootstrap_servers=self.broker.bootstrap, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                return [json.loads((await consumer.getone()).value) for _ in range(count)]
+        finally:
+            await consumer.stop()
+
+
+@pytest.fixture
+async def cluster(database_url: str, fresh_broker: EmbeddedBroker) -> AsyncIterator[Cluster]:
+    """A cluster in which only Alerting runs."""
+    made = Cluster(database_url, fresh_broker)
+    yield made
+    if made.producer is not None:
+        await made.producer.stop()

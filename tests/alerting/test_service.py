@@ -1,0 +1,171 @@
+"""Alerting as it runs: records in, webhooks and mail out, over a real database, a Kafka-protocol
+broker, real HTTP and real SMTP.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from muster.contracts.jobs import JobState
+from muster.contracts.nodes import NodeLost, NodeReturned
+from muster.contracts.notices import DeadLetter
+from muster.webhook_secrets import signing_secret
+from standardwebhooks.webhooks import Webhook
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+STATES = "SELECT state, count(*) FROM delivery GROUP BY state ORDER BY state"
+
+
+def right_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - what other services would say
+
+
+async def test_a_failed_job_becomes_a_signed_webhook(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    async with cluster.alerting():
+        await cluster.job("j1", 1, JobState.RUNNING)
+        await cluster.job("j1", 2, JobState.FAILED)
+        await receiver.wait_for(1)
+        await cluster.until(STATES, [("sent", 1)])
+    (request,) = receiver.requests
+    said = Webhook(signing_secret("key", "s1", 1)).verify(request.body, request.headers)
+    assert said["type"] == "job.failed"
+    assert said["data"]["job"] == "j1"
+
+
+async def test_a_finished_job_becomes_mail(cluster: Any, start_mailbox: Callable[..., Any]) -> None:
+    mailbox = start_mailbox()
+    await cluster.subscribe(events=("job-finished",), email="ada@example.org")
+    async with cluster.alerting(smtp_host="127.0.0.1", smtp_port=mailbox.port):
+        await cluster.job("j1", 1, JobState.SUCCEEDED)
+        await cluster.until(STATES, [("sent", 1)])
+    assert mailbox.recipients == ["ada@example.org"]
+    assert "ada~train" in mailbox.mails[0]["Subject"]
+
+
+async def test_repeats_are_told_once_also_after_a_restart(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    async with cluster.alerting():
+        for _ in range(3):
+            await cluster.job("j1", 2, JobState.FAILED)
+        await cluster.until(STATES, [("sent", 1)])
+    async with cluster.alerting():
+        await cluster.job("j1", 2, JobState.FAILED)
+        await cluster.job("j2", 1, JobState.FAILED)
+        await cluster.until(STATES, [("sent", 2)])
+    assert len(receiver.requests) == 2
+
+
+async def test_a_stuck_job_is_told_and_resolved(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("job-stuck", "job-unstuck"), webhook_url=receiver.url)
+    async with cluster.alerting(stuck_after_s=0.3):
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await receiver.wait_for(1)
+        await cluster.job("j1", 2, JobState.STOPPED)
+        await receiver.wait_for(2)
+        (raised,) = await cluster.heard("alert-raised", 1)
+        (resolved,) = await cluster.heard("alert-resolved", 1)
+    types = [json.loads(request.body)["type"] for request in receiver.requests]
+    assert types == ["job.stuck", "job.unstuck"]
+    assert raised["alert"] == resolved["alert"]
+    assert "endsAt" not in raised
+    assert resolved["endsAt"] > resolved["startsAt"]
+
+
+async def test_timers_survive_a_restart(cluster: Any, start_receiver: Callable[..., Any]) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("job-stuck",), webhook_url=receiver.url)
+    async with cluster.alerting(stuck_after_s=1.0):
+        await cluster.job("j1", 1, JobState.STOPPING)
+        await cluster.until("SELECT job FROM job_watch", [("j1",)])
+    async with cluster.alerting(stuck_after_s=1.0):
+        await receiver.wait_for(1)
+
+
+async def test_a_lost_node_is_told_once_until_it_is_back(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("node-lost", "node-returned"), webhook_url=receiver.url)
+    since = right_now()
+    lost = NodeLost(node="n1", lease=1, since=since, silent_s=60)
+    async with cluster.alerting():
+        for _ in range(3):
+            await cluster.say("node-lost", "n1", lost)
+        await receiver.wait_for(1)
+        back = NodeReturned(node="n1", lease=2, at=since + timedelta(seconds=9))
+        await cluster.say("node-returned", "n1", back)
+        await receiver.wait_for(2)
+    types = [json.loads(request.body)["type"] for request in receiver.requests]
+    assert types == ["node.lost", "node.returned"]
+
+
+async def test_a_dead_letter_is_told_and_makes_its_job_stuck(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("record-dead", "job-stuck"), webhook_url=receiver.url)
+    said = {"topic": "job-submitted", "partition": 0, "offset": 1, "key": "j1", "headers": {}}
+    said |= {"value": '{"job":"j1","user":"ada\\u0000"', "reader": "launcher", "at": right_now()}
+    async with cluster.alerting(stuck_after_s=0.3):
+        letter = DeadLetter(**said, reason="no\x00 such field")
+        await cluster.say("job-submitted.dead-letter", "j1", letter)
+        await receiver.wait_for(2)
+    types = {json.loads(request.body)["type"] for request in receiver.requests}
+    assert types == {"record.dead", "job.stuck"}
+
+
+async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_are_told(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    await cluster.say_raw("job-updated", "j0", b"{")
+    await cluster.say_raw("job-updated.dead-letter", "j0", b"{")
+    await cluster.job("j1", 1, JobState.FAILED, name="nul\x00")
+    async with cluster.alerting():
+        await receiver.wait_for(1)
+        await cluster.until("SELECT reader, topic FROM dead_pile", [("alerting", "job-updated")])
+
+
+async def test_a_removed_subscription_gets_nothing_more(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver(status=500)
+    await cluster.subscribe(webhook_url=receiver.url)
+    async with cluster.alerting():
+        await cluster.job("j1", 1, JobState.FAILED)
+        await receiver.wait_for(1)
+        await cluster.say("settings-changed", "subscription/s1", None)
+        await cluster.until("SELECT setting FROM subscription", [])
+        await cluster.job("j2", 1, JobState.FAILED)
+        await cluster.until("SELECT job FROM job_watch ORDER BY job", [("j1",), ("j2",)])
+        await cluster.rows("UPDATE delivery SET next_at = now()")
+        await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
+    assert len(receiver.requests) == 1
+
+
+async def test_subscriptions_are_known_after_the_bus_was_thrown_away(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    async with cluster.alerting():
+        await cluster.until("SELECT setting FROM subscription", [("subscription/s1",)])
+    cluster.broker.kill()
+    cluster.broker.start()
+    async with cluster.alerting():
+        await cluster.job("j1", 1, JobState.FAILED)
+        await receiver.wait_for(1)
