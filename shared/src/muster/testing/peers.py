@@ -135,6 +135,7 @@ class FakeScheduler:
         before = self.decisions.get(gang)
         word = GangDecision(
             revision=before.revision + 1 if before else 1,
+            seen=self.gangs[gang].revision,
             gang=gang,
             job=self.gangs[gang].job,
             epoch=self.epoch,
@@ -225,6 +226,7 @@ class FakeAgents:
             **changes,
             "state": state,
             "revision": before.revision + 1 if before else 1,
+            "seen": request.revision,
         }
         word = PodStatus.model_validate(values)
         self.statuses[pod] = word

@@ -134,11 +134,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A job with its tasks; ``changed`` are the tasks that differ from what is stored."""
+    """A job with its tasks.
+
+    ``changed``: the tasks that differ from what is stored. ``stored``: the job as it is stored, None
+    where it is new.
+    """
 
     job: Job
     tasks: Mapping[TaskKey, Task]
     changed: frozenset[TaskKey] = frozenset()
+    stored: Job | None = None
 
     def pod(self, task: Task) -> str:
         """The name of the task's present pod."""

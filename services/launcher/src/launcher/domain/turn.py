@@ -134,7 +134,8 @@ class Turn:
         self._set_quiet()
         if self.job == self._before.job and not self._has_put:
             return Decision(None if self._is_new else self._before, tuple(self._says.values()))
-        life = Life(self.job, self._tasks, frozenset(self._changed))
+        stored = self._before.stored
+        life = Life(self.job, self._tasks, frozenset(self._changed), stored)
         return Decision(life, tuple(self._says.values()))
 
     def _is_loud(self) -> bool:

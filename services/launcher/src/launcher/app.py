@@ -1,0 +1,67 @@
+"""The wiring of the Launcher: settings, decisions, consumer, timers; nothing is decided here."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+from muster.contracts.topics import Service
+from muster.inbox import words_of
+from muster.service import Runtime, run_service
+from muster.states import JOB_SHOWN
+
+from launcher.domain.model import Life
+from launcher.domain.words import final_verdict
+from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
+from launcher.metrics import LauncherMetrics
+from launcher.settings import LauncherSettings
+
+_log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def build(runtime: Runtime) -> AsyncIterator[None]:
+    """Set the Launcher up; its tasks run until the stop."""
+    settings = runtime.settings
+    assert isinstance(settings, LauncherSettings)
+    metrics = LauncherMetrics(runtime.registry)
+    aggregate = jobs(settings.policy())
+
+    def rung(changed: Mapping[str, Life]) -> None:
+        _tell(metrics, changed)
+        runtime.relay.wake()
+
+    timers = Timers(runtime.pool, aggregate, settings, metrics, rung)
+
+    def heard(changed: Mapping[str, Life]) -> None:
+        _tell(metrics, changed)
+        timers.note(changed)
+
+    consumer = runtime.consumer(TOPICS_HEARD, words_of(aggregate, runtime.bus), heard)
+    runtime.spawn("consumer", consumer.run)
+    runtime.spawn("timers", timers.run)
+    runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)
+    yield
+
+
+def _tell(metrics: LauncherMetrics, changed: Mapping[str, Life]) -> None:
+    """Log and count what became of jobs."""
+    for life in changed.values():
+        job, before = life.job, life.stored
+        if job.attempt > (before.attempt if before else 0):
+            metrics.retried.inc()
+            _log.info("a job is tried again", job=job.id, attempt=job.attempt)
+        if job.is_final and not (before and before.is_final):
+            verdict = final_verdict(job)
+            metrics.jobs_ended.labels(JOB_SHOWN[job.phase].value).inc()
+            _log.info(
+                "a job ended",
+                job=job.id,
+                state=JOB_SHOWN[job.phase].value,
+                rule=verdict.rule if verdict else None,
+            )
+
+
+def main() -> None:
+    """Run the service until it is told to stop."""
+    settings = LauncherSettings()
+    run_service(Service.LAUNCHER, settings, settings.launcher_port, build)

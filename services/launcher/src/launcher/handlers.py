@@ -1,0 +1,172 @@
+"""From records and timers to decisions: load, decide, save and say, in one transaction."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+import structlog
+from muster.aggregates import Aggregate, apply_due
+from muster.contracts.topics import Kind, Service, word_topics
+from muster.db import Pool, is_transient, transaction
+from muster.decisions import Decision, Input
+from muster.errors import Transient
+from muster.ids import job_of
+from muster.states import JOB
+
+from launcher import store
+from launcher.domain.decide import decide
+from launcher.domain.model import Life, Policy, wake_at
+from launcher.metrics import LauncherMetrics
+from launcher.settings import LauncherSettings
+
+_log = structlog.get_logger()
+
+TOPICS_HEARD = (
+    *word_topics(Kind.JOB, Service.REST),
+    *word_topics(Kind.GANG, Service.SCHEDULER),
+    *word_topics(Kind.POD, Service.RUNTIME_AGENT),
+    "revision-acknowledged",
+)
+
+
+def jobs(policy: Policy) -> Aggregate[Life]:
+    """How jobs are kept and decided."""
+
+    def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
+        return decide(ident, life, given, now=now, policy=policy)
+
+    return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
+
+
+def _job_in(kind: Kind, subject: str) -> str:
+    return subject if kind is Kind.JOB else job_of(subject)
+
+
+class Timers:
+    """Looks for due jobs, at the latest every ``timer_poll_s``; any replica may take any job."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        aggregate: Aggregate[Life],
+        settings: LauncherSettings,
+        metrics: LauncherMetrics,
+        after: Callable[[Mapping[str, Life]], None],
+    ) -> None:
+        self._pool = pool
+        self._aggregate = aggregate
+        self._settings = settings
+        self._metrics = metrics
+        self._after = after
+        self._sooner = asyncio.Event()
+        self._planned: datetime | None = None
+
+    def note(self, lives: Mapping[str, Life]) -> None:
+        """These jobs have changed: one may be due before the next look."""
+        times = [time for life in lives.values() if (time := wake_at(life)) is not None]
+        if times and (self._planned is None or min(times) < self._planned):
+            self._sooner.set()
+
+    async def run(self) -> None:
+        """Ring until cancelled; what passes by itself is tried again."""
+        while True:
+            try:
+                pause = await self._pass()
+            except Exception as error:
+                if not _passes(error):
+                    raise
+                _log.warning("timers are retried", error=str(error) or type(error).__name__)
+                pause = self._settings.timer_poll_s
+            await self._sleep(pause)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._sooner.wait()
+        except TimeoutError:
+            pass
+
+    async def _pass(self) -> float:
+        """Handle what is due; returns how long nothing is."""
+        self._sooner.clear()
+        try:
+            now, next_at = await self._ring(self._settings.timer_batch)
+        except Exception as error:
+            if _passes(error):
+                raise
+            _log.exception("due jobs are handled one by one")
+            now, next_at = await self._ring_alone()
+        longest = timedelta(seconds=self._settings.timer_poll_s)
+        self._planned = now + longest if next_at is None else min(next_at, now + longest)
+        if next_at is not None:
+            self._metrics.timer_lag.set(max(0.0, (now - next_at).total_seconds()))
+        return max(0.0, (self._planned - now).total_seconds())
+
+    async def _ring(self, limit: int) -> tuple[datetime, datetime | None]:
+        """Tell due jobs so, in one transaction; returns the time, and when the next are due."""
+        async with transaction(self._pool) as conn:
+            now: datetime = await conn.fetchval("SELECT clock_timestamp()")
+            due = await store.take_due(conn, now, limit)
+            changed = await apply_due(conn, Service.LAUNCHER, self._aggregate, due, now)
+            next_at = await store.next_due(conn)
+        if due:
+            self._metrics.timers.inc(len(due))
+            self._after(changed)
+        return now, next_at
+
+    async def _ring_alone(self) -> tuple[datetime, datetime | None]:
+        """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
+        for _ in range(self._settings.timer_batch):
+            try:
+                await self._ring(1)
+            except Exception as error:
+                if _passes(error):
+                    raise
+                await self._postpone(error)
+        return await self._ring(1)
+
+    async def _postpone(self, error: Exception) -> None:
+        async with transaction(self._pool) as conn:
+            now: datetime = await conn.fetchval("SELECT clock_timestamp()")
+            for ident in await store.take_due(conn, now, 1):
+                _log.error("a timer can't be handled", job=ident, error=str(error))
+                self._metrics.timers_failed.inc()
+                later = timedelta(seconds=self._settings.timer_postpone_s)
+                await store.postpone(conn, ident, now + later)
+
+
+def _passes(error: Exception) -> bool:
+    return is_transient(error) or isinstance(error, Transient)
+
+
+class Housekeeping:
+    """Counts open jobs and forgets those that ended long ago."""
+
+    def __init__(self, pool: Pool, settings: LauncherSettings, metrics: LauncherMetrics) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._metrics = metrics
+
+    async def run(self) -> None:
+        """Clean until cancelled; what passes by itself is tried again."""
+        while True:
+            try:
+                await self.clean()
+            except Exception as error:
+                if not _passes(error):
+                    raise
+                _log.warning("cleaning is retried", error=str(error) or type(error).__name__)
+            await asyncio.sleep(self._settings.clean_every_s)
+
+    async def clean(self) -> None:
+        """One round."""
+        async with self._pool.acquire() as conn:
+            gone = await store.forget(conn, self._settings.kept_days, self._settings.clean_jobs)
+            open_jobs = await store.count_open(conn)
+        if gone:
+            _log.info("old jobs were forgotten", jobs=gone)
+        for phase in JOB_PHASES_OPEN:
+            self._metrics.jobs_open.labels(phase.value).set(open_jobs.get(phase, 0))
+
+
+JOB_PHASES_OPEN = tuple(phase for phase in type(JOB.start) if phase not in JOB.final)
