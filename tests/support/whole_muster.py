@@ -1,0 +1,238 @@
+"""A whole Muster in one process: the five services, over a real PostgreSQL and a broker.
+
+Tests that kill processes start `muster up` instead; here records can be lost and spans collected.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from alerting.app import build as build_alerting
+from alerting.settings import AlertingSettings
+from launcher.app import build as build_launcher
+from launcher.settings import LauncherSettings
+from muster.contracts.topics import Service
+from muster.service import Runtime, running
+from rest.app import build as build_rest
+from rest.settings import RestSettings
+from runtime_agent.app import build as build_agent
+from runtime_agent.settings import AgentSettings
+from scheduler.app import build as build_scheduler
+from scheduler.settings import SchedulerSettings
+
+PASSWORD = "a-password-for-tests"
+WAIT_S = 60.0
+
+FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
+
+JOB = """
+protocolVersion: 2
+name: {name}
+type: job
+jobRetryCount: {retries}
+prerequisites:
+  - {{type: dockerimage, name: image, uri: "none"}}
+taskRoles:
+  worker:
+    instances: {instances}
+    dockerImage: image
+    resourcePerInstance: {{cpu: 1, memoryMB: 64, gpu: {gpus}}}
+    commands:
+      - {command}
+"""
+
+
+def a_job(
+    name: str, command: str = "true", *, instances: int = 1, gpus: int = 0, retries: int = 0
+) -> str:
+    """A job file with one task role."""
+    return JOB.format(name=name, command=command, instances=instances, gpus=gpus, retries=retries)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+async def eventually(
+    question: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool], wait_s: float = WAIT_S
+) -> Any:
+    """Ask until the answer is right; fails with the last answer."""
+    answer: object = None
+    try:
+        async with asyncio.timeout(wait_s):
+            while not is_right(answer := await question()):
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        pytest.fail(f"after {wait_s} s the answer is still {answer!r}")
+    return answer
+
+
+@dataclass
+class Muster:
+    """The services that run, and a client that is logged in as the admin."""
+
+    database_url: str
+    bootstrap: str
+    home: Path
+    stack: contextlib.AsyncExitStack
+    settings: dict[Service, dict[str, Any]] = field(default_factory=dict)
+    ports: dict[Service, int] = field(default_factory=dict)
+    runtimes: dict[Service, Runtime] = field(default_factory=dict)
+    stacks: dict[Service, contextlib.AsyncExitStack] = field(default_factory=dict)
+    token: str = ""
+    internal_token: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    async def start(self, service: Service) -> Runtime:
+        """Start one service in this process."""
+        maker, build = _SERVICES[service]
+        self.ports.setdefault(service, free_port())
+        common = {
+            "kafka_bootstrap": self.bootstrap,
+            "database_url": self.database_url,
+            "http_port": self.ports[service],
+            "internal_token": self.internal_token,
+            "fetch_wait_busy_ms": 10,
+            "fetch_wait_idle_ms": 20,
+            "bus_watch_s": 0.2,
+            "shutdown_s": 3.0,
+            "database_connections": 4,
+        }
+        settings = maker(**(common | self.settings.get(service, {})))
+        own = contextlib.AsyncExitStack()
+        runtime = await own.enter_async_context(
+            running(service, settings, self.ports[service], build)
+        )
+        self.stacks[service] = own
+        self.runtimes[service] = runtime
+        return runtime
+
+    async def stop(self, service: Service) -> None:
+        """Stop one service in order."""
+        self.runtimes.pop(service)
+        await self.stacks.pop(service).aclose()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.ports[Service.REST]}"
+
+    async def call(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        """One request to REST, logged in."""
+        headers = {"Authorization": f"Bearer {self.token}"} | more.pop("headers", {})
+        async with httpx2.AsyncClient(base_url=self.url, timeout=20, trust_env=False) as client:
+            return await client.request(method, path, headers=headers, **more)
+
+    async def log_in(self) -> None:
+        async def try_it() -> int:
+            try:
+                answer = await self.call(
+                    "POST",
+                    "/api/v2/authn/basic/login",
+                    json={"username": "admin", "password": PASSWORD},
+                    headers={"Authorization": ""},
+                )
+            except httpx2.TransportError:
+                return 0
+            if answer.status_code == 200:
+                self.token = answer.json()["token"]
+            return answer.status_code
+
+        await eventually(try_it, lambda status: status == 200)
+
+    async def submit(self, text: str) -> str:
+        """Submit a job file; returns its name as `user~job`."""
+        answer = await self.call(
+            "POST", "/api/v2/jobs", content=text, headers={"Content-Type": "text/yaml"}
+        )
+        assert answer.status_code == 202, answer.text
+        name = answer.json()["name"]
+        assert isinstance(name, str)
+        return name
+
+    async def job(self, name: str) -> dict[str, Any]:
+        answer = await self.call("GET", f"/api/v2/jobs/{name}")
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert isinstance(found, dict)
+        return found
+
+    async def state(self, name: str) -> str:
+        return str((await self.job(name))["jobStatus"]["state"])
+
+    async def end_of(self, name: str, wait_s: float = WAIT_S) -> str:
+        """Wait for a job's end; returns its final state."""
+        return str(await eventually(lambda: self.state(name), lambda s: s in FINAL, wait_s))
+
+    async def states(self) -> dict[str, str]:
+        answer = await self.call("GET", "/api/v2/jobs")
+        assert answer.status_code == 200, answer.text
+        return {item["name"]: item["state"] for item in answer.json()}
+
+    async def unsettled(self) -> int:
+        """Words that wait to be published, acknowledged or answered, in all databases."""
+        pool = self.runtimes[Service.REST].pool
+        count = 0
+        for schema in ("rest", "launcher", "scheduler"):
+            count += await pool.fetchval(
+                f"SELECT (SELECT count(*) FROM {schema}.outbox) + (SELECT count(*)"
+                f" FROM {schema}.subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL)"
+            )
+        return count
+
+
+_SERVICES: dict[Service, tuple[Any, Any]] = {
+    Service.REST: (RestSettings, build_rest),
+    Service.LAUNCHER: (LauncherSettings, build_launcher),
+    Service.SCHEDULER: (SchedulerSettings, build_scheduler),
+    Service.RUNTIME_AGENT: (AgentSettings, build_agent),
+    Service.ALERTING: (AlertingSettings, build_alerting),
+}
+
+
+@contextlib.asynccontextmanager
+async def a_muster(
+    database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
+) -> AsyncIterator[Muster]:
+    """All five services; `settings` by service name, with `_` for `-`."""
+    async with contextlib.AsyncExitStack() as stack:
+        muster = Muster(database_url, bootstrap, home, stack)
+        muster.ports[Service.SCHEDULER] = free_port()
+        muster.settings = {
+            Service.REST: {
+                "admin_password": PASSWORD,
+                "scheduler_url": f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}",
+            },
+            Service.LAUNCHER: {},
+            Service.SCHEDULER: {"lease_s": 30.0},
+            Service.RUNTIME_AGENT: {
+                "node": "node-1",
+                "agent_home": home / "agent",
+                "fake_gpus": 8,
+                "heartbeat_s": 1.0,
+                "report_s": 5.0,
+                "withdraw_grace_s": 1.0,
+                "memory_limits": False,
+            },
+            Service.ALERTING: {},
+        }
+        for name, more in settings.items():
+            muster.settings[Service(name.replace("_", "-"))].update(more)
+        for service in _SERVICES:
+            await muster.start(service)
+        try:
+            await muster.log_in()
+            yield muster
+        finally:
+            for service in list(muster.runtimes):
+                await muster.stop(service)

@@ -1,0 +1,52 @@
+"""Jobs through all five services, as a user sees them."""
+
+import pytest
+from whole_muster import Muster, a_job, eventually
+
+pytestmark = pytest.mark.system
+
+
+async def test_a_job_runs_to_its_end_and_its_output_can_be_read(muster: Muster) -> None:
+    name = await muster.submit(a_job("hello", "echo hello from task $PAI_TASK_INDEX"))
+    assert await muster.end_of(name) == "SUCCEEDED"
+    (task,) = (await muster.job(name))["taskRoles"]["worker"]["taskStatuses"]
+    assert (task["taskState"], task["containerNodeName"]) == ("SUCCEEDED", "node-1")
+
+
+async def test_a_failing_command_fails_the_job_with_its_exit_code(muster: Muster) -> None:
+    name = await muster.submit(a_job("fails", "exit 3"))
+    assert await muster.end_of(name) == "FAILED"
+    (task,) = (await muster.job(name))["taskRoles"]["worker"]["taskStatuses"]
+    assert task["containerExitCode"] == 3
+
+
+async def test_a_users_failure_spends_one_retry(muster: Muster) -> None:
+    name = await muster.submit(a_job("retries", "exit 3", retries=2))
+    assert await muster.end_of(name) == "FAILED"
+    status = (await muster.job(name))["jobStatus"]
+    assert (status["retries"], status["retryDetails"]["user"]) == (2, 2)
+
+
+async def test_a_running_job_can_be_stopped_and_everything_is_free_again(muster: Muster) -> None:
+    name = await muster.submit(a_job("sleeps", "exec sleep 600", instances=2, gpus=4))
+    await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+    answer = await muster.call("PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"})
+    assert answer.status_code == 202
+    assert await muster.state(name) == "STOPPING"
+    assert await muster.end_of(name) == "STOPPED"
+    again = await muster.submit(a_job("after", "true", gpus=8))
+    assert await muster.end_of(again) == "SUCCEEDED"
+    await eventually(muster.unsettled, lambda count: count == 0)
+
+
+async def test_a_gang_that_does_not_fit_waits_whole_with_its_reason(muster: Muster) -> None:
+    first = await muster.submit(a_job("first", "exec sleep 600", gpus=6))
+    await eventually(lambda: muster.state(first), lambda s: s == "RUNNING")
+    second = await muster.submit(a_job("second", "true", instances=2, gpus=2))
+    answer = await eventually(
+        lambda: muster.call("GET", f"/api/v2/jobs/{second}/why"),
+        lambda r: r.status_code == 200 and "GPU" in r.text,
+    )
+    assert await muster.state(second) == "WAITING", answer.text
+    await muster.call("PUT", f"/api/v2/jobs/{first}/executionType", json={"value": "STOP"})
+    assert await muster.end_of(second) == "SUCCEEDED"
