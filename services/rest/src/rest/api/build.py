@@ -19,7 +19,7 @@ PUBLIC = frozenset(
         f"{PREFIX}/authn/info",
         f"{PREFIX}/authn/basic/login",
         f"{PREFIX}/token",
-        f"{PREFIX}/jobs/schema.json",
+        f"{PREFIX}/protocol/schema.json",
     }
 )
 """Paths that need no token."""
@@ -38,7 +38,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
     app = FastAPI(title="Muster", version="2", description=DESCRIPTION, redirect_slashes=False)
     app.state.context = context
     app.router.routes.extend(extra_routes)
-    for module in (info, tokens, users, jobs, logs, cluster, subscriptions):
+    for module in (jobs, logs, info, tokens, users, cluster, subscriptions):
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document_security(app)

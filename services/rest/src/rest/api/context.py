@@ -41,7 +41,7 @@ class Context:
     followers: Counter[str] = field(default_factory=Counter)
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
     context: Context = request.app.state.context
     return context
 
@@ -49,7 +49,7 @@ def _context(request: Request) -> Context:
 Here = Annotated[Context, Depends(_context)]
 
 
-def _address(request: Request) -> str:
+async def _address(request: Request) -> str:
     return request.client.host if request.client else ""
 
 
@@ -84,7 +84,7 @@ async def _user(request: Request, here: Here) -> Caller:
 User = Annotated[Caller, Depends(_user)]
 
 
-def _person(caller: User) -> Caller:
+async def _person(caller: User) -> Caller:
     check_person(caller)
     return caller
 
@@ -92,7 +92,7 @@ def _person(caller: User) -> Caller:
 Person = Annotated[Caller, Depends(_person)]
 
 
-def _admin(caller: User) -> Caller:
+async def _admin(caller: User) -> Caller:
     check_admin(caller)
     return caller
 

@@ -29,7 +29,7 @@ async def authn_info() -> dict[str, str]:
     return {"authn_type": "basic", "loginURI": LOGIN_PATH, "loginURIMethod": "post"}
 
 
-@router.get("/jobs/schema.json", tags=["jobs"])
+@router.get("/protocol/schema.json", tags=["jobs"])
 async def job_schema() -> dict[str, Any]:
     """The JSON Schema of a job file, for editors."""
     return _SCHEMA
