@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
-from muster.bus import partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeReport
 from muster.contracts.notices import RevisionAcknowledged
@@ -536,10 +535,3 @@ async def test_only_one_agent_runs_over_a_home(settings: AgentSettings) -> None:
         )
     assert second.returncode == 1
     assert b"another agent runs over" in second.stdout + second.stderr
-
-
-def test_the_reader_looks_where_every_kafka_client_would_put_the_key() -> None:
-    """The numbers are those of Kafka's own producer for these keys."""
-    assert [partition_of(key, 8) for key in ("node-a", "node-b", "gpu-17")] == [
-        partition_of(key, 16) % 8 for key in ("node-a", "node-b", "gpu-17")
-    ]

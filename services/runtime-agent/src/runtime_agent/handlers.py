@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
 from muster.bus import Outgoing
 from muster.exchange import answered, repeated
 from muster.records import Received
@@ -22,6 +23,8 @@ from runtime_agent.domain.pods import Effect
 from runtime_agent.runner import Seen
 from runtime_agent.step import Memory, Step
 from runtime_agent.store import Entry, Position
+
+_log = structlog.get_logger()
 
 
 class Handlers:
@@ -117,6 +120,7 @@ class Handlers:
         self.memory.journal.save(step.changed.values(), positions, step.letters)
         entries = self.memory.entries
         for name, entry in step.changed.items():
+            _log_phase(entries.get(name), entry)
             if entry.is_active:
                 entries[name] = entry
             else:
@@ -129,6 +133,11 @@ class Handlers:
         self.has_times.set()
         if step.outdates_report:
             self._changed()
+
+
+def _log_phase(before: Entry | None, now: Entry) -> None:
+    if before is None or before.pod.phase is not now.pod.phase:
+        _log.info("pod", pod=now.pod.pod, job=now.pod.job, phase=now.pod.phase.value)
 
 
 def _say_due(step: Step, entry: Entry, *, may_repeat: bool) -> bool:

@@ -116,6 +116,8 @@ def requested(pod: Pod | None, request: PodRequest, around: Surroundings) -> Dec
         case PodAction.FORGET:
             return _forget(pod, request, around)
         case PodAction.UNKNOWN:
+            if pod is not None:
+                return Decision(pod)
             return _refuse(request, around, Refusal.BAD_REQUEST, "Its action is not known here.")
         case never:
             assert_never(never)

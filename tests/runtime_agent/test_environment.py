@@ -1,0 +1,69 @@
+"""The environment that a task sees."""
+
+from __future__ import annotations
+
+from muster.contracts.pods import Peer, PodRun, RoleShape
+from runtime_agent.domain.environment import Place, task_environment
+
+PLACE = Place(
+    pod="job1-0-worker-1-2", job="job1", node="n1", address="10.0.0.2",
+    work_dir="/pods/x/work", simulated_gpus=False, inherited={"PATH": "/bin"},
+)  # fmt: skip
+
+
+def a_role(name: str, instances: int) -> RoleShape:
+    return RoleShape(
+        name=name, instances=instances, gpus=1, cpu=4, memory_mb=8192, shm_mb=512,
+        min_failed_instances=1, min_succeeded_instances=-1,
+    )  # fmt: skip
+
+
+def a_run(**more: object) -> PodRun:
+    fields: dict[str, object] = {
+        "user": "ada", "job_name": "ada~mnist", "virtual_cluster": "default", "role": "worker",
+        "index": 1, "job_attempt": 1, "task_attempt": 2, "command": "true", "gpus": (2, 5),
+        "cpu": 4, "memory_mb": 8192, "ports": {"http": (20001,), "grpc": (20002, 20003)},
+        "roles": (a_role("ps", 1), a_role("worker", 2)),
+        "peers": (
+            Peer(role="ps", index=0, address="10.0.0.1", ports={"http": (20000,)}),
+            Peer(role="worker", index=1, address="10.0.0.2",
+                 ports={"http": (20001,), "grpc": (20002, 20003)}),
+            Peer(role="worker", index=0, address="10.0.0.1", ports={"http": (20004,)}),
+        ),
+    }  # fmt: skip
+    return PodRun.model_validate(fields | more)
+
+
+def test_a_task_finds_its_peers_by_their_addresses_and_ports() -> None:
+    env = task_environment(a_run(), PLACE)
+    assert env["PAI_TASK_ROLE_worker_HOST_LIST"] == "10.0.0.1:20004,10.0.0.2:20001"
+    assert env["PAI_HOST_IP_ps_0"] == "10.0.0.1"
+    assert env["PAI_PORT_LIST_worker_1_grpc"] == "20002,20003"
+    assert env["PAI_ps_0_http_PORT"] == "20000"
+    assert env["PAI_TASK_ROLE_LIST"] == "ps,worker"
+    assert env["PAI_TASK_ROLE_TASK_COUNT_worker"] == "2"
+    assert env["PAI_RESOURCE_ps"] == "1,4,8192,512"
+    assert env["PAI_JOB_TASK_COUNT"] == "3"
+
+
+def test_a_task_knows_itself_and_its_attempts() -> None:
+    env = task_environment(a_run(), PLACE)
+    assert env["PAI_CURRENT_TASK_ROLE_NAME"] == "worker"
+    assert env["PAI_CURRENT_TASK_ROLE_CURRENT_TASK_INDEX"] == "1"
+    assert env["PAI_CONTAINER_HOST_grpc_PORT_LIST"] == "20002,20003"
+    assert env["PAI_CONTAINER_HOST_PORT_LIST"] == "http:20001;grpc:20002,20003;"
+    assert env["PAI_JOB_NAME"] == "ada~mnist"
+    assert env["PAI_WORK_DIR"] == "/pods/x/work"
+    assert (env["MUSTER_JOB_ATTEMPT"], env["MUSTER_TASK_ATTEMPT"]) == ("1", "2")
+    assert env["MUSTER_POD"] == "job1-0-worker-1-2"
+
+
+def test_a_task_sees_its_gpus_and_one_without_any_sees_none() -> None:
+    assert task_environment(a_run(), PLACE)["CUDA_VISIBLE_DEVICES"] == "2,5"
+    without = task_environment(a_run(gpus=()), PLACE)
+    assert (without["CUDA_VISIBLE_DEVICES"], without["NVIDIA_VISIBLE_DEVICES"]) == ("", "none")
+
+
+def test_every_value_is_text_that_a_process_can_take() -> None:
+    env = task_environment(a_run(), PLACE)
+    assert all(isinstance(value, str) and "\0" not in value for value in env.values())

@@ -1,0 +1,109 @@
+"""Why a pod ended, as the table of rules has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from muster.contracts.verdicts import Behavior, Fault
+from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
+from runtime_agent.domain.verdict import judge
+
+TRACE = ("Traceback (most recent call last):", "  File 'x.py'")
+
+CASES = [
+    (Ending(exit_code=0), 0, "succeeded", Fault.NOBODY, Behavior.UNKNOWN),
+    (Ending(exit_code=1), 255, "unrecognised", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(exit_code=127), 220, "command-not-found", Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=126), 220, "command-not-executable", Fault.USER, Behavior.PERMANENT),
+    (Ending(signal=11), 139, "sigsegv", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(exit_code=139), 139, "sigsegv", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(signal=9), 137, "sigkill", Fault.PLATFORM, Behavior.TRANSIENT),
+    (Ending(exit_code=143), 143, "sigterm", Fault.PLATFORM, Behavior.TRANSIENT),
+    (Ending(signal=8), 136, "sigfpe", Fault.USER, Behavior.PERMANENT),
+    (Ending(signal=9, oom=Oom.CERTAIN), -1200, "out-of-memory", Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=1, oom=Oom.CERTAIN), -1200, "out-of-memory", Fault.USER, Behavior.PERMANENT),
+    (Ending(signal=9, oom=Oom.SUSPECTED), 137, "out-of-memory-suspected", Fault.UNKNOWN,
+     Behavior.UNKNOWN),
+    (Ending(signal=15, stop_reason="stopped"), -210, "stopped", Fault.STOP, Behavior.PERMANENT),
+    (Ending(exit_code=0, stop_reason="stopped"), -210, "stopped", Fault.STOP, Behavior.PERMANENT),
+    (Ending(signal=15, stop_reason="completed"), -220, "completed", Fault.STOP,
+     Behavior.PERMANENT),
+    (Ending(signal=15, stop_reason="withdrawn"), -1013, "withdrawn", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(exit_code=0, stop_reason="preempted"), -1003, "preempted", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(loss=Loss.SUPERVISOR), -1011, "supervisor-lost", Fault.PLATFORM, Behavior.TRANSIENT),
+    (Ending(loss=Loss.REBOOT), -1012, "node-rebooted", Fault.PLATFORM, Behavior.TRANSIENT),
+    (Ending(refusal=Refusal.PORT_CONFLICT), 253, "port-conflict", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(refusal=Refusal.AGENT_RESET), -1010, "agent-reset", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(start_error="OSError: no bash"), -1204, "launch-failed", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(exit_code=1, log_tail=(*TRACE, "SyntaxError: invalid syntax")), 231, "python-syntax",
+     Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=1, log_tail=(*TRACE, "ModuleNotFoundError: No module named 'torch'")), 232,
+     "python-import", Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=1, log_tail=("RuntimeError: CUDA out of memory. Tried to allocate",)), 226,
+     "cuda-out-of-memory", Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=1, log_tail=("CUDA error: uncorrectable ECC error encountered",)), 223,
+     "cuda-ecc", Fault.PLATFORM, Behavior.TRANSIENT),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "code", "rule", "fault", "behavior"), CASES)
+def test_each_end_has_its_rule(
+    ending: Ending, code: int, rule: str, fault: Fault, behavior: Behavior
+) -> None:
+    verdict = judge(ending)
+    assert (verdict.code, verdict.rule, verdict.fault, verdict.behavior) == (
+        code, rule, fault, behavior,
+    )  # fmt: skip
+
+
+def test_the_line_that_tells_is_the_evidence() -> None:
+    lines = ("before", "ModuleNotFoundError: No module named 'torch'", "after")
+    assert judge(Ending(exit_code=1, log_tail=lines)).evidence == lines[1]
+    assert judge(Ending(exit_code=1, log_tail=("first", "last", ""))).evidence == "last"
+
+
+def test_a_word_that_only_mentions_an_error_is_no_evidence() -> None:
+    lines = ("we handle ImportError: gracefully",)
+    assert judge(Ending(exit_code=1, log_tail=lines)).rule == "unrecognised"
+
+
+endings = st.builds(
+    Ending,
+    exit_code=st.none() | st.integers(0, 255),
+    signal=st.none() | st.integers(1, 31),
+    oom=st.sampled_from(Oom),
+    stop_reason=st.none() | st.sampled_from(["stopped", "withdrawn", "anything else"]),
+    forced=st.booleans(),
+    start_error=st.none() | st.just("OSError: disk"),
+    loss=st.none() | st.sampled_from(Loss),
+    refusal=st.none() | st.sampled_from(Refusal),
+    log_tail=st.lists(st.text(max_size=40), max_size=4).map(tuple),
+)
+
+
+@given(endings)
+def test_every_end_has_a_verdict_and_only_a_good_one_is_a_success(ending: Ending) -> None:
+    verdict = judge(ending)
+    assert verdict.cause
+    assert verdict.outcome
+    assert verdict.symptom
+    ended_well: Any = (
+        ending.exit_code == 0 and not ending.stop_reason and not ending.loss
+        and not ending.refusal and not ending.start_error
+    )  # fmt: skip
+    assert (verdict.code == 0) == ended_well
+
+
+@given(endings)
+def test_what_the_platform_did_is_never_charged_to_the_user(ending: Ending) -> None:
+    verdict = judge(ending)
+    if ending.loss or ending.stop_reason == "withdrawn":
+        assert (verdict.fault, verdict.behavior) == (Fault.PLATFORM, Behavior.TRANSIENT)
