@@ -48,7 +48,7 @@ types: install ## Check types, strictly
 	$(BIN)/mypy
 
 contracts: install ## Check the architecture
-	$(BIN)/lint-imports --no-timing | tail -n 20
+	$(BIN)/lint-imports --no-logo | tail -n 20
 
 deps: install ## Check that each member declares what it imports
 	@for member in $(MEMBERS); do (cd $$member && ../$(if $(findstring services,$$member),../)$(BIN)/deptry --no-ansi src) || exit 1; done

@@ -227,7 +227,7 @@ class Cluster:
         quick: dict[str, Any] = {
             "database_url": self.database_url,
             "kafka_bootstrap": self.broker.bootstrap,
-            "alerting_port": 0,
+            "http_port": 0,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 10,
             "bus_watch_s": 0.1,

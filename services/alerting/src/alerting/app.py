@@ -175,4 +175,4 @@ async def _keep_subscriptions(runtime: Runtime, book: Book) -> None:
 def main() -> None:
     """Run the service until it is told to stop."""
     settings = AlertingSettings()
-    run_service(Service.ALERTING, settings, settings.alerting_port, build)
+    run_service(Service.ALERTING, settings, settings.http_port, build)

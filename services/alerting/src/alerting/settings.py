@@ -17,7 +17,7 @@ from alerting.receivers.webhook import WebhookLimits
 class AlertingSettings(DatabaseSettings):
     """When silence is told, how receivers are reached, and how long they are tried."""
 
-    alerting_port: NonNegativeInt = Field(8083, description="Health and metrics; 0: any free.")
+    http_port: NonNegativeInt = Field(8083, description="Health and metrics; 0: any free.")
     database_connections: PositiveInt = 5
 
     stuck_after_s: PositiveFloat = Field(900.0, description="No change for so long is stuck.")

@@ -64,4 +64,4 @@ def _tell(metrics: LauncherMetrics, changed: Mapping[str, Life]) -> None:
 def main() -> None:
     """Run the service until it is told to stop."""
     settings = LauncherSettings()
-    run_service(Service.LAUNCHER, settings, settings.launcher_port, build)
+    run_service(Service.LAUNCHER, settings, settings.http_port, build)

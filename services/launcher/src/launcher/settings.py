@@ -11,7 +11,7 @@ from launcher.domain.model import Policy
 class LauncherSettings(DatabaseSettings):
     """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
 
-    launcher_port: NonNegativeInt = Field(8081, description="Health and metrics; 0: any free.")
+    http_port: NonNegativeInt = Field(8081, description="Health and metrics; 0: any free.")
 
     stop_grace_s: NonNegativeFloat = Field(
         30.0, description="From asking a task to stop until it is killed."
