@@ -1,0 +1,199 @@
+"""Lost records, a bus that is thrown away or stays away, services that are away: delay only."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from muster.bus import Bus
+from muster.contracts.topics import TOPICS, Service
+from whole_muster import Muster, a_job, a_muster, eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+
+QUICK = {"stop_grace_s": 2.0, "retry_backoff_first_s": 0.1}
+
+
+class Lossy:
+    """Stands before `Bus.publish`: some records never reach the bus, some reach it twice."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        print(f"seed {seed}")
+        self._random = random.Random(seed)
+        self._publish = Bus.publish
+        self.lose_share = 0.0
+        self.lose_first_of: set[str] = set()
+        self.lost: list[str] = []
+        lossy = self
+
+        async def publish(bus: Bus, records: Sequence[Any]) -> list[BaseException | None]:
+            return await lossy.publish(bus, records)
+
+        monkeypatch.setattr(Bus, "publish", publish)
+
+    async def publish(self, bus: Bus, records: Sequence[Any]) -> list[BaseException | None]:
+        kept = []
+        for record in records:
+            if self._is_lost(record.topic):
+                self.lost.append(record.topic)
+            else:
+                kept += [record] * self._random.choice((1, 1, 1, 2))
+        self._random.shuffle(kept)
+        if kept:
+            await self._publish(bus, kept)
+        return [None] * len(records)
+
+    def _is_lost(self, topic: str) -> bool:
+        if topic in self.lose_first_of:
+            self.lose_first_of.discard(topic)
+            return True
+        return self._random.random() < self.lose_share
+
+
+async def ends_right(muster: Muster, jobs: int) -> None:
+    """A mixed bag of jobs ends as it should, and afterwards everything is free and silent."""
+    wanted: dict[str, str] = {}
+    for number in range(jobs):
+        good = await muster.submit(a_job(f"good-{number}", "true", instances=2, gpus=2))
+        bad = await muster.submit(a_job(f"bad-{number}", "exit 7", retries=1))
+        wanted |= {good: "SUCCEEDED", bad: "FAILED"}
+    for name, state in wanted.items():
+        assert await muster.end_of(name, 180) == state
+        if state == "FAILED":
+            assert (await muster.job(name))["jobStatus"]["retryDetails"]["user"] == 1
+    whole = await muster.submit(a_job("whole", "true", gpus=8))
+    assert await muster.end_of(whole, 120) == "SUCCEEDED"
+    await eventually(muster.unsettled, lambda count: count == 0, 120)
+    await everything_is_free(muster)
+
+
+async def everything_is_free(muster: Muster) -> None:
+    """PostgreSQL's placements, the Scheduler's memory and the agent's pods are all empty."""
+    pool = muster.runtimes[Service.REST].pool
+
+    async def held() -> int:
+        count = await pool.fetchval("SELECT count(*) FROM scheduler.placement")
+        assert isinstance(count, int)
+        return count
+
+    await eventually(held, lambda count: count == 0)
+
+    async def free_gpus() -> Any:
+        nodes = (await muster.call("GET", "/api/v2/cluster/nodes")).json()
+        return [gpu.get("pod") for node in nodes["nodes"] for gpu in node["gpus"]]
+
+    await eventually(free_gpus, lambda pods: pods == [None] * 8)
+
+
+async def test_with_every_fifth_record_lost_for_ever_all_jobs_end_right(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lossy = Lossy(monkeypatch, seed=random.SystemRandom().randrange(2**32))
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
+        lossy.lose_share = 0.2
+        await ends_right(muster, 3)
+    assert lossy.lost
+
+
+async def test_with_one_record_of_each_kind_lost_all_jobs_end_right(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lossy = Lossy(monkeypatch, seed=1)
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
+        exchanged = {name for name, topic in TOPICS.items() if topic.kind is not None}
+        lossy.lose_first_of = exchanged | {"revision-acknowledged", "node-reported"}
+        await ends_right(muster, 2)
+    usual = {"job-submitted", "gang-requested", "placement-decided", "pod-requested"}
+    assert usual | {"pod-started", "pod-succeeded", "pod-failed", "job-updated"} <= set(lossy.lost)
+
+
+async def test_a_bus_thrown_away_with_all_its_records_costs_delay_only(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
+        names = [await muster.submit(a_job(f"j{n}", "sleep 1", gpus=1)) for n in range(8)]
+        await eventually(muster.states, lambda states: "RUNNING" in states.values())
+        fresh_broker.kill()
+        names += [await muster.submit(a_job(f"k{n}", "true", gpus=1)) for n in range(4)]
+        fresh_broker.start()
+        for name in names:
+            assert await muster.end_of(name, 120) == "SUCCEEDED"
+            assert (await muster.job(name))["jobStatus"]["retries"] == 0
+        await eventually(muster.unsettled, lambda count: count == 0, 120)
+        await everything_is_free(muster)
+
+
+async def test_a_bus_away_for_three_leases_restarts_no_job(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        launcher=QUICK,
+        scheduler={"lease_s": 2.0},
+        runtime_agent={"heartbeat_s": 0.4},
+    ) as muster:
+        name = await muster.submit(a_job("long", "sleep 12", gpus=8))
+        await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+        fresh_broker.kill()
+        await asyncio.sleep(6.5)  # the three leases are the subject of this test
+        fresh_broker.start()
+        assert await muster.end_of(name, 120) == "SUCCEEDED"
+        status = (await muster.job(name))["jobStatus"]
+        assert (status["retries"], status["attemptId"]) == (0, 0)
+
+
+@pytest.mark.parametrize("away", [Service.LAUNCHER, Service.SCHEDULER])
+async def test_a_service_that_is_away_fails_no_pod(muster: Muster, away: Service) -> None:
+    name = await muster.submit(a_job("long", "sleep 3", instances=2, gpus=4))
+    await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+    await muster.stop(away)
+    late = await muster.submit(a_job("late", "true", gpus=8))
+    await eventually(lambda: muster.states(), lambda states: len(states) == 2)
+    await muster.start(away)
+    for each in (name, late):
+        assert await muster.end_of(each) == "SUCCEEDED"
+        assert (await muster.job(each))["jobStatus"]["retries"] == 0
+
+
+async def test_an_agent_that_stops_withdraws_its_pods_at_no_cost(muster: Muster) -> None:
+    name = await muster.submit(a_job("long", "sleep 4", gpus=8))
+    await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+    await muster.stop(Service.RUNTIME_AGENT)
+    await muster.start(Service.RUNTIME_AGENT)
+    assert await muster.end_of(name) == "SUCCEEDED"
+    assert (await muster.job(name))["jobStatus"]["retryDetails"]["user"] == 0
+
+
+async def test_a_lost_node_fails_its_pods_at_no_cost_and_they_are_stopped_when_it_returns(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        launcher=QUICK,
+        scheduler={"lease_s": 2.0},
+        runtime_agent={"heartbeat_s": 0.4, "agent_on_stop": "keep"},
+    ) as muster:
+        marks = tmp_path / "marks"
+        command = f"echo $$ >> {marks}; sleep 8"
+        name = await muster.submit(a_job("long", command, gpus=8))
+        await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+        await muster.stop(Service.RUNTIME_AGENT)
+        await eventually(lambda: muster.state(name), lambda s: s == "WAITING", 90)
+        await muster.start(Service.RUNTIME_AGENT)
+        assert await muster.end_of(name, 120) == "SUCCEEDED"
+        status = (await muster.job(name))["jobStatus"]
+        assert status["retryDetails"] == {"user": 0, "platform": 1, "resource": 0}
+        assert len(marks.read_text().split()) == 2
