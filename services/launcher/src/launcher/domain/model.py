@@ -136,8 +136,8 @@ class Job:
 class Life:
     """A job with its tasks.
 
-    ``changed``: the tasks that differ from what is stored. ``stored``: the job as it is stored, None
-    where it is new.
+    ``changed``: the tasks that differ from what is stored. ``stored``: the job as it is stored,
+    None where it is new.
     """
 
     job: Job

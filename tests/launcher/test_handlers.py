@@ -1,0 +1,375 @@
+"""The Launcher over a real PostgreSQL: words lost, doubled, reordered; timers that survive."""
+
+import asyncio
+import json
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from launcher import store
+from launcher.domain.model import Life, Placement, StopCause, Task
+from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
+from launcher.metrics import LauncherMetrics
+from launcher.settings import LauncherSettings
+from muster.aggregates import Aggregate, apply_records
+from muster.contracts.gangs import GangDecision, GangRequest
+from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
+from muster.contracts.model import Model, Word
+from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.pods import PodRequest, PodStatus
+from muster.contracts.topics import TOPICS, Kind, Service
+from muster.contracts.verdicts import Behavior, Fault
+from muster.db import Pool, transaction
+from muster.decisions import Decision, Due, Input
+from muster.records import Received, said, subject_of
+from muster.states import JobPhase, TaskPhase
+from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
+from prometheus_client import CollectorRegistry
+
+MakeRequest = Callable[..., JobRequest]
+
+pytestmark = pytest.mark.postgres
+
+WAIT_S = 20
+ROUNDS = 400
+
+
+def received(word: Model) -> Received:
+    """A word as it comes from the bus."""
+    topic, key = {
+        JobRequest: ("job-submitted", "job"),
+        GangDecision: ("placement-decided", "gang"),
+        PodStatus: ("pod-started", "job"),
+        RevisionAcknowledged: ("revision-acknowledged", "subject"),
+    }[type(word)]
+    value = word.model_dump_json().encode()
+    return Received(topic, 0, 0, getattr(word, key), {}, value)
+
+
+class Launcher:
+    """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
+
+    def __init__(self, pool: Pool, settings: LauncherSettings) -> None:
+        self.pool = pool
+        self.aggregate = jobs(settings.policy())
+        self.metrics = LauncherMetrics(CollectorRegistry())
+        self.timers = Timers(pool, self.aggregate, settings, self.metrics, lambda _changed: None)
+
+    async def hear(self, words: Sequence[Model]) -> None:
+        async with transaction(self.pool) as conn:
+            now = await conn.fetchval("SELECT clock_timestamp()")
+            records = [received(word) for word in words]
+            await apply_records(conn, Service.LAUNCHER, self.aggregate, records, now)
+
+    async def said(self) -> list[Word]:
+        """What is in the outbox; it is empty then."""
+        async with self.pool.acquire() as conn:
+            rows = await conn.fetch("DELETE FROM outbox RETURNING topic, value")
+        return [_word(row["topic"], row["value"]) for row in rows]
+
+    async def repeats(self) -> list[Word]:
+        """The last word about each subject that the other side has not acknowledged."""
+        async with self.pool.acquire() as conn:
+            rows = await conn.fetch("SELECT * FROM subject WHERE repeat_at IS NOT NULL")
+        return [
+            _word(row["topic"], said(_text(row["word"]), row["revision"], row["seen"]))
+            for row in rows
+            if row["word"] is not None
+        ]
+
+    async def life(self, job: str) -> Life:
+        async with transaction(self.pool) as conn:
+            return (await store.load(conn, [job]))[job]
+
+    async def ring_until(self, is_done: Callable[[Life], bool], job: str) -> Life:
+        """Run the timers until the job is as wanted."""
+        ringing = asyncio.create_task(self.timers.run())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not is_done(life := await self.life(job)):
+                    await asyncio.sleep(0.01)
+                return life
+        finally:
+            ringing.cancel()
+
+
+def _text(word: object) -> str:
+    return word if isinstance(word, str) else json.dumps(word)
+
+
+def _word(topic: str, value: str) -> Word:
+    model = TOPICS[topic].model.model_validate_json(value)
+    assert isinstance(model, Word)
+    return model
+
+
+class World:
+    """A Launcher and its peers, between whom words are doubled, reordered and lost."""
+
+    def __init__(self, launcher: Launcher, seed: int) -> None:
+        self.launcher = launcher
+        self.random = random.Random(seed)
+        self.scheduler = FakeScheduler()
+        self.agents = FakeAgents()
+        self.statuses: dict[str, JobStatus] = {}
+        self.said: list[Word] = []
+        self.told: set[tuple[str, int]] = set()
+
+    async def round(self, *, is_fair: bool) -> None:
+        """Some words arrive, some pods start and end; in a fair round all words do."""
+        self.said += await self.launcher.said()
+        if is_fair:
+            self.said += await self.launcher.repeats()
+        for word in self._arriving(self.said, is_fair):
+            self._deliver(word)
+        self.said = self.said[-300:]
+        self._act()
+        words = [*self.scheduler.decisions.values(), *self.agents.statuses.values()]
+        acks = self._acknowledgements() if is_fair else []
+        await self.launcher.hear([*self._arriving(words, is_fair), *acks])
+
+    def _arriving(self, words: Sequence[Word], is_fair: bool) -> list[Word]:
+        if is_fair:
+            found = list(words)
+        else:
+            found = [w for w in words for _ in range(self.random.choice((0, 0, 1, 1, 2)))]
+        self.random.shuffle(found)
+        return found
+
+    def _deliver(self, word: Word) -> None:
+        match word:
+            case GangRequest():
+                self.scheduler.hear(word)
+            case PodRequest():
+                self.agents.hear(word, NOW)
+            case JobStatus():
+                known = self.statuses.get(word.job)
+                if known is None or known.revision < word.revision:
+                    assert known is None or known.state not in FINAL, "a final state moved"
+                    self.statuses[word.job] = word
+
+    def _act(self) -> None:
+        for gang in self.scheduler.waiting():
+            self.scheduler.place(gang, self.random.choice(("n1", "n2")))
+        for pod in self.agents.live():
+            if pod in self.agents.stopping:
+                self.agents.end(pod, NOW, stopped())
+            elif self.agents.statuses[pod].started_at is None:
+                self.agents.start(pod, NOW)
+            elif "lucky" in pod or self.random.random() < 0.8:
+                self.agents.end(pod, NOW)
+            else:
+                self.agents.end(pod, NOW, failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010))
+
+    def _acknowledgements(self) -> list[RevisionAcknowledged]:
+        heard: list[tuple[Kind, Word]] = [
+            *((Kind.JOB, w) for w in self.statuses.values()),
+            *((Kind.GANG, w) for w in self.scheduler.gangs.values()),
+            *((Kind.POD, w) for w in self.agents.requests.values()),
+        ]
+        side = {Kind.JOB: "rest", Kind.GANG: "scheduler", Kind.POD: "runtime-agent"}
+        return [
+            RevisionAcknowledged(
+                kind=kind.value,
+                subject=subject_of(kind, word),
+                sender=side[kind],
+                revision=word.revision,
+                spoken=10_000,
+            )
+            for kind, word in heard
+        ]
+
+
+NOW = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
+
+
+async def test_jobs_end_right_whatever_is_lost_doubled_and_reordered(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    seed = secrets.randbits(32)
+    print(f"seed {seed}")
+    launcher = Launcher(pool, settings)
+    world = World(launcher, seed)
+    requests = [
+        make_request(f"job{n}", {"ps": 1, "worker": n % 3 + 1}, gang=n % 2 == 0) for n in range(12)
+    ]
+    ringing = asyncio.create_task(launcher.timers.run())
+    try:
+        async with asyncio.timeout(WAIT_S * 3):
+            await launcher.hear([*requests, *requests])
+            for number in range(ROUNDS):
+                await world.round(is_fair=number > 30)
+                if await _is_at_rest(launcher):
+                    break
+                await asyncio.sleep(0.01)
+    finally:
+        ringing.cancel()
+    assert {s.state for s in world.statuses.values()} == {JobState.SUCCEEDED}
+    assert len(world.statuses) == len(requests)
+    assert await _is_at_rest(launcher)
+    assert not any(word.pods for word in world.scheduler.decisions.values())
+    assert world.agents.forgotten == set(world.agents.statuses)
+
+
+async def _is_at_rest(launcher: Launcher) -> bool:
+    async with launcher.pool.acquire() as conn:
+        return bool(
+            await conn.fetchval(
+                "SELECT NOT EXISTS (SELECT FROM subject WHERE is_open OR repeat_at IS NOT NULL)"
+                " AND NOT EXISTS (SELECT FROM outbox)"
+                " AND NOT EXISTS (SELECT FROM job WHERE wake_at IS NOT NULL)"
+            )
+        )
+
+
+async def test_a_retry_comes_after_a_restart(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    before = Launcher(pool, settings)
+    world = World(before, 1)
+    await before.hear([make_request("lucky")])
+    world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
+    await before.hear([world.scheduler.place("lucky-0", "n1")])
+    world.agents.hear(next(w for w in await before.said() if isinstance(w, PodRequest)), NOW)
+    reset = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010)
+    await before.hear([world.agents.end("lucky-0-worker-0-0", NOW, reset)])
+    waiting = await before.life("lucky")
+    assert waiting.job.phase is JobPhase.BACKOFF
+    assert waiting.job.retry_at is not None
+
+    after = Launcher(pool, settings)
+    retried = await after.ring_until(lambda life: life.job.phase is JobPhase.WAITING, "lucky")
+
+    assert retried.job.attempt == 1
+    assert retried.job.retries.model_dump() == {"user": 0, "platform": 1, "resource": 0}
+    assert retried.job.accountable == 0
+    assert "lucky-1" in {w.gang for w in await after.said() if isinstance(w, GangRequest)}
+
+
+async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    before = Launcher(pool, settings)
+    world = World(before, 1)
+    await before.hear([make_request("slow", time_limit_s=1)])
+    world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
+    await before.hear([world.scheduler.place("slow-0", "n1")])
+    world.agents.hear(next(w for w in await before.said() if isinstance(w, PodRequest)), NOW)
+    await before.hear([world.agents.start("slow-0-worker-0-0", NOW)])
+
+    after = Launcher(pool, settings)
+    late = await after.ring_until(lambda life: life.job.phase is JobPhase.COMPLETING, "slow")
+
+    assert late.job.outcome is not None
+    assert late.job.outcome.verdict is not None
+    assert late.job.outcome.verdict.code == -1004
+    assert [w.action for w in await after.said() if isinstance(w, PodRequest)] == ["stop"]
+
+
+async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    launcher = Launcher(pool, settings)
+    await launcher.hear([make_request("bad"), make_request("good")])
+    await launcher.said()
+    decide = launcher.aggregate.decide
+
+    def poisoned(job: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
+        if job == "bad" and isinstance(given, Due):
+            raise ValueError("poison")
+        return decide(job, life, given, now)
+
+    aggregate = Aggregate(launcher.aggregate.of, store.load, poisoned, store.save)
+    launcher.timers = Timers(pool, aggregate, settings, launcher.metrics, lambda _changed: None)
+    await launcher.ring_until(lambda life: life.job.quiet_at is None, "good")
+
+    told = [w for w in await launcher.said() if isinstance(w, JobStatus)]
+    assert [(w.job, w.state) for w in told] == [("good", JobState.WAITING)]
+    assert (await launcher.life("bad")).job.quiet_at is not None
+
+
+async def test_what_is_stored_is_read_back_as_it_was(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    launcher = Launcher(pool, settings)
+    await launcher.hear([make_request("j", {"ps": 1, "worker": 2})])
+    life = await launcher.life("j")
+    full = Task(
+        role="worker",
+        index=1,
+        phase=TaskPhase.STOPPING,
+        attempt=3,
+        accountable=1,
+        streak=2,
+        placement=Placement("n1", "10.0.0.1", "http://n1", "jrnl", (0, 3), {"http": (20000,)}),
+        stop=StopCause.PREEMPTION,
+        created_at=NOW,
+        launched_at=NOW,
+        completed_at=NOW,
+        retry_at=NOW,
+        exit_code=7,
+        verdict=failure(Behavior.PERMANENT),
+    )
+    changed = Life(life.job, {**life.tasks, full.key: full}, frozenset({full.key}))
+    async with transaction(pool) as conn:
+        await store.save(conn, [changed])
+
+    again = await launcher.life("j")
+
+    assert again.job == life.job
+    assert dict(again.tasks) == dict(changed.tasks)
+    assert list(again.tasks) == [("ps", 0), ("worker", 0), ("worker", 1)]
+
+
+async def test_only_the_changed_tasks_of_a_large_job_are_written(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    launcher = Launcher(pool, settings)
+    world = World(launcher, 1)
+    await launcher.hear([make_request("big", {"worker": 50})])
+    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
+    await launcher.hear([world.scheduler.place("big-0", "n1")])
+    for word in await launcher.said():
+        if isinstance(word, PodRequest):
+            world.agents.hear(word, NOW)
+    before = await _row_versions(pool)
+    await launcher.hear([world.agents.start("big-0-worker-7-0", NOW)])
+    after = await _row_versions(pool)
+    assert {key for key in after if after[key] != before[key]} == {("worker", 7)}
+
+
+async def _row_versions(pool: Pool) -> Mapping[tuple[str, int], object]:
+    async with pool.acquire() as conn:
+        rows = await conn.fetch("SELECT role, index, xmin::text AS version FROM task")
+    return {(row["role"], row["index"]): row["version"] for row in rows}
+
+
+async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
+    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+) -> None:
+    launcher = Launcher(pool, settings)
+    stop = {"execution": Execution.STOP, "revision": 2}
+    await launcher.hear([make_request("old"), make_request("new"), make_request("open")])
+    await launcher.hear([make_request(j).model_copy(update=stop) for j in ("old", "new")])
+    async with pool.acquire() as conn:
+        await conn.execute(
+            "UPDATE job SET completed_at = completed_at - $1::interval WHERE id = 'old'",
+            timedelta(days=settings.kept_days + 1),
+        )
+
+    await Housekeeping(pool, settings, launcher.metrics).clean()
+
+    async with pool.acquire() as conn:
+        kept = {row["id"] for row in await conn.fetch("SELECT id FROM job")}
+        tasks = {row["job"] for row in await conn.fetch("SELECT job FROM task")}
+    assert kept == tasks == {"new", "open"}
+    assert launcher.metrics.jobs_open.labels("waiting")._value.get() == 1
+
+
+def test_the_launcher_hears_both_sides_of_everything_that_it_speaks_of() -> None:
+    speakers = {TOPICS[name].sender for name in TOPICS_HEARD if TOPICS[name].sender}
+    assert speakers == {Service.REST, Service.SCHEDULER, Service.RUNTIME_AGENT}
+    assert "revision-acknowledged" in TOPICS_HEARD
