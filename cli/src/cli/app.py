@@ -1,6 +1,7 @@
 """The commands of `muster`. Each is imported only when used, so that short ones start at once."""
 
 import sys
+import traceback
 
 from cyclopts import App, CycloptsError
 
@@ -55,6 +56,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone
         code = Exit.OK
+    except Exception:  # a bug of ours must not look like a failed job
+        traceback.print_exc()
+        code = Exit.FAILED
     else:
         code = result if isinstance(result, Exit) else Exit.OK
     sys.exit(int(code))

@@ -18,7 +18,7 @@ def nodes(*, output: Output = Format.TABLE) -> None:
                 node["state"],
                 node["address"],
                 f"{node['gpuUsed']}/{node['gpuTotal']}"
-                + (" SIMULATED" if node["simulated"] else ""),
+                + (" SIMULATED" if any(gpu["simulated"] for gpu in node["gpus"]) else ""),
                 f"{node['cpuUsed']}/{node['cpu']}",
                 f"{node['memoryMBUsed']}/{node['memoryMB']}",
                 len(node["pods"]),

@@ -68,7 +68,7 @@ class _Up:
             asyncio.create_task(self._publish_status()),
         ]
         try:
-            return await self._until_asked(self._work()) or Exit.OK
+            status = await self._until_asked(self._work())
         finally:
             try:
                 await self._shut_down()
@@ -77,6 +77,7 @@ class _Up:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
                 (self.home / RUNNING_FILE).unlink(missing_ok=True)
+        return Exit.INTERRUPTED if self._at_once.is_set() else status
 
     def _on_signal(self) -> None:
         if self._asked.is_set():
@@ -108,8 +109,8 @@ class _Up:
             return True
         return self.wishes.demo and not self.state.is_done("demo")
 
-    async def _until_asked(self, work: Coroutine[Any, Any, Exit]) -> Exit | None:
-        """The work's result, or None where a signal came first."""
+    async def _until_asked(self, work: Coroutine[Any, Any, Exit]) -> Exit:
+        """The work's result, or OK where a signal came first."""
         task = asyncio.create_task(work)
         asked = asyncio.create_task(self._asked.wait())
         await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +120,7 @@ class _Up:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        return None
+        return Exit.OK
 
     async def _shut_down(self) -> None:
         """Stop cleanly, or at once when a second signal comes meanwhile."""

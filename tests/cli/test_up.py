@@ -1,0 +1,199 @@
+"""`muster up` as a person meets it: real processes, killed and stopped, and found again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.embedded.process import free_port
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
+DEADLINE_S = 120.0
+PARTS = {"database", "kafka", "rest", "launcher", "scheduler", "runtime-agent", "alerting"}
+
+SLEEPER = """\
+protocolVersion: 2
+name: sleeper
+type: job
+prerequisites: [{type: dockerimage, name: image, uri: none}]
+taskRoles:
+  main:
+    dockerImage: image
+    resourcePerInstance: {cpu: 1, memoryMB: 64, gpu: 1}
+    commands: ["echo attempt; while [ ! -e $MARK ]; do sleep 0.1; done; echo done"]
+"""
+
+
+class Here:
+    """One MUSTER_HOME of a test, and the commands in it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home.parent),
+            "MUSTER_HOME": str(home),
+            "MUSTER_PORT": str(free_port()),
+            "MUSTER_KAFKA_PORT": str(free_port()),
+            "MUSTER_DATABASE_PORT": str(free_port()),
+            "MUSTER_FAKE_GPUS": "8",
+        }
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "cli", *words]
+
+    def run(self, *words: str, text: str | None = None) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            self.command(*words),
+            env=self.environment,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+
+    def json(self, *words: str) -> Any:
+        done = self.run(*words, "-o", "json")
+        assert done.stdout, done.stderr
+        return json.loads(done.stdout)
+
+    @contextmanager
+    def up(self, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """Everything runs and is ready; whatever is left of it is ended afterwards."""
+        log = self.home.with_suffix(".up.log")
+        with log.open("a") as output:
+            process = subprocess.Popen(
+                self.command("up", *words), env=self.environment, stdout=output, stderr=output
+            )
+        try:
+            self.until(lambda: self.run("status").returncode == 0, log.read_text)
+            yield process
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(DEADLINE_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+    def until(self, is_so: Callable[[], bool], told: Callable[[], str] = str) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_so():
+            assert time.monotonic() < deadline, told()
+            time.sleep(0.2)
+
+    def pids(self) -> dict[str, int]:
+        services = self.json("status")["services"]
+        return {name: part["pid"] for name, part in services.items()}
+
+    def state(self, job: str) -> str:
+        return str(self.json("job", job)["jobStatus"]["state"])
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    return Here(closed / "home")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_it_tells_what_runs_and_leaves_nothing_running(here: Here) -> None:
+    with here.up() as up:
+        status = here.json("status")
+        assert {"rest", "kafka", "database", "services"} <= status.keys()
+        assert status["services"].keys() == PARTS
+        assert status["rest"] == f"http://127.0.0.1:{here.environment['MUSTER_PORT']}"
+        assert "password" not in json.dumps(status)
+        second = here.run("up")
+        assert second.returncode == 9
+        assert "already runs" in second.stderr
+        pids = here.pids()
+        up.send_signal(signal.SIGINT)
+        assert up.wait(DEADLINE_S) == 0
+    assert not [name for name, pid in pids.items() if _is_running(pid)]
+    assert not (here.home / "running.json").exists()
+    assert not (here.home / "first-password").exists()
+    outside = {path.name for path in here.home.parent.iterdir()}
+    assert outside == {"home", "home.up.log"}, "nothing outside of MUSTER_HOME is written"
+
+
+def test_what_dies_comes_back_with_its_state(here: Here) -> None:
+    with here.up():
+        assert here.run("submit", "-", text=SLEEPER).returncode == 0
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        for name, pid in here.pids().items():
+            os.kill(pid, signal.SIGKILL)
+            here.until(lambda name=name, pid=pid: here.pids()[name] not in (pid, None))  # type: ignore[misc]
+        here.until(lambda: here.run("status").returncode == 0)
+        assert here.state("sleeper") == "RUNNING"
+        assert here.run("stop", "sleeper", "--wait").returncode == 0
+
+
+def test_a_killed_up_ends_its_parts_and_the_next_one_goes_on(here: Here) -> None:
+    with here.up() as first:
+        assert here.run("submit", "-", text=SLEEPER).returncode == 0
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        pids = here.pids()
+        first.kill()
+        first.wait()
+        here.until(lambda: not any(_is_running(pid) for pid in pids.values()))
+    with here.up():
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        assert here.json("job", "sleeper")["jobStatus"]["retries"] == 0
+        assert here.run("stop", "sleeper", "--wait").returncode == 0
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_jobs_go_on_at_the_next_start_at_no_cost(here: Here, keep: bool) -> None:
+    mark = here.home.parent / "mark"
+    text = SLEEPER.replace("$MARK", str(mark))
+    with here.up(*(["--keep-jobs"] if keep else [])):
+        assert here.run("submit", "-", text=text).returncode == 0
+        here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
+    mark.touch()
+    with here.up():
+        here.until(lambda: here.state("sleeper") == "SUCCEEDED")
+        retries = here.json("job", "sleeper")["jobStatus"]["retryDetails"]
+        assert retries["user"] == 0
+        assert here.run("logs", "sleeper").stdout.splitlines()[-1].endswith("done")
+
+
+def test_a_second_signal_ends_at_once_and_leaves_tasks_to_their_supervisors(here: Here) -> None:
+    mark = here.home.parent / "mark"
+    # A task that does not care for SIGTERM would hold up the stop for its whole grace.
+    text = SLEEPER.replace("$MARK", str(mark)).replace("echo attempt", "trap '' TERM; echo attempt")
+    with here.up() as up:
+        assert here.run("submit", "-", text=text).returncode == 0
+        here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
+        up.send_signal(signal.SIGINT)
+        log = here.home.with_suffix(".up.log")
+        here.until(lambda: "once more" in log.read_text())
+        up.send_signal(signal.SIGINT)
+        assert up.wait(DEADLINE_S) == 130
+    mark.touch()
+    with here.up():
+        here.until(lambda: here.state("sleeper") == "SUCCEEDED")
+
+
+def test_the_demo_ends_with_the_sample_jobs_status(here: Here) -> None:
+    done = here.run("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIMULATED" in done.stdout
+    assert "accuracy on" in done.stdout
+    assert "is SUCCEEDED" in done.stdout
