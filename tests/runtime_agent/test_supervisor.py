@@ -62,7 +62,8 @@ def test_a_log_keeps_no_more_than_twice_its_limit_and_its_end(node: Any) -> None
     node.run("for i in $(seq 20000); do echo line $i; done", log_max_bytes=20_000)
     files = sorted(node.pods.logs_path("pod").iterdir())
     assert [file.name for file in files] == [
-        "all.log", "all.log.1", "stdout.log", "stdout.log.1",
+        "all.log", "all.log.1", "all.log.place",
+        "stdout.log", "stdout.log.1", "stdout.log.place",
     ]  # fmt: skip
     assert all(file.stat().st_size <= 20_000 + 70_000 for file in files)
     assert node.log("pod", "stdout").splitlines()[-1] == "line 20000"

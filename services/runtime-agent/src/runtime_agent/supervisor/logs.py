@@ -28,6 +28,7 @@ class BoundedFile:
         self._max_bytes = max_bytes
         self._descriptor: int | None = None
         self._size = 0
+        self._bytes_before = 0
         self.dropped_lines = 0
         self._dropped_before_mark = 0
 
@@ -68,6 +69,11 @@ class BoundedFile:
 
     def _rotate(self) -> None:
         self.close()
+        self._bytes_before += self._size
+        inode = self._path.stat().st_ino
+        fresh = self._path.with_name(f".{self._path.name}")
+        fresh.write_text(f"{self._bytes_before} {inode}")
+        fresh.replace(place_path(self._path))
         self._path.replace(rotated(self._path))
         self._open()
 
@@ -85,6 +91,13 @@ class BoundedFile:
 def rotated(path: Path) -> Path:
     """Where the older half of a log lies."""
     return path.with_name(path.name + ".1")
+
+
+def place_path(path: Path) -> Path:
+    """Holds two numbers once a log was rotated: how many bytes the pod wrote before the present
+    file begins, and the inode of the file that has just become the older half.
+    """
+    return path.with_name(path.name + ".place")
 
 
 def stream_path(directory: Path, name: Literal["stdout", "stderr", "all"]) -> Path:

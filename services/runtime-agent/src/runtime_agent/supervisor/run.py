@@ -124,9 +124,9 @@ class _Supervision:
         self._drain()
         self._logs.finish(time.time())
         record = self._exit_record(start_error, started_at_s, time.monotonic() - started_mono)
-        _write_exit(self._directory, record, self._logs)
         if self._group is not None:
             self._group.remove()
+        _write_exit(self._directory, record, self._logs)
 
     def _make_group(self) -> cgroup.Cgroup | None:
         if self._spec.cgroup_parent is None:

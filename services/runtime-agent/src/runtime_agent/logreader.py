@@ -1,0 +1,103 @@
+"""Reads a pod's log while its supervisor writes and rotates it.
+
+Offsets count over all that the pod has written, also what is no longer kept, so that a reader who
+comes back finds its place again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from runtime_agent.supervisor.logs import place_path, rotated
+
+CHUNK_BYTES = 64 * 1024
+LOOKS = 20
+"""How often a place is looked up anew because the log was being rotated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where what is kept begins, where the present file begins, and where the log ends."""
+
+    first: int
+    present: int
+    end: int
+
+
+def extent(path: Path) -> Extent:
+    """What is kept of a log; all zero where nothing was written yet."""
+    found = Extent(0, 0, 0)
+    for _ in range(LOOKS):
+        before, inode = _place(path)
+        older, present = _stat(rotated(path)), _stat(path)
+        older_bytes = 0 if older is None else older.st_size
+        found = Extent(
+            before - older_bytes, before, before + (0 if present is None else present.st_size)
+        )
+        is_settled = older is None if inode is None else older is None or older.st_ino == inode
+        if is_settled and _place(path) == (before, inode):
+            break
+    return found
+
+
+class LogReader:
+    """Gives each byte from `at` on once; `at` moves on, over what is no longer kept too."""
+
+    def __init__(self, path: Path, at: int) -> None:
+        self._path = path
+        self.at = max(at, extent(path).first)
+        self._file: BinaryIO | None = None
+
+    def read(self) -> bytes:
+        """The next piece; empty where there is none yet."""
+        for _ in range(2):
+            if self._file is None and not self._open():
+                return b""
+            assert self._file is not None
+            if chunk := self._file.read(CHUNK_BYTES):
+                self.at += len(chunk)
+                return chunk
+            if self._is_present():
+                return b""
+            self.close()
+        return b""
+
+    def _open(self) -> bool:
+        kept = extent(self._path)
+        self.at = max(self.at, kept.first)
+        is_older = self.at < kept.present
+        try:
+            self._file = (rotated(self._path) if is_older else self._path).open("rb")
+        except FileNotFoundError:
+            return False
+        self._file.seek(max(0, self.at - (kept.first if is_older else kept.present)))
+        return True
+
+    def _is_present(self) -> bool:
+        assert self._file is not None
+        present = _stat(self._path)
+        return present is None or present.st_ino == os.fstat(self._file.fileno()).st_ino
+
+    def close(self) -> None:
+        """The next read opens the file anew."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _place(path: Path) -> tuple[int, int | None]:
+    try:
+        before, inode = place_path(path).read_text().split()
+    except FileNotFoundError:
+        return 0, None
+    return int(before), int(inode)
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,144 @@
+"""Logs over HTTP: whole, in part, and followed while the pod writes and the log is rotated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from prometheus_client import Gauge
+from runtime_agent.api.logs import LogServer
+from runtime_agent.logreader import LogReader, extent
+from runtime_agent.pods import PodDirectories
+from runtime_agent.settings import AgentSettings
+from runtime_agent.supervisor.logs import BoundedFile, PodLogs
+from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
+from starlette.applications import Starlette
+
+TOKEN = {"Authorization": "Bearer between services"}
+
+
+class Served:
+    """A node with one pod whose logs are served in this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.pods = PodDirectories(root)
+        self.pods.prepare(PodSpec("pod-1", {}), "true")
+        self.logs = PodLogs(self.pods.logs_path("pod-1"), 1000)
+        self.stopping = asyncio.Event()
+        settings = AgentSettings(internal_token="between services", follow_look_s=0.01)
+        self.server = LogServer(self.pods, settings, Gauge("x", "x", registry=None), self.stopping)
+        self.app = Starlette(routes=self.server.routes())
+
+    def end(self) -> None:
+        self.logs.finish(0.0)
+        write_record(self.pods.path("pod-1") / "exit.json", ExitRecord(ran=True, exit_code=0))
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Served:
+    return Served(tmp_path)
+
+
+@pytest.fixture
+async def http(served: Served) -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=served.app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://node") as client:
+        yield client
+
+
+async def test_a_log_is_given_whole_by_its_tail_and_in_a_range(
+    served: Served, http: httpx2.AsyncClient
+) -> None:
+    served.logs.take("stdout", b"one\ntwo\nthree\n", 0.0)
+    for query, text, offset in (
+        ("", "one\ntwo\nthree\n", "0"),
+        ("?tail=6", "three\n", "8"),
+        ("?tail=600", "one\ntwo\nthree\n", "0"),
+        ("?offset=4&limit=3", "two", "4"),
+        ("?offset=400", "", "14"),
+    ):
+        answer = await http.get(f"/logs/pod-1/stdout{query}", headers=TOKEN)
+        assert (answer.status_code, answer.text) == (200, text)
+        assert (answer.headers["x-log-offset"], answer.headers["x-log-end"]) == (offset, "14")
+
+
+async def test_offsets_count_also_what_is_no_longer_kept(
+    served: Served, http: httpx2.AsyncClient
+) -> None:
+    for number in range(1000):
+        served.logs.take("stdout", b"line %04d\n" % number, 0.0)
+    answer = await http.get("/logs/pod-1/stdout?offset=9000", headers=TOKEN)
+    assert answer.text.splitlines()[0] == "line 0900"
+    whole = await http.get("/logs/pod-1/stdout", headers=TOKEN)
+    first = int(whole.headers["x-log-offset"])
+    assert first > 0
+    assert whole.text.splitlines()[0] == f"line {first // 10:04d}"
+    assert whole.headers["x-log-end"] == "10000"
+
+
+async def test_a_followed_log_goes_on_until_the_pod_has_ended_and_misses_nothing(
+    served: Served,
+) -> None:
+    path = served.pods.logs_path("pod-1") / "stdout.log"
+    follow = served.server._follow("pod-1", path, 0)
+    got = b""
+    for number in range(300):
+        served.logs.take("stdout", b"line %03d\n" % number, 0.0)
+        if number % 50 == 0:
+            got += await anext(follow)
+    served.end()
+    async for chunk in follow:
+        got += chunk
+    assert got.splitlines() == [b"line %03d" % number for number in range(300)]
+
+
+async def test_a_followed_log_ends_when_the_agent_stops(served: Served) -> None:
+    path = served.pods.logs_path("pod-1") / "stdout.log"
+    served.logs.take("stdout", b"one\n", 0.0)
+    served.stopping.set()
+    follow = served.server._follow("pod-1", path, 0)
+    assert [chunk async for chunk in follow] == [b"one\n"]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/logs/pod-1/stdout", {}, 401),
+        ("/logs/pod-1/stdout", {"Authorization": "Bearer guess"}, 401),
+        ("/logs/pod-2/stdout", TOKEN, 404),
+        ("/logs/pod-1/secrets", TOKEN, 404),
+        ("/logs/..%2F..%2Fetc/all", TOKEN, 404),
+        ("/logs/.hidden/all", TOKEN, 404),
+        ("/logs/pod-1/stdout?tail=many", TOKEN, 400),
+        ("/logs/pod-1/stdout?offset=-1", TOKEN, 400),
+    ],
+)
+async def test_what_may_not_or_cannot_be_read_is_refused(
+    http: httpx2.AsyncClient, path: str, headers: dict[str, str], status: int
+) -> None:
+    assert (await http.get(path, headers=headers)).status_code == status
+
+
+async def test_the_logs_of_a_pod_are_listed(served: Served, http: httpx2.AsyncClient) -> None:
+    served.logs.take("stderr", b"oh\n", 0.0)
+    listed = (await http.get("/logs/pod-1", headers=TOKEN)).json()["logs"]
+    assert {each["name"]: each["end"] for each in listed}["stderr"] == 3
+
+
+def test_a_slow_reader_that_holds_the_older_half_misses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = BoundedFile(path, 100)
+    file.append(b"a" * 100)
+    reader = LogReader(path, 0)
+    assert reader.read() == b"a" * 100
+    file.append(b"b" * 50)
+    assert reader.read() == b"b" * 50
+    file.append(b"c" * 60)
+    file.append(b"d" * 10)
+    assert reader.read() + reader.read() == b"c" * 60 + b"d" * 10
+    reader.close()
+    file.close()
+    assert extent(path).end == 220
