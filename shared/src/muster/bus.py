@@ -8,6 +8,7 @@ from its start again.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -351,7 +352,8 @@ class Follower:
     """Reads whole topics from their start, without a group: one-way words.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
-    key. ``caught_up`` is set when all that was there at the start has been read.
+    key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``: how
+    many each topic has, once they are read.
     """
 
     def __init__(
@@ -365,6 +367,7 @@ class Follower:
         self._waits = FetchWaits(bus.settings)
         self.caught_up = asyncio.Event()
         self.restarts = 0
+        self.partitions: dict[str, int] = {}
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
@@ -393,6 +396,7 @@ class Follower:
             async with asyncio.timeout(settings.bus_timeout_s):
                 await consumer.start()
                 ends = await consumer.end_offsets(consumer.assignment())
+            self.partitions = dict(Counter(partition.topic for partition in ends))
             await self._follow(consumer, ends)
         finally:
             async with asyncio.timeout(settings.shutdown_s):

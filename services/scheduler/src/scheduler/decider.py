@@ -1,0 +1,261 @@
+"""The loop that decides: words and nodes' news in, one cycle, one transaction out.
+
+Memory is the truth only as long as the last transaction was committed: after any failure it is
+rebuilt from the database and from what nodes have reported.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import asyncpg
+import structlog
+from muster.contracts.gangs import GangRequest
+from muster.contracts.topics import Kind, Service
+from muster.db import Connection, is_transient, transaction
+from muster.errors import Transient
+from muster.service import Runtime
+from muster.subjects import Say, say_all
+
+from scheduler import leadership, store
+from scheduler.domain.cluster import Cluster
+from scheduler.domain.cycle import run_cycle
+from scheduler.domain.gangs import Changes
+from scheduler.domain.model import Decision, Deferred, Placed, Refused
+from scheduler.domain.words import DECIDED, DEFERRED, REFUSED, ended, word_of
+from scheduler.metrics import SchedulerMetrics
+from scheduler.settings import SchedulerSettings
+from scheduler.store import KnownNode, Told
+from scheduler.watch import Watch
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one cycle changed, to be written and said. ``topics``: gang → on which topic."""
+
+    changes: Changes
+    topics: dict[str, str] = field(default_factory=dict)
+    nodes: list[str] = field(default_factory=list)
+    lost: dict[str, list[str]] = field(default_factory=dict)
+    returned: list[str] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.changes or self.topics or self.nodes)
+
+
+class Decider:
+    """Decides while this process leads."""
+
+    def __init__(self, runtime: Runtime, settings: SchedulerSettings, holder: str) -> None:
+        self.metrics = SchedulerMetrics(runtime.registry)
+        self.settings = settings
+        self.holder = holder
+        self.epoch = 0
+        self.is_leading = False
+        self.deciding = asyncio.Lock()
+        self.known: dict[str, KnownNode] = {}
+        cluster = Cluster(settings.policy())
+        self.watch = Watch(runtime.bus, settings, self.metrics, cluster, holder, self.wake)
+        self._runtime = runtime
+        self._woken = asyncio.Event()
+        self._has_words = True
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster as it is known now."""
+        return self.watch.cluster
+
+    def wake(self) -> None:
+        """Something has changed."""
+        self._woken.set()
+
+    def words_came(self, _applied: int) -> None:
+        """Words were recorded."""
+        self._has_words = True
+        self._woken.set()
+
+    async def rebuild(self) -> None:
+        """Memory anew: what the database has, then what nodes have reported."""
+        started = time.monotonic()
+        self._has_words = True
+        async with transaction(self._runtime.pool) as conn:
+            nodes = await store.load_nodes(conn)
+            holds = await store.load_holds(conn)
+            gangs = await store.load_gangs(conn)
+        now = time.monotonic()
+        cluster = Cluster(self.settings.policy())
+        for node in nodes:
+            cluster.restore_node(node.node, lease=node.lease, is_lost=node.is_lost)
+        for hold in holds:
+            cluster.restore_hold(hold)
+        for gang in gangs:
+            cluster.restore_gang(gang.request, gang.reason, gang.is_refused, now)
+        self.known = {node.node: node for node in nodes}
+        self.watch.lead(cluster, nodes)
+        cluster.restored(now)
+        self.metrics.rebuilds.inc()
+        self.metrics.rebuild_seconds.observe(time.monotonic() - started)
+
+    async def run(self) -> None:
+        """Decide until cancelled. Raises Deposed when another process leads."""
+        wait_s = self.settings.retry_first_s
+        is_known = False
+        while True:
+            try:
+                if not is_known:
+                    await self.rebuild()
+                    is_known = self.is_leading = True
+                    self.metrics.is_leader.set(1)
+                await self._pause()
+                await self.cycle()
+                wait_s = self.settings.retry_first_s
+            except Exception as error:
+                if not _passes(error):
+                    raise
+                is_known = False
+                _log.warning("memory is rebuilt", error=str(error) or type(error).__name__)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, self.settings.retry_longest_s)
+
+    async def _pause(self) -> None:
+        """Until something has changed or the poll is due."""
+        try:
+            async with asyncio.timeout(self.settings.cycle_poll_s):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+        self._woken.clear()
+
+    async def cycle(self) -> None:
+        """One cycle, and where it decided anything its transaction. Raises Deposed."""
+        started = time.monotonic()
+        async with self.deciding:
+            if self._has_words or self.watch.to_lose or self.watch.to_return:
+                self._has_words = False
+                async with self._transaction() as (conn, now):
+                    requests = await store.take_dirty(conn, self.settings.cycle_words)
+                    if len(requests) == self.settings.cycle_words:
+                        self.words_came(len(requests))
+                    outcome = self._decide(requests)
+                    await self._write(conn, outcome, now)
+            else:
+                outcome = self._decide([])
+                if outcome:
+                    async with self._transaction() as (conn, now):
+                        await self._write(conn, outcome, now)
+        if outcome:
+            self._runtime.relay.wake()
+            await self._note(outcome)
+            self.metrics.cycle_seconds.observe(time.monotonic() - started)
+            elapsed = time.monotonic() - started
+            await asyncio.sleep(max(self.settings.cycle_interval_s - elapsed, 0))
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
+        async with transaction(self._runtime.pool) as conn:
+            now = await leadership.check(conn, self.epoch, self.holder, self.settings)
+            yield conn, now
+
+    def _decide(self, requests: list[GangRequest]) -> Outcome:
+        """All that changes memory, with nothing awaited in between."""
+        started = time.perf_counter()
+        now = time.monotonic()
+        cluster, watch = self.cluster, self.watch
+        outcome = Outcome(Changes())
+        for request in requests:
+            cluster.request(request, now)
+        watch.settle()
+        for name in sorted(watch.to_lose):
+            outcome.lost[name] = cluster.lose(name)
+            outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
+        for name in sorted(watch.to_return):
+            cluster.take_back(name)
+            outcome.returned.append(name)
+        outcome.decisions = run_cycle(cluster, now)
+        for decision in outcome.decisions:
+            outcome.topics[decision.gang] = _topic(decision)
+        outcome.changes = cluster.take_changes()
+        new = [n.name for n in cluster.nodes.values() if n.is_alive and n.name not in self.known]
+        outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new})
+        self.metrics.core_seconds.observe(time.perf_counter() - started)
+        return outcome
+
+    async def _write(self, conn: Connection, outcome: Outcome, now: datetime) -> None:
+        """Placements, what was given back, leases, and the words about it: all or nothing."""
+        changes, cluster = outcome.changes, self.cluster
+        known = self._nodes(outcome, now)
+        says = [self._say(gang, topic) for gang, topic in sorted(outcome.topics.items())]
+        says += [
+            Say(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
+            for gang, request in sorted(changes.ended.items())
+        ]
+        told = [
+            Told(gang, cluster.gangs[gang].said, cluster.gangs[gang].is_refused)
+            for gang in sorted(outcome.topics)
+        ]
+        holds = [hold for pod in sorted(changes.changed) if (hold := cluster.hold_of(pod))]
+        placements = [changes.placed[pod] for pod in sorted(changes.placed)]
+        await store.delete_placements(conn, sorted(changes.gone))
+        await store.update_holds(conn, holds)
+        await store.insert_placements(conn, placements, self.epoch)
+        await store.delete_gangs(conn, sorted(changes.ended))
+        await store.note_told(conn, told)
+        await store.save_nodes(conn, known)
+        if says:
+            await say_all(conn, Service.SCHEDULER, says, now)
+        outcome.nodes = [node.node for node in known]
+        self.known.update((node.node, node) for node in known)
+
+    def _nodes(self, outcome: Outcome, now: datetime) -> list[KnownNode]:
+        rows = []
+        for name in outcome.nodes:
+            node = self.cluster.nodes[name]
+            rows.append(KnownNode(name, node.lease, node.is_lost, now if node.is_lost else None))
+        return rows
+
+    def _say(self, gang: str, topic: str) -> Say:
+        word = word_of(self.cluster, self.cluster.gangs[gang], self.epoch)
+        return Say(Kind.GANG, gang, topic, gang, word)
+
+    async def _note(self, outcome: Outcome) -> None:
+        """It is committed: count, log, and tell about nodes."""
+        for decision in outcome.decisions:
+            self.metrics.decisions.labels(_topic(decision)).inc()
+            match decision:
+                case Placed(gang=gang, placements=placements):
+                    _log.info("placed", gang=gang, nodes=sorted({p.node for p in placements}))
+                case Deferred(gang=gang, reason=reason):
+                    _log.info("waits", gang=gang, code=reason.code, reason=reason.text)
+                case Refused(gang=gang, reason=reason):
+                    _log.info("refused", gang=gang, code=reason.code, reason=reason.text)
+        for node, gangs in outcome.lost.items():
+            self.metrics.lost.inc()
+            _log.error("a node is lost", node=node, gangs=gangs)
+        for node in outcome.returned:
+            _log.info("a lost node is back", node=node)
+        self.watch.settle()
+        if outcome.lost or outcome.returned:
+            for node in (*outcome.lost, *outcome.returned):
+                self.watch.said_at.pop(node, None)
+            await self.watch.tell(self.known)
+
+
+def _topic(decision: Decision) -> str:
+    match decision:
+        case Placed():
+            return DECIDED
+        case Deferred():
+            return DEFERRED
+        case Refused():
+            return REFUSED
+
+
+def _passes(error: Exception) -> bool:
+    """Whether a rebuilt memory can go on; a GPU held twice means that memory was wrong."""
+    return is_transient(error) or isinstance(error, Transient | asyncpg.UniqueViolationError)

@@ -1,0 +1,69 @@
+"""Who decides: one row, renewed by its holder, taken by another some time after it expired.
+
+Time is the database's. A holder that slept wakes up into a check that fails: every deciding
+transaction begins with `check`, which also keeps the row as it is until the transaction's end.
+"""
+
+from datetime import datetime
+
+from muster.db import Connection
+
+from scheduler.settings import SchedulerSettings
+
+
+class Deposed(Exception):
+    """Another process leads, or may."""
+
+
+async def take(conn: Connection, holder: str, settings: SchedulerSettings) -> int | None:
+    """Lead if nobody does: the new epoch; else None."""
+    epoch: int | None = await conn.fetchval(
+        "UPDATE leader SET epoch = epoch + 1, holder = $1,"
+        " expires_at = clock_timestamp() + $2 * interval '1 s'"
+        " WHERE expires_at + $3 * interval '1 s' < clock_timestamp() RETURNING epoch",
+        holder,
+        settings.leader_expiry_s,
+        settings.leader_take_s,
+    )
+    return epoch
+
+
+async def renew(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> bool:
+    """Lead on; whether words wait that no cycle has seen. Raises Deposed."""
+    has_words: bool | None = await conn.fetchval(
+        "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s'"
+        " WHERE epoch = $1 AND holder = $2"
+        " RETURNING EXISTS (SELECT 1 FROM gang WHERE is_dirty)",
+        epoch,
+        holder,
+        settings.leader_expiry_s,
+    )
+    if has_words is None:
+        raise Deposed
+    return has_words
+
+
+async def resign(conn: Connection, epoch: int, holder: str) -> None:
+    """Let another lead at once."""
+    await conn.execute(
+        "UPDATE leader SET expires_at = '-infinity' WHERE epoch = $1 AND holder = $2",
+        epoch,
+        holder,
+    )
+
+
+async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> datetime:
+    """The database's time, where this process still leads; nobody else can until the transaction's
+    end, and that comes: the database ends a transaction that idles. Raises Deposed.
+    """
+    now: datetime | None = await conn.fetchval(
+        "SELECT clock_timestamp() FROM leader,"
+        " set_config('idle_in_transaction_session_timeout', $3, true)"
+        " WHERE epoch = $1 AND holder = $2 FOR SHARE OF leader",
+        epoch,
+        holder,
+        str(int(settings.deciding_timeout_s * 1000)),
+    )
+    if now is None:
+        raise Deposed
+    return now

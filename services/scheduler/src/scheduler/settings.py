@@ -1,0 +1,72 @@
+"""Settings of the Scheduler, all from the environment (``MUSTER_…``). Units are in the names."""
+
+from muster.settings import DatabaseSettings
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from scheduler.domain.leases import LeasePolicy
+from scheduler.domain.model import Policy
+
+
+class SchedulerSettings(DatabaseSettings):
+    """When cycles run, when a node is lost, who leads."""
+
+    http_port: NonNegativeInt = Field(8082, description="Queue, reasons, health; 0: any.")
+
+    cycle_interval_s: NonNegativeFloat = Field(
+        0.005, description="Cycles begin at least this far apart; what comes meanwhile is batched."
+    )
+    cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
+    cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    settle_s: NonNegativeFloat = Field(
+        30.0, description="Nothing is refused before the cluster has not grown for so long."
+    )
+    defer_again_s: PositiveFloat = Field(
+        60.0, description="A wait whose numbers changed is told again this often at the most."
+    )
+    defer_again_gangs: PositiveInt = Field(50, description="So many of them in one cycle.")
+    foreign_port_s: PositiveFloat = Field(600.0, description="A stranger's port is avoided.")
+    port_rest_s: NonNegativeFloat = Field(60.0, description="A freed port rests if others do.")
+
+    lease_timeout_s: PositiveFloat = Field(60.0, description="A node silent for so long is lost.")
+    many_silent: PositiveFloat = Field(
+        0.2, description="Of the nodes: when more fall silent at once, none is declared lost."
+    )
+    probe_s: PositiveFloat = Field(2.0, description="How often the probe is sent round the bus.")
+    probe_window_s: PositiveFloat = Field(
+        8.0, description="A probe not heard for so long does not come round: silence is no sign."
+    )
+    stall_s: PositiveFloat = Field(
+        5.0, description="A process that did not judge for so long was away: leases begin anew."
+    )
+    watch_s: PositiveFloat = Field(1.0, description="How often leases are judged.")
+    lost_repeat_s: PositiveFloat = Field(60.0, description="node-lost is repeated.")
+    returned_repeat_s: PositiveFloat = Field(
+        5.0, description="node-returned is repeated until the node names its lease."
+    )
+
+    leader_renew_s: PositiveFloat = Field(1.0, description="Leadership is renewed this often.")
+    leader_expiry_s: PositiveFloat = Field(2.0, description="It lasts so long after a renewal.")
+    leader_take_s: PositiveFloat = Field(3.0, description="So long after that it may be taken.")
+    deciding_timeout_s: PositiveFloat = Field(
+        3.0, description="A deciding transaction that idles for so long is ended by the database."
+    )
+    queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
+
+    def policy(self) -> Policy:
+        """How the core decides."""
+        return Policy(
+            settle_s=self.settle_s,
+            defer_again_s=self.defer_again_s,
+            defer_again_gangs=self.defer_again_gangs,
+            foreign_port_s=self.foreign_port_s,
+            port_rest_s=self.port_rest_s,
+        )
+
+    def lease_policy(self) -> LeasePolicy:
+        """When a silence is believed."""
+        return LeasePolicy(
+            lease_s=self.lease_timeout_s,
+            probe_window_s=self.probe_window_s,
+            stall_s=self.stall_s,
+            many=self.many_silent,
+        )

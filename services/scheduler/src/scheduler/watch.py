@@ -1,0 +1,226 @@
+"""The nodes as this process hears them: reports, heartbeats, its own probe, and their leases.
+
+It changes the cluster only by what nodes say; that a node is lost or back it tells the decider.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import structlog
+from muster.bus import Bus, Follower, Outgoing, partition_of
+from muster.contracts.model import Model
+from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
+from muster.contracts.topics import Service
+from muster.errors import Transient
+from muster.records import Received
+
+from scheduler.domain.cluster import Cluster
+from scheduler.domain.leases import Judgement, Leases
+from scheduler.metrics import SchedulerMetrics
+from scheduler.settings import SchedulerSettings
+from scheduler.store import KnownNode
+
+_log = structlog.get_logger()
+
+HEARTBEAT, REPORTED, LOST, RETURNED = (
+    "node-heartbeat",
+    "node-reported",
+    "node-lost",
+    "node-returned",
+)
+
+
+@dataclass
+class Watch:
+    """What was heard. ``to_lose`` and ``to_return`` wait for the decider; ``wake`` calls it."""
+
+    bus: Bus
+    settings: SchedulerSettings
+    metrics: SchedulerMetrics
+    cluster: Cluster
+    holder: str
+    wake: Callable[[], None]
+    leases: Leases = field(init=False)
+    reports: Follower = field(init=False)
+    heartbeats: Follower = field(init=False)
+    heard: dict[str, tuple[float, str]] = field(default_factory=dict)
+    to_lose: set[str] = field(default_factory=set)
+    to_return: set[str] = field(default_factory=set)
+    said_at: dict[str, float] = field(default_factory=dict)
+    _restarts: int = 0
+    _withheld: tuple[str, ...] = ()
+    _was_round: bool = True
+
+    def __post_init__(self) -> None:
+        self.leases = Leases(self.settings.lease_policy())
+        self.reports = Follower(self.bus, [REPORTED], self.on_report)
+        self.heartbeats = Follower(self.bus, [HEARTBEAT], self.on_heartbeat, from_start=False)
+        self.bus.on_new_bus.append(self.begin_anew)
+
+    # What nodes say.
+
+    def on_report(self, record: Received, word: Model | None) -> None:
+        """A node's report, or a node that was removed."""
+        now = time.monotonic()
+        if word is None:
+            if record.key is not None:
+                self.cluster.forget_node(record.key)
+                if record.key not in self.cluster.nodes:
+                    self.leases.forget(record.key)
+            return
+        assert isinstance(word, NodeReport)
+        self.cluster.report(word, now)
+        is_fresh = self.reports.caught_up.is_set()
+        if is_fresh and self.cluster.nodes[word.node].report is word:
+            self._hear(word.node, word.journal, now)
+        self.wake()
+
+    def on_heartbeat(self, record: Received, word: Model | None) -> None:
+        """A node is alive, or a probe has come round."""
+        now = time.monotonic()
+        if not isinstance(word, NodeHeartbeat):
+            return
+        if word.probe is not None:
+            if word.probe == self.holder:
+                self.leases.probe_heard(record.partition, now)
+            return
+        self._hear(word.node, word.journal, now)
+
+    def _hear(self, node: str, journal: str, now: float) -> None:
+        was_alive = node in self.cluster.nodes and self.cluster.nodes[node].is_alive
+        self.heard[node] = (now, journal)
+        self.leases.hear(node, now)
+        self.to_lose.discard(node)
+        if self.cluster.hear(node, journal, now):
+            self.to_return.add(node)
+        if not was_alive:
+            self.wake()
+
+    def settle(self) -> None:
+        """Drop what has settled itself before the decider came to it."""
+        nodes = self.cluster.nodes
+        self.to_lose = {n for n in self.to_lose if n in nodes and not nodes[n].is_lost}
+        self.to_return = {n for n in self.to_return if n in nodes and nodes[n].is_lost}
+
+    # Leading.
+
+    def begin_anew(self) -> None:
+        """A new leader, bus or reader: nobody has been silent before."""
+        self.leases.begin_anew(time.monotonic())
+
+    def lead(self, cluster: Cluster, nodes: list[KnownNode]) -> None:
+        """Watch for the cluster that was just restored, with all that was heard so far."""
+        now = time.monotonic()
+        before, self.cluster = self.cluster, cluster
+        for node in before.nodes.values():
+            for report in (node.report, node.rival):
+                if report is not None:
+                    cluster.report(report, now)
+        for known in nodes:
+            if not known.is_lost and known.node not in self.leases.heard:
+                self.leases.hear(known.node, now)
+        for name, (at, journal) in self.heard.items():
+            if now - at < self.settings.lease_timeout_s and cluster.hear(name, journal, now):
+                self.to_return.add(name)
+        for name in self.to_lose:
+            self.leases.forget(name)
+
+    def judge(self) -> None:
+        """Find who is silent for too long. To be called every ``watch_s`` by the leader."""
+        restarts = self.heartbeats.restarts + self.reports.restarts
+        if restarts != self._restarts:
+            self._restarts = restarts
+            self.begin_anew()
+        partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
+        judgement = self.leases.judge(partitions, time.monotonic())
+        self._note(judgement)
+        if judgement.lost:
+            self.to_lose.update(judgement.lost)
+            self.wake()
+
+    def _note(self, judgement: Judgement) -> None:
+        self.metrics.probe_round.set(judgement.is_round)
+        self.metrics.withheld.set(len(judgement.withheld))
+        if judgement.is_round != self._was_round:
+            self._was_round = judgement.is_round
+            _log.info("the probe comes round" if self._was_round else "the probe does not return")
+        if judgement.withheld != self._withheld:
+            self._withheld = judgement.withheld
+            if judgement.withheld:
+                _log.error(
+                    "too many nodes are silent at once; none is declared lost."
+                    " Look at the network between nodes and bus; if they are gone for good,"
+                    " restart with MUSTER_MANY_SILENT=1",
+                    nodes=judgement.withheld,
+                )
+
+    async def probe(self) -> None:
+        """Send the probe round every partition; a bus that is away gets the next one."""
+        partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
+        word = NodeHeartbeat(node="", probe=self.holder).model_dump_json(exclude_defaults=False)
+        at = time.time()
+        records = [
+            Outgoing(HEARTBEAT, key, word.encode(), f"scheduler/probe/{key}/{int(at * 1000)}", at)
+            for key in probe_keys(partitions)
+        ]
+        try:
+            await self.bus.publish(records)
+        except Transient as error:
+            _log.debug("the probe was not taken", error=str(error))
+
+    async def tell(self, known: dict[str, KnownNode]) -> None:
+        """Say who is lost, every minute, and who is back, until it has named its lease."""
+        now = time.monotonic()
+        for node in list(self.cluster.nodes.values()):
+            row = known.get(node.name)
+            if row is None or node.lease == 0:
+                continue
+            at = time.time()
+            if node.is_lost:
+                repeat_s = self.settings.lost_repeat_s
+            elif node.is_alive and not node.knows_lease:
+                repeat_s = self.settings.returned_repeat_s
+            else:
+                self.said_at.pop(node.name, None)
+                continue
+            if now - self.said_at.get(node.name, -repeat_s) >= repeat_s:
+                self.said_at[node.name] = now
+                await self._say(self._notice(row, at), node.name, at)
+
+    def _notice(self, row: KnownNode, at: float) -> NodeLost | NodeReturned:
+        node = self.cluster.nodes[row.node]
+        if not node.is_lost:
+            return NodeReturned(node=row.node, lease=node.lease, at=_utc(at))
+        since = row.lost_since or _utc(at)
+        pods = sorted(pod for pod, hold in node.holds.items() if hold.is_wanted)
+        return NodeLost(
+            node=row.node,
+            lease=node.lease,
+            since=since,
+            silent_s=round(at - since.timestamp() + self.settings.lease_timeout_s, 1),
+            pods=tuple(pods[:200]),
+        )
+
+    async def _say(self, word: NodeLost | NodeReturned, node: str, at: float) -> None:
+        topic = LOST if isinstance(word, NodeLost) else RETURNED
+        event_id = f"{Service.SCHEDULER.value}/{topic}/{node}/{word.lease}"
+        try:
+            await self.bus.say(topic, node, word, event_id=event_id, at=at)
+        except Transient as error:
+            _log.debug("a notice was not taken; it is repeated", topic=topic, error=str(error))
+
+
+def probe_keys(partitions: int) -> list[str]:
+    """One key for each partition, by the producers' own hash."""
+    keys: dict[int, str] = {}
+    number = 0
+    while len(keys) < partitions:
+        keys.setdefault(partition_of(f"probe-{number}", partitions), f"probe-{number}")
+        number += 1
+    return [keys[partition] for partition in range(partitions)]
+
+
+def _utc(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
