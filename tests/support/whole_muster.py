@@ -45,7 +45,7 @@ taskRoles:
     dockerImage: image
     resourcePerInstance: {{cpu: 1, memoryMB: 64, gpu: {gpus}}}
     commands:
-      - {command}
+      - '{command}'
 """
 
 

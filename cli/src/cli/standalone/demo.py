@@ -27,7 +27,8 @@ async def follow_demo(client: Client, home: Path, say: Callable[[str], None]) ->
     state = await _follow(client, job, say)
     for line in (await asyncio.to_thread(_words, client, job)).splitlines():
         say(f"  {job}: {line}")
-    say(f"The sample job {job} is {state}.")
+    cause = (await asyncio.to_thread(detail, client, job))["jobStatus"].get("appExitDiagnostics")
+    say(f"The sample job {job} is {state}" + (f": {cause}" if cause else "."))
     return EXIT_BY_STATE.get(state, Exit.JOB_FAILED)
 
 
@@ -56,7 +57,7 @@ def _words(client: Client, job: str) -> str:
     try:
         return task_log(client, job, TOLD_ROLE, 0, "stdout")
     except CommandError as error:
-        return f"(its output is not there: {error})"
+        return f"({error})"
 
 
 def _sample() -> Path | None:

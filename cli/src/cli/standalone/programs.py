@@ -16,6 +16,7 @@ SERVICES = ("rest", "launcher", "scheduler", "runtime-agent", "alerting")
 WITHOUT_DATABASE = ("runtime-agent",)
 DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
 FAKE_GPUS = 8
+CPUS_PER_FAKE_GPU = 4
 HEARTBEAT_S, LEASE_S = 3, 30  # one machine: its network does not stall
 STOP_GRACE_S = 15.0
 
@@ -112,7 +113,15 @@ def _environment(
         settings["MUSTER_AGENT_HOME"] = str(home / "agent")
         settings["MUSTER_AGENT_ON_STOP"] = "keep" if choices.keep_jobs else "withdraw"
         settings["MUSTER_FAKE_GPUS"] = str(choices.fake_gpus)
+        settings |= _if_set("MUSTER_CPU", _offered_cpus(choices.fake_gpus))
     return child_environment() | settings
+
+
+def _offered_cpus(fake_gpus: int) -> str | None:
+    """CPUs that go with simulated GPUs, so that jobs written for a real node can be tried."""
+    if not fake_gpus or "MUSTER_CPU" in os.environ:
+        return None
+    return str(max(os.cpu_count() or 1, CPUS_PER_FAKE_GPU * fake_gpus))
 
 
 def _if_set(name: str, value: str | None) -> dict[str, str]:

@@ -180,7 +180,7 @@ class _Up:
         self.screen.say(f"Database  {notes.database}  ({own[notes.database_is_own]})")
         if notes.simulated_gpus:
             self.screen.say(
-                f"GPUs      {notes.simulated_gpus} SIMULATED ones: "
+                f"GPUs      {notes.simulated_gpus} SIMULATED ones, and 4 CPUs with each: "
                 "no GPU driver was found, or MUSTER_FAKE_GPUS asked for it"
             )
         self.screen.say(f"Logs      {self.home / 'log'}")
