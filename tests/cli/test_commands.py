@@ -209,6 +209,14 @@ def test_a_log_is_printed_as_it_is(rest: Rest, tmp_path: Path) -> None:
     assert _muster(rest, tmp_path, "logs", JOB).out == "first\nsecond\n"
 
 
+def test_the_agents_times_are_shown_only_where_asked_for(rest: Rest, tmp_path: Path) -> None:
+    _with_log(rest)
+    text = "2026-01-01T00:00:00Z stdout P first \n2026-01-01T00:00:01Z stderr F half\n"
+    rest.answers[f"GET {LOG}/all"] = (200, "text/plain", text)
+    assert _muster(rest, tmp_path, "logs", JOB).out == "first half\n"
+    assert _muster(rest, tmp_path, "logs", JOB, "--times").out == text
+
+
 def test_a_followed_log_ends_with_the_task(rest: Rest, tmp_path: Path) -> None:
     _with_log(rest)
     events = (

@@ -1,8 +1,10 @@
 """`muster logs`: what a task wrote, also while it goes on writing."""
 
 import http.client
+import re
 import sys
 import time
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -13,7 +15,7 @@ from cli.jobs import detail, is_over, log_target
 
 RETRY_S = 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
-PART_BYTES = 1 << 16
+PREFIX = re.compile(r"\S+ (?:stdout|stderr) (?P<whole>[FP]) ")  # as containers' logs have it
 
 
 def logs(
@@ -27,25 +29,58 @@ def logs(
     follow: Annotated[
         bool, Parameter(name=("--follow", "-f"), help="Go on until the task's end.")
     ] = False,
+    times: Annotated[
+        bool, Parameter(help="With both streams: when each line came, and on which.")
+    ] = False,
 ) -> None:
     """What a task wrote; with -f also what it writes from now on, until its end."""
-    server = client()
-    job = full_name(name)
-    if not follow:
-        target = log_target(server, job, role, index, stream)
-        with server.request("GET", target) as response:
-            while part := response.read(PART_BYTES):
-                sys.stdout.write(part.decode(errors="replace"))
-        return
+    wanted = _Wanted(full_name(name), role, index, stream, plain=stream == "all" and not times)
+    if follow:
+        _follow_to_end(client(), wanted)
+    else:
+        _print_log(client(), wanted)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Which log. `plain`: without the time and stream that the agent puts before each line."""
+
+    job: str
+    role: str | None
+    index: int
+    stream: str
+    plain: bool
+
+    def target(self, server: Client) -> str:
+        return log_target(server, self.job, self.role, self.index, self.stream)
+
+    def write(self, line: str) -> None:
+        """Print one line with its end; a piece of a longer line has none."""
+        found = PREFIX.match(line) if self.plain else None
+        if found is None:
+            sys.stdout.write(line)
+        else:
+            text = line[found.end() :]
+            sys.stdout.write(text if found["whole"] == "F" else text.rstrip("\n"))
+
+
+def _print_log(server: Client, wanted: _Wanted) -> None:
+    with server.request("GET", wanted.target(server)) as response:
+        if response.status != http.client.OK:
+            raise refusal(Answer(response.status, "", response.read()))
+        while line := response.readline():
+            wanted.write(line.decode(errors="replace"))
+
+
+def _follow_to_end(server: Client, wanted: _Wanted) -> None:
     last_id = ""
     while True:
         try:
-            target = log_target(server, job, role, index, stream)
-            last_id, has_ended = _follow(server, target, last_id)
+            last_id, has_ended = _follow(server, wanted, last_id)
         except CommandError as error:
             # A task that has not started yet has no log; REST or its agent may be starting again.
             passes = error.code in (Exit.REFUSED, Exit.UNREACHABLE)
-            if not passes or is_over(detail(server, job)["jobStatus"]["state"]):
+            if not passes or is_over(detail(server, wanted.job)["jobStatus"]["state"]):
                 raise
             has_ended = False
         if has_ended:
@@ -53,18 +88,22 @@ def logs(
         time.sleep(RETRY_S)
 
 
-def _follow(server: Client, target: str, last_id: str) -> tuple[str, bool]:
+def _follow(server: Client, wanted: _Wanted, last_id: str) -> tuple[str, bool]:
     """Print one connection's lines; where it ended, and whether the log is complete."""
     headers = {"Accept": "text/event-stream"}
     if last_id:
         headers["Last-Event-ID"] = last_id
-    with server.request("GET", f"{target}/events", None, headers, STREAM_TIMEOUT_S) as response:
+    with server.request(
+        "GET", f"{wanted.target(server)}/events", None, headers, STREAM_TIMEOUT_S
+    ) as response:
         if response.status != http.client.OK:
             raise refusal(Answer(response.status, "", response.read()))
-        return _print_events(response, last_id)
+        return _print_events(response, wanted, last_id)
 
 
-def _print_events(response: http.client.HTTPResponse, last_id: str) -> tuple[str, bool]:
+def _print_events(
+    response: http.client.HTTPResponse, wanted: _Wanted, last_id: str
+) -> tuple[str, bool]:
     """Print one connection's events; the last event's id, and whether the log is complete."""
     event, data = "message", []
     while line := response.readline():
@@ -79,8 +118,8 @@ def _print_events(response: http.client.HTTPResponse, last_id: str) -> tuple[str
         elif not field and not value and line.strip() == b"":
             if event == "end":
                 return last_id, True
-            if data:
-                sys.stdout.write("\n".join(data) + "\n")
-                sys.stdout.flush()
+            for text in data:
+                wanted.write(text + "\n")
+            sys.stdout.flush()
             event, data = "message", []
     return last_id, False

@@ -18,6 +18,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
     content = {
         "home": str(home),
         "pid": running["pid"],
+        "phase": running["phase"],
         "rest": running["rest"],
         "kafka": running["kafka"],
         "database": running["database"],
@@ -29,7 +30,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
     else:
         _print(content)
     all_ready = all(part["state"] == "ready" for part in content["services"].values())
-    return Exit.OK if all_ready and content["rest"] else Exit.NOT_ALL_READY
+    return Exit.OK if all_ready and content["phase"] == "up" else Exit.NOT_ALL_READY
 
 
 def _is_alive(pid: int | None) -> bool:
@@ -65,6 +66,7 @@ def _print(content: dict[str, Any]) -> None:
             "Database": content["database"],
             "GPUs": f"{gpus} SIMULATED" if gpus else None,
             "Home": content["home"],
+            "Phase": content["phase"],
         }
     )
     print_table(

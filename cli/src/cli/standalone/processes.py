@@ -182,7 +182,7 @@ class ServiceProcess:
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Follow the health of one run; kill it when it hangs."""
         heard = time.monotonic()
-        while process.returncode is None:
+        while process.returncode is None and not self._stopping.is_set():
             if await answers(self.program.port, "/healthz"):
                 heard = time.monotonic()
                 ready = await answers(self.program.port, "/readyz")

@@ -56,6 +56,7 @@ class _Up:
         self.whole = Whole(
             home, settings, self.state, keep_jobs=wishes.keep_jobs, say=self.screen.say
         )
+        self._phase = "starting"
         self._asked = asyncio.Event()
         self._at_once = asyncio.Event()
 
@@ -94,6 +95,8 @@ class _Up:
         try:
             client = await asyncio.to_thread(self._log_in, password)
             self._tell_addresses()
+            self._phase = "up"
+            self._write_status()
             if client is not None and self._wants_demo():
                 status = await follow_demo(client, self.home, self.screen.say)
                 self.state.mark_done("demo")
@@ -124,6 +127,7 @@ class _Up:
 
     async def _shut_down(self) -> None:
         """Stop cleanly, or at once when a second signal comes meanwhile."""
+        self._phase = "stopping"
         stopping = asyncio.create_task(self.whole.stop())
         at_once = asyncio.create_task(self._at_once.wait())
         await asyncio.wait({stopping, at_once}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,13 +193,17 @@ class _Up:
     async def _publish_status(self) -> None:
         """Tell other commands (`muster status`) what runs, in a file of this folder."""
         while True:
-            write_json(self.home / RUNNING_FILE, self._status())
+            self._write_status()
             await asyncio.sleep(STATUS_S)
+
+    def _write_status(self) -> None:
+        write_json(self.home / RUNNING_FILE, self._status())
 
     def _status(self) -> dict[str, object]:
         notes = self.whole.notes
         return {
             "pid": os.getpid(),
+            "phase": self._phase,
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
             "database": notes.database if notes else None,
