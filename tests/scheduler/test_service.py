@@ -1,11 +1,18 @@
-"""The service over a real database and a Kafka-protocol broker: a Launcher and agents are played."""
+"""The service over a real database and a Kafka-protocol broker; a Launcher and agents are
+played.
+"""
 
 import asyncio
+import os
+import signal
+import socket
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2
 import pytest
 from aiokafka import AIOKafkaConsumer
 from cli.embedded.broker import EmbeddedBroker
@@ -133,14 +140,15 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
     played = Others(bus)
     tasks = [
-        asyncio.create_task(bus.run()),
-        asyncio.create_task(played.listen(fresh_broker.bootstrap)),
         asyncio.create_task(played.beat()),
+        asyncio.create_task(played.listen(fresh_broker.bootstrap)),
+        asyncio.create_task(bus.run()),
     ]
     yield played
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    await bus.close()
 
 
 @pytest.fixture
@@ -267,3 +275,89 @@ async def test_a_bus_that_is_away_loses_no_node(
         await others.until(lambda: others.states("b") == ["placed"])
         assert others.states("a") == ["placed"]
         assert others.lost == []
+
+
+@asynccontextmanager
+async def process(settings: SchedulerSettings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The service as a process of its own, which can be stopped and woken."""
+    names = settings.model_fields_set - {"database_url", "internal_token"}
+    environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
+    environment["MUSTER_DATABASE_URL"] = settings.database_url.get_secret_value()
+    environment["MUSTER_INTERNAL_TOKEN"] = TOKEN
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "scheduler",
+        env=dict(os.environ) | environment,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield started
+    finally:
+        started.send_signal(signal.SIGCONT)
+        started.kill()
+        await started.wait()
+
+
+async def test_only_the_highest_epochs_decisions_exist(
+    kit: Kit, settings: SchedulerSettings, others: Others
+) -> None:
+    """Stop the leader, let the standby decide, wake the leader."""
+    async with process(settings) as leader:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        assert others.decisions["a"].epoch == 1
+        async with scheduler(settings) as standby:
+            leader.send_signal(signal.SIGSTOP)
+            for name in ("b", "c"):
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+            await others.until(lambda: others.states("b") == others.states("c") == ["placed"])
+            leader.send_signal(signal.SIGCONT)
+            for number in range(20):
+                name = f"d{number}"
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+                await others.ask(kit.gang(name))
+                await others.until(lambda name=name: others.is_over(name))
+            later = {gang: word.epoch for gang, word in others.decisions.items() if gang != "a"}
+            assert set(later.values()) == {2}
+            rows = await standby.pool.fetch("SELECT pod, epoch FROM placement")
+            assert {row["pod"]: row["epoch"] for row in rows} == {
+                "a-w-0": 1,
+                "b-w-0": 2,
+                "c-w-0": 2,
+            }
+            assert leader.returncode is None
+
+
+async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
+    kit: Kit, settings: SchedulerSettings, others: Others
+) -> None:
+    port = _free_port()
+    async with running(Service.SCHEDULER, settings, port, build):
+        await others.report(kit.report("n0", gpus=1))
+        for age, name in enumerate("abc"):
+            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1), age=age))
+        await others.until(lambda: others.states("c") == others.states("b") == ["waiting"])
+        base = f"http://127.0.0.1:{port}"
+        async with httpx2.AsyncClient(base_url=base, trust_env=False) as client:
+            assert (await client.get("/queue")).status_code == 401
+            client.headers["Authorization"] = f"Bearer {TOKEN}"
+            queue = (await client.get("/queue?limit=1")).json()
+            assert (queue["waiting"], [gang["gang"] for gang in queue["gangs"]]) == (2, ["b"])
+            why = (await client.get("/jobs/c/why")).json()
+            (gang,) = why["gangs"]
+            assert (gang["state"], gang["position"], gang["ahead"]) == ("waiting", 2, ["b"])
+            assert gang["reason"]["code"] == "resource"
+            assert gang["reason"]["numbers"]["freeGpus"] == 0
+            assert (await client.get("/gangs/a")).json()["state"] == "placed"
+            assert (await client.get("/jobs/nobody/why")).status_code == 404
+            (node,) = (await client.get("/nodes")).json()["nodes"]
+            assert (node["state"], node["gpusFree"], node["pods"]) == ("alive", 0, ["a-w-0"])
+            assert "muster_scheduler_is_leader 1.0" in (await client.get("/metrics")).text
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
