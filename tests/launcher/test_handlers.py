@@ -5,6 +5,7 @@ import json
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
@@ -313,7 +314,7 @@ async def test_what_is_stored_is_read_back_as_it_was(
         exit_code=7,
         verdict=failure(Behavior.PERMANENT),
     )
-    changed = Life(life.job, {**life.tasks, full.key: full}, frozenset({full.key}))
+    changed = replace(life, tasks={**life.tasks, full.key: full}, changed=frozenset({full.key}))
     async with transaction(pool) as conn:
         await store.save(conn, [changed])
 

@@ -71,7 +71,7 @@ class Turn:
             self.set_job(newest_attempt=attempt)
 
     def set_job(self, **changes: Any) -> None:
-        self.job = replace(self.job, **changes)
+        self.job = self.job.having(**changes)
 
     def put(self, task: Task) -> None:
         self._tasks[task.key] = task
