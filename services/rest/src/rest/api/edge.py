@@ -1,5 +1,6 @@
 """What every request passes on its way in: a bound on its body, a span, a measure of its time."""
 
+import asyncio
 import time
 
 from muster.protocol import MAX_BYTES
@@ -13,6 +14,9 @@ from rest.metrics import RestMetrics
 
 JOBS_PATH = "/api/v2/jobs"
 UNTRACED = ("/healthz", "/readyz", "/metrics")
+
+DRAIN_BYTES = 16 * 1024 * 1024
+DRAIN_S = 5.0
 
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -66,23 +70,38 @@ class Edge:
 
 
 def _bounded(receive: Receive, headers: Headers, limit: int) -> Receive:
-    """Reads no more than ``limit`` bytes; one that says it has more is not read at all."""
+    """Passes on no more than ``limit`` bytes of the body."""
     said = headers.get("content-length", "")
     read = 0
 
     async def receiving() -> Message:
         nonlocal read
         if said.isdigit() and int(said[:20]) > limit:
-            raise too_large(limit)
+            raise await _too_large(receive, limit)
         message = await receive()
         read += len(message.get("body", b""))
         if read > limit:
-            raise too_large(limit)
+            raise await _too_large(receive, limit)
         return message
 
     return receiving
 
 
-def too_large(limit: int) -> HTTPException:
-    """The body is too large."""
-    return HTTPException(413, f"The body is larger than {limit} bytes, which are the most here.")
+async def _too_large(receive: Receive, limit: int) -> HTTPException:
+    """The refusal. Most clients read it only once they have sent all, so some more is taken and
+    thrown away; who sends without end is cut off.
+    """
+    headers: dict[str, str] | None = {"Connection": "close"}
+    taken = 0
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            while taken < DRAIN_BYTES:
+                message = await receive()
+                taken += len(message.get("body", b""))
+                if not message.get("more_body", False):
+                    headers = None
+                    break
+    except TimeoutError:
+        pass
+    message_text = f"The body is larger than {limit} bytes, which are the most here."
+    return HTTPException(413, message_text, headers)

@@ -134,7 +134,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             message = f"{request.method} does not go here; what goes: {allowed}."
             return refusal(405, "NoApiError", message, headers={"Allow": allowed})
         case 413:
-            return refusal(413, "RequestTooLargeError", str(error.detail))
+            return refusal(413, "RequestTooLargeError", str(error.detail), headers=headers)
         case status:
             code = "InvalidParametersError" if status < 500 else "UnknownError"
             return refusal(status, code, str(error.detail), headers=headers)
