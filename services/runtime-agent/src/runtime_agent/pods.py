@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -103,10 +103,11 @@ class PodDirectories:
         return self.path(name) / LOGS_DIR
 
     def prepare(self, spec: PodSpec, command: str) -> None:
-        """Makes the directory whole or not at all; one that is there stays as it is."""
+        """Makes the directory whole or not at all; one that can be used stays as it is."""
         directory = self.path(spec.name)
-        if directory.exists():
+        if self._is_usable(directory):
             return
+        self.remove(spec.name)
         fresh = self._root / f".new-{directory.name}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
@@ -116,11 +117,20 @@ class PodDirectories:
             (fresh / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
             os.mkfifo(fresh / DOORBELL_FILE, 0o600)
             (fresh / COMMAND_FILE).write_text(command)
-            write_record(fresh / SPEC_FILE, spec, flush_parent=False)
+            write_record(fresh / SPEC_FILE, replace(spec, boot_id=self._boot), durable=False)
             fresh.rename(directory)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
             raise
+
+    def _is_usable(self, directory: Path) -> bool:
+        """Whether the pod has begun, or can begin with what was written since the machine did."""
+        if (directory / START_FILE).exists() or (directory / EXIT_FILE).exists():
+            return True
+        with contextlib.suppress(ValueError):
+            spec = read_record(directory / SPEC_FILE, PodSpec)
+            return spec is not None and spec.boot_id == self._boot
+        return False
 
     def observe(self, name: str) -> Observation:
         """What has become of the pod so far."""

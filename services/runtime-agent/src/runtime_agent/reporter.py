@@ -27,6 +27,9 @@ from runtime_agent.ports import listening_ports
 from runtime_agent.settings import AgentSettings
 from runtime_agent.store import Journal
 
+PORTS_LOOK_S = 5.0
+"""The kernel's list of sockets is long; it is read no more often than this."""
+
 _log = structlog.get_logger()
 
 
@@ -49,6 +52,7 @@ class Reporter:
     is_stopping: bool = False
     _gpus: tuple[Gpu, ...] = ()
     _lease: int = 0
+    _looked_at_ports_s: float = -PORTS_LOOK_S
     _foreign: dict[int, float] = field(default_factory=dict)
     _outdated: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -113,6 +117,10 @@ class Reporter:
     def _look_at_ports(self, live: Iterable[Pod]) -> None:
         """Strangers on ports that could be given away are told before a pod meets them."""
         now = time.monotonic()
+        self._foreign = {port: until for port, until in self._foreign.items() if until > now}
+        if now - self._looked_at_ports_s < PORTS_LOOK_S:
+            return
+        self._looked_at_ports_s = now
         given = {
             port
             for pod in live
@@ -123,7 +131,6 @@ class Reporter:
         first, last = self.facts.port_range
         strangers = {p for p in listening_ports() - given if first <= p <= last}
         self._foreign |= dict.fromkeys(strangers, now + self.settings.foreign_port_s)
-        self._foreign = {port: until for port, until in self._foreign.items() if until > now}
 
     async def run_heartbeats(self) -> None:
         """Say that the agent is alive until cancelled."""

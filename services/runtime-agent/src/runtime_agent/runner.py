@@ -78,10 +78,18 @@ class SupervisedPods:
     simulated: bool = field(default=False, init=False)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _kill_at_s: dict[str, float] = field(default_factory=dict)
+    _renewed_s: float = 0.0
 
     def launch(self, pod: Pod) -> None:
-        """Prepare the directory and ask the nursery."""
+        """Prepare the directory and ask the nursery; once asked, looks see to the rest."""
+        if pod.pod not in self._attempts:
+            self._attempt(pod)
+
+    def _attempt(self, pod: Pod) -> None:
         assert pod.run is not None
+        attempt = self._attempts.setdefault(pod.pod, _Attempt())
+        attempt.count += 1
+        attempt.at_s = time.monotonic()
         place = Place(
             pod=pod.pod,
             job=pod.job,
@@ -102,13 +110,7 @@ class SupervisedPods:
             agent_doorbell=str(self.doorbell),
         )
         self.directories.prepare(spec, pod.run.command)
-        self._ask_for_supervisor(pod.pod)
-
-    def _ask_for_supervisor(self, name: str) -> None:
-        attempt = self._attempts.setdefault(name, _Attempt())
-        attempt.count += 1
-        attempt.at_s = time.monotonic()
-        self.nursery.start(self.directories.path(name))
+        self.nursery.start(self.directories.path(pod.pod))
 
     def stop(self, name: str, stopping: Stopping) -> None:
         """Leave the request; a pod that never started is sealed."""
@@ -172,7 +174,8 @@ class SupervisedPods:
         if time.monotonic() - attempt.at_s < self.settings.launch_timeout_s and attempt.count:
             return None
         if attempt.count < self.settings.launch_attempts:
-            return self._launch_again(pod)
+            self._launch_again(pod, attempt)
+            return None
         error = f"no supervisor came up in {attempt.count} attempts"
         if phase is Phase.ABSENT or self.directories.seal(
             pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
@@ -180,14 +183,15 @@ class SupervisedPods:
             return Seen(pod.pod, None, time.time(), Ending(start_error=error))
         return None
 
-    def _launch_again(self, pod: Pod) -> Seen | None:
-        self.nursery.close()  # a nursery that hangs is replaced by a new one
+    def _launch_again(self, pod: Pod, attempt: _Attempt) -> None:
+        now_s = time.monotonic()
+        if attempt.count and now_s - self._renewed_s > self.settings.launch_timeout_s:
+            self._renewed_s = now_s
+            self.nursery.close()  # one that hangs is replaced
         try:
-            self.launch(pod)
+            self._attempt(pod)
         except OSError as error:
             _log.warning("a pod could not be launched", pod=pod.pod, error=str(error))
-            self._attempts.setdefault(pod.pod, _Attempt()).count += 1
-        return None
 
     def _ending(self, name: str, record: ExitRecord) -> Ending:
         never = not record.ran and record.start_error is None

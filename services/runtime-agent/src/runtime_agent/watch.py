@@ -132,8 +132,9 @@ class Watch:
     def look(self, names: set[str] | None) -> None:
         """Look at these pods, or at all live ones."""
         self._has_rung.clear()
-        live = self.handlers.live()
-        chosen = [e.pod for e in live if names is None or e.pod.pod in names]
+        queued = {e.pod.pod for e in self.handlers.effects if isinstance(e, Launch)}
+        live = [e.pod for e in self.handlers.live() if e.pod.pod not in queued]
+        chosen = [pod for pod in live if names is None or pod.pod in names]
         self._rung = set()
         seen = []
         for pod in chosen:

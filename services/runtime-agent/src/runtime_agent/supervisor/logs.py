@@ -18,10 +18,12 @@ STREAMS: tuple[Stream, Stream] = ("stdout", "stderr")
 
 LONGEST_LINE_BYTES = 64 * 1024
 """A longer line is cut into pieces in the merged log."""
+MERGED_LINES = 500
+"""Lines written at once to the merged log, which makes each of them some 40 bytes longer."""
 
 
 class BoundedFile:
-    """An append-only file that keeps at most twice `max_bytes`."""
+    """An append-only file that keeps at most twice `max_bytes`, or what was appended last."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
         self._path = path
@@ -49,7 +51,7 @@ class BoundedFile:
         """How many bytes reached the file."""
         written = 0
         try:
-            if self._size >= self._max_bytes:
+            if self._size and self._size + len(content) > self._max_bytes:
                 self._rotate()
             if self._descriptor is None:
                 self._open()
@@ -127,8 +129,11 @@ class PodLogs:
             return
         stamp = self._stamp(stream, now_s)
         pieces: list[bytes] = []
-        for line in lines:
+        for count, line in enumerate(lines, 1):
             pieces += (stamp, b"F ", _cut(line, stamp, pieces), b"\n")
+            if count % MERGED_LINES == 0:
+                self._merged.append(b"".join(pieces))
+                pieces.clear()
         self._unfinished[stream] = _cut(rest, stamp, pieces)
         self._merged.append(b"".join(pieces))
 

@@ -32,10 +32,15 @@ Oom = Literal["none", "suspected", "certain"]
 
 @dataclass(frozen=True)
 class PodSpec:
-    """What a supervisor has to know; written once, when the pod's directory is made."""
+    """What a supervisor has to know; written once, when the pod's directory is made.
+
+    It is not flushed to the disk, which `boot_id` makes up for: after another start of the machine
+    the directory of a pod that has not begun is made anew.
+    """
 
     name: str
     environment: dict[str, str]
+    boot_id: str = ""
     memory_limit_bytes: int | None = None
     cgroup_parent: str | None = None
     default_grace_s: float = 30.0
@@ -108,18 +113,15 @@ def write_record(
     path: Path,
     record: PodSpec | StartRecord | StopRequest | ExitRecord,
     *,
-    flush_parent: bool = True,
+    durable: bool = True,
 ) -> None:
-    """Writes durably; afterwards the record is there, or an OSError has been raised.
-
-    Without `flush_parent` a power cut may take the whole file, but never leave a part of it.
-    """
-    _write_whole(path, json.dumps(asdict(record)).encode())
-    if flush_parent:
+    """Writes it whole; with `durable` it also survives a power cut. Raises OSError."""
+    _write_whole(path, json.dumps(asdict(record)).encode(), durable)
+    if durable:
         flush_directory(path.parent)
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def _write_whole(path: Path, content: bytes, durable: bool) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -127,7 +129,8 @@ def _write_whole(path: Path, content: bytes) -> None:
             view = memoryview(content)
             while view:
                 view = view[os.write(descriptor, view) :]
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         temporary.replace(path)

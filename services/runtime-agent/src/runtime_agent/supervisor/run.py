@@ -69,7 +69,7 @@ def supervise(directory: Path) -> int:
     if (directory / START_FILE).exists() or (directory / EXIT_FILE).exists():
         return 3
     spec = read_record(directory / SPEC_FILE, PodSpec)
-    if spec is None:
+    if spec is None or spec.boot_id != proc.boot_id():
         return 3
     if stop := read_record(directory / STOP_FILE, StopRequest):
         record = ExitRecord(ran=False, stop_reason=stop.reason, ended_at_s=time.time())
