@@ -1,0 +1,120 @@
+"""The Launcher as a service: its words over a Kafka-protocol broker, its database, its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+from launcher.app import build
+from launcher.settings import LauncherSettings
+from muster.contracts.gangs import GangDecision, GangRequest
+from muster.contracts.jobs import JobRequest, JobState, JobStatus
+from muster.contracts.model import Word
+from muster.contracts.pods import PodRequest, PodState, PodStatus
+from muster.contracts.topics import TOPICS, Kind, Service, word_topics
+from muster.service import Runtime, running
+from muster.testing.peers import FakeAgents, FakeScheduler
+from prometheus_client import generate_latest
+
+MakeRequest = Callable[..., JobRequest]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+
+WAIT_S = 30
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SPOKEN = [name for kind in Kind for name in word_topics(kind, Service.LAUNCHER)]
+
+
+class Others:
+    """REST, Scheduler and agents on the bus: they answer each word as soon as it comes."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        self.producer = producer
+        self.scheduler = FakeScheduler()
+        self.agents = FakeAgents()
+        self.statuses: dict[str, JobStatus] = {}
+
+    async def submit(self, request: JobRequest) -> None:
+        await self._say("job-submitted", request.job, request)
+
+    async def answer(self, word: Word) -> None:
+        match word:
+            case GangRequest():
+                self.scheduler.hear(word)
+                for gang in self.scheduler.waiting():
+                    self.scheduler.place(gang, "n1")
+                decision = self.scheduler.decisions[word.gang]
+                await self._say("placement-decided", word.gang, decision)
+            case PodRequest():
+                await self._run(word)
+            case JobStatus():
+                known = self.statuses.get(word.job)
+                if known is None or known.revision < word.revision:
+                    self.statuses[word.job] = word
+
+    async def _run(self, word: PodRequest) -> None:
+        self.agents.hear(word, NOW)
+        if self.agents.statuses[word.pod].state is PodState.ACCEPTED:
+            await self._say("pod-started", word.job, self.agents.start(word.pod, NOW))
+            await self._say("pod-succeeded", word.job, self.agents.end(word.pod, NOW))
+
+    async def _say(self, topic: str, key: str, word: Word) -> None:
+        assert isinstance(word, JobRequest | GangDecision | PodStatus)
+        value = word.model_dump_json().encode()
+        await self.producer.send_and_wait(topic, value, key=key.encode())
+
+
+@asynccontextmanager
+async def service(database_url: str, bootstrap: str) -> AsyncIterator[Runtime]:
+    settings = LauncherSettings.model_validate(
+        {
+            "database_url": database_url,
+            "kafka_bootstrap": bootstrap,
+            "fetch_wait_idle_ms": 10,
+            "bus_watch_s": 0.1,
+        }
+    )
+    async with running(Service.LAUNCHER, settings, 0, build) as runtime:
+        yield runtime
+
+
+async def until_all(others: Others, consumer: AIOKafkaConsumer, jobs: int, state: JobState) -> None:
+    """Answer what the Launcher says until so many jobs are as wanted."""
+    async with asyncio.timeout(WAIT_S):
+        while sum(s.state is state for s in others.statuses.values()) < jobs:
+            record = await consumer.getone()
+            word = TOPICS[record.topic].model.model_validate_json(record.value)
+            assert isinstance(word, Word)
+            await others.answer(word)
+
+
+async def test_jobs_run_to_their_end_over_the_bus(
+    database_url: str, fresh_broker: EmbeddedBroker, make_request: MakeRequest
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    consumer = AIOKafkaConsumer(
+        *SPOKEN, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=10
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await consumer.start()
+    await producer.start()
+    try:
+        async with service(database_url, bootstrap) as runtime:
+            others = Others(producer)
+            for n in range(10):
+                await others.submit(make_request(f"job{n}", {"worker": n % 3 + 1}))
+            await until_all(others, consumer, 10, JobState.SUCCEEDED)
+            ready = await runtime.is_ready()
+            metrics = generate_latest(runtime.registry).decode()
+        async with service(database_url, bootstrap):  # a second life has nothing to mend
+            await others.submit(make_request("job10"))
+            await until_all(others, consumer, 11, JobState.SUCCEEDED)
+    finally:
+        await consumer.stop()
+        await producer.stop()
+    assert ready == {"bus": True, "database": True}
+    assert 'muster_jobs_ended_total{state="SUCCEEDED"} 10.0' in metrics
+    assert {s.attempt for s in others.statuses.values()} == {0}
