@@ -9,7 +9,7 @@ from muster.db import is_transient
 from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.routing import Match
+from starlette.routing import compile_path
 
 from rest.handlers.submit import problem_json
 
@@ -143,10 +143,9 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 def _methods(request: Request) -> list[str]:
     """What goes at this path, over all its routes."""
     found: set[str] = set()
-    for route in request.app.routes:
-        matched, _ = route.matches(request.scope)
-        if matched is not Match.NONE:
-            found |= getattr(route, "methods", None) or set()
+    for template, methods in request.app.openapi()["paths"].items():
+        if compile_path(template)[0].match(request.url.path):
+            found |= {method.upper() for method in methods}
     return sorted(found)
 
 

@@ -1,0 +1,160 @@
+"""Who gets in: passwords, tokens, rights; and what is never shown."""
+
+import base64
+from typing import Any
+
+PASSWORD = "correct-horse"
+
+
+def basic(username: str, token: str) -> dict[str, str]:
+    value = base64.b64encode(f"{username}:{token}".encode()).decode()
+    return {"Authorization": f"Basic {value}"}
+
+
+async def test_nothing_is_told_to_guests(rest: Any) -> None:
+    async with rest.with_token("") as guest:
+        for path in ("jobs", "users", "tokens", "cluster/nodes", "virtual-clusters", "audit"):
+            answer = await guest.get(f"/api/v2/{path}")
+            assert answer.status_code == 401, path
+            assert answer.json()["code"] == "UnauthorizedUserError"
+        for path in ("info", "authn/info", "protocol/schema.json"):
+            assert (await guest.get(f"/api/v2/{path}")).status_code == 200
+        for header in ("Bearer", "Bearer nonsense", "Basic !!!", "Basic YQ==", "Digest x"):
+            answer = await guest.get("/api/v2/jobs", headers={"Authorization": header})
+            assert answer.status_code == 401, header
+
+
+async def test_a_login_by_form_or_by_json_gives_a_token(rest: Any) -> None:
+    for path in ("authn/basic/login", "token"):
+        form = {"username": "admin", "password": PASSWORD}
+        for body in ({"json": form}, {"data": form}):
+            answer = await rest.client.post(f"/api/v2/{path}", **body)
+            assert answer.status_code == 200
+            assert answer.json()["user"] == "admin"
+            assert answer.json()["admin"] is True
+            async with rest.with_token(answer.json()["token"]) as client:
+                check = (await client.get("/api/v2/tokens/check")).json()
+                assert check == {"username": "admin", "application": False, "admin": True}
+
+
+async def test_a_wrong_password_and_an_unknown_user_look_the_same(rest: Any) -> None:
+    answers = [
+        await rest.client.post("/api/v2/token", json={"username": name, "password": "guess-1"})
+        for name in ("admin", "nobody", "not a name!")
+    ]
+    assert {answer.status_code for answer in answers} == {401}
+    assert len({answer.text for answer in answers}) == 1
+
+
+async def test_guessing_is_slowed_down_for_the_guesser_only(start_rest: Any) -> None:
+    async with start_rest(login_attempts=3) as rest:
+        await rest.make_user("victim")
+        codes = []
+        for _ in range(5):
+            body = {"username": "victim", "password": "guess-1"}
+            codes.append((await rest.client.post("/api/v2/token", json=body)).status_code)
+        assert codes == [401, 401, 401, 429, 429]
+        assert await rest.log_in("admin", PASSWORD)
+
+
+async def test_tokens_are_listed_without_themselves_and_revoked(rest: Any) -> None:
+    made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
+    listed = await rest.client.get("/api/v2/tokens")
+    assert made not in listed.text
+    assert rest.token not in listed.text
+    assert [token["application"] for token in listed.json()["tokens"]] == [False, True]
+    assert [token["expirationTime"] is None for token in listed.json()["tokens"]] == [False, True]
+    async with rest.with_token(made) as program:
+        assert (await program.get("/api/v2/jobs")).status_code == 200
+        assert (await program.post("/api/v2/tokens/application")).status_code == 403
+        mine = listed.json()["tokens"][0]["id"]
+        assert (await program.delete(f"/api/v2/tokens/{mine}")).status_code == 403
+        assert (await program.delete(f"/api/v2/tokens/{made}")).status_code == 200
+        assert (await program.get("/api/v2/jobs")).status_code == 401
+    assert (await rest.client.delete("/api/v2/tokens/unknown")).status_code == 404
+    assert (await rest.client.delete("/api/v2/authn/basic/logout")).status_code == 200
+    assert (await rest.client.get("/api/v2/jobs")).status_code == 401
+
+
+async def test_basic_takes_an_application_token_of_that_user_only(rest: Any) -> None:
+    made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
+    async with rest.with_token("") as client:
+        for headers, code in (
+            (basic("admin", made), 200),
+            (basic("other", made), 401),
+            (basic("admin", rest.token), 401),
+            (basic("admin", PASSWORD), 401),
+        ):
+            assert (await client.get("/api/v2/jobs", headers=headers)).status_code == code
+
+
+async def test_a_token_expires(rest: Any) -> None:
+    token = await rest.log_in("admin", PASSWORD)
+    await rest.runtime.pool.execute("UPDATE token SET expires_at = now() - interval '1 s'")
+    async with rest.with_token(token) as client:
+        assert (await client.get("/api/v2/jobs")).status_code == 401
+
+
+async def test_users_are_made_changed_and_removed_by_admins(rest: Any) -> None:
+    async with await rest.make_user("ann") as ann:
+        new = {"username": "eve", "password": PASSWORD}
+        assert (await ann.post("/api/v2/users", json=new)).status_code == 403
+        twice = await rest.client.post("/api/v2/users", json=new | {"username": "ann"})
+        assert (twice.status_code, twice.json()["code"]) == (409, "ConflictUserError")
+        shown = (await ann.get("/api/v2/users/ann")).json()
+        assert (shown["username"], shown["admin"], shown["grouplist"]) == ("ann", False, [])
+        assert (await ann.get("/api/v2/users/nobody")).status_code == 404
+        wrong = {"newPassword": "another-one", "oldPassword": "guess-1"}
+        assert (await ann.put("/api/v2/users/me", json=wrong)).status_code == 403
+        right = {"newPassword": "another-one", "oldPassword": PASSWORD, "email": "ann@example.org"}
+        assert (await ann.put("/api/v2/users/me", json=right)).status_code == 201
+        assert (await ann.get("/api/v2/jobs")).status_code == 401
+    assert await rest.log_in("ann", "another-one")
+    users = (await rest.client.get("/api/v2/users")).json()
+    assert [user["email"] for user in users] == ["", "ann@example.org"]
+    reset = {"data": {"username": "ann", "password": "a-third-one"}, "patch": True}
+    assert (await rest.client.put("/api/v2/users", json=reset)).status_code == 201
+    assert await rest.log_in("ann", "a-third-one")
+    removed = await rest.client.delete("/api/v2/users/admin")
+    assert removed.json()["code"] == "RemoveAdminError"
+    assert (await rest.client.delete("/api/v2/users/ann")).status_code == 200
+    assert (await rest.client.get("/api/v2/users/ann")).status_code == 404
+
+
+async def test_an_odd_name_or_a_short_password_is_refused(rest: Any) -> None:
+    for change in ({"username": "a~b"}, {"username": "ü"}, {"password": "short"}, {"more": 1}):
+        body = {"username": "fine", "password": PASSWORD} | change
+        answer = await rest.client.post("/api/v2/users", json=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+        assert "short" not in answer.text
+
+
+async def test_passwords_and_tokens_are_kept_nowhere_in_clear(rest: Any, capsys: Any) -> None:
+    made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
+    await rest.log_in("admin", PASSWORD)
+    rows: list[Any] = []
+    for table in ("account", "token", "audit", "subject", "outbox"):
+        rows += await rest.runtime.pool.fetch(f"SELECT * FROM {table}")
+    kept = str([dict(row) for row in rows])
+    printed = capsys.readouterr()
+    for secret in (PASSWORD, made, rest.token, "internal-marker-token"):
+        assert secret not in kept
+        assert secret not in printed.out + printed.err
+
+
+async def test_the_first_start_prints_the_password_once(start_rest: Any, capsys: Any) -> None:
+    from muster.db import open_pool
+    from rest.handlers.access import make_admin
+    from rest.settings import RestSettings
+
+    async with start_rest() as rest:
+        settings: RestSettings = rest.runtime.settings.model_copy(update={"admin_password": None})
+        pool = await open_pool(settings, "rest")
+        assert await make_admin(pool, settings) is None
+        await pool.execute("DELETE FROM account")
+        made = await make_admin(pool, settings)
+        assert made is not None
+        assert await make_admin(pool, settings) is None
+        await pool.close()
+        assert await rest.log_in("admin", made)
+        assert made not in capsys.readouterr().out

@@ -1,0 +1,248 @@
+"""Subscriptions, nodes, virtual clusters, the Scheduler's answers; over a real broker where records
+matter.
+"""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from muster.contracts.jobs import JobRequest, JobState, JobStatus
+from muster.contracts.model import Model
+from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
+from muster.contracts.notices import SettingChanged
+from muster.contracts.subscriptions import Subscription
+from muster.webhook_secrets import signing_secret
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SUBSCRIPTIONS = "/api/v2/alerts/subscriptions"
+WEBHOOK = {"events": ["job-failed"], "webhookUrl": "https://example.org/hook"}
+
+
+async def test_a_subscription_is_made_changed_rotated_and_removed(rest: Any) -> None:
+    made = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
+    path = f"{SUBSCRIPTIONS}/{made['id']}"
+    assert made["secrets"] == [signing_secret("a-key-of-this-test", made["id"], 1)]
+    assert (await rest.client.get(path)).json()["webhookUrl"] == WEBHOOK["webhookUrl"]
+    changed = await rest.client.put(path, json=WEBHOOK | {"enabled": False})
+    assert changed.json()["enabled"] is False
+    rotated = (await rest.client.post(f"{path}/secrets/rotate")).json()["secrets"]
+    assert rotated[1] == made["secrets"][0] != rotated[0]
+    assert (await rest.client.get(f"{path}/secrets")).json()["secrets"] == rotated
+    assert len((await rest.client.get(SUBSCRIPTIONS)).json()) == 1
+    assert (await rest.client.delete(path)).status_code == 200
+    assert (await rest.client.get(path)).status_code == 404
+    assert (await rest.client.get(SUBSCRIPTIONS)).json() == []
+
+
+async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
+    async with await rest.make_user("ann") as ann:
+        mail = {"events": ["job-finished"], "email": "ann@example.org"}
+        wide = mail | {"filter": {"users": ["admin"]}}
+        made = (await ann.post(SUBSCRIPTIONS, json=wide)).json()
+        assert made["filter"]["users"] == ["ann"]
+        assert made["secrets"] == []
+        nodes = mail | {"events": ["node-lost"]}
+        assert (await ann.post(SUBSCRIPTIONS, json=nodes)).status_code == 403
+        theirs = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()["id"]
+        for method, path in (("GET", ""), ("GET", "/secrets"), ("DELETE", "")):
+            answer = await ann.request(method, f"{SUBSCRIPTIONS}/{theirs}{path}")
+            assert answer.status_code == 403
+        secrets = await rest.client.get(f"{SUBSCRIPTIONS}/{made['id']}/secrets")
+        assert secrets.status_code == 403
+        assert len((await ann.get(SUBSCRIPTIONS)).json()) == 1
+        assert len((await rest.client.get(SUBSCRIPTIONS)).json()) == 2
+
+
+async def test_an_odd_subscription_is_refused(rest: Any) -> None:
+    for wish in (
+        {},
+        {"events": ["job-failed"]},
+        WEBHOOK | {"email": "a@b.c"},
+        WEBHOOK | {"events": ["unknown"]},
+        WEBHOOK | {"webhookUrl": "ftp://x/y"},
+        WEBHOOK | {"webhookUrl": "http://user:pass@x/y"},
+        {"events": ["job-failed"], "email": "a@b.c\r\nBcc: x@y.z"},
+    ):
+        answer = await rest.client.post(SUBSCRIPTIONS, json=wish)
+        assert answer.status_code == 400, wish
+        assert "pass" not in answer.text
+
+
+async def next_record(consumer: AIOKafkaConsumer, key: str) -> Any:
+    """The next record of a key."""
+    async with asyncio.timeout(30):
+        while True:
+            record = await consumer.getone()
+            if record.key == key.encode():
+                return record
+
+
+async def reader(bootstrap: str, topic: str) -> AIOKafkaConsumer:
+    consumer = AIOKafkaConsumer(
+        topic, bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=20
+    )
+    await consumer.start()
+    return consumer
+
+
+async def test_subscriptions_are_said_on_the_bus_without_secrets(
+    start_rest: Any, bootstrap: str
+) -> None:
+    async with start_rest(kafka_bootstrap=bootstrap, settings_repeat_s=0.2) as rest:
+        consumer = await reader(bootstrap, "settings-changed")
+        made = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
+        key = f"subscription/{made['id']}"
+        record = await next_record(consumer, key)
+        said = SettingChanged.model_validate_json(record.value)
+        subscription = Subscription.model_validate(said.value)
+        assert (subscription.id, subscription.owner) == (made["id"], "admin")
+        assert made["secrets"][0] not in record.value.decode()
+        again = await next_record(consumer, key)
+        assert again.value == record.value
+        await rest.client.delete(f"{SUBSCRIPTIONS}/{made['id']}")
+        async with asyncio.timeout(30):
+            while (await next_record(consumer, key)).value is not None:
+                pass
+        assert (await next_record(consumer, key)).value is None
+        await consumer.stop()
+
+
+def report(node: str, revision: int, *, gpus: int = 2) -> NodeReport:
+    return NodeReport(
+        node=node,
+        revision=revision,
+        journal="j",
+        boot="b",
+        at=NOW,
+        address="127.0.0.1",
+        version="1",
+        cpu=8,
+        memory_mb=1024,
+        simulated=True,
+        gpus=tuple(
+            Gpu(index=n, uuid=str(n), model="Fake", memory_mb=1, simulated=True)
+            for n in range(gpus)
+        ),
+        pods=(PodOnNode(pod="p", cpu=2, memory_mb=512),),
+    )
+
+
+async def publish(bootstrap: str, records: list[tuple[str, str, Model | None]]) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for topic, key, model in records:
+        value = None if model is None else model.model_dump_json().encode()
+        await producer.send_and_wait(topic, value, key=key.encode())
+    await producer.stop()
+
+
+async def test_nodes_are_shown_as_they_report(start_rest: Any, fresh_broker: Any) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        await publish(
+            bootstrap,
+            [
+                ("node-reported", "n1", report("n1", 2)),
+                ("node-reported", "n1", report("n1", 1, gpus=1)),
+                ("node-reported", "n2", report("n2", 1)),
+                ("node-lost", "n2", NodeLost(node="n2", lease=1, since=NOW, silent_s=60)),
+            ],
+        )
+
+        async def states() -> dict[str, Any]:
+            nodes = (await rest.client.get("/api/v2/cluster/nodes")).json()["nodes"]
+            return {node["name"]: (node["state"], node["gpuTotal"]) for node in nodes}
+
+        await rest.eventually(states, {"n1": ("ready", 2), "n2": ("lost", 2)})
+        node = (await rest.client.get("/api/v2/cluster/nodes/n1")).json()
+        assert node["simulated"] is True
+        assert node["gpus"][0]["simulated"] is True
+        assert (node["cpuUsed"], node["memoryMBUsed"]) == (2, 512)
+        assert (await rest.client.get("/api/v2/cluster/nodes/n9")).status_code == 404
+        default = (await rest.client.get("/api/v2/virtual-clusters/default")).json()
+        assert default["resourcesTotal"]["GPUs"] == 2
+        assert (await rest.client.get("/api/v2/virtual-clusters/vc9")).status_code == 404
+        assert (await rest.client.get("/api/v2/virtual-clusters/a.b")).status_code == 400
+        await publish(
+            bootstrap,
+            [
+                ("node-returned", "n2", NodeReturned(node="n2", lease=1, at=NOW)),
+                ("node-reported", "n1", None),
+            ],
+        )
+        await rest.eventually(states, {"n2": ("ready", 2)})
+
+
+async def test_a_job_goes_over_the_bus_and_back(start_rest: Any, fresh_broker: Any) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        await rest.submit("bused", traceparent=trace)
+        consumer = await reader(bootstrap, "job-submitted")
+        record = await next_record(consumer, await rest.job_id("bused"))
+        await consumer.stop()
+        word = JobRequest.model_validate_json(record.value)
+        assert (word.name, word.revision) == ("bused", 1)
+        headers = dict(record.headers)
+        assert headers["traceparent"].split(b"-")[1] == trace.split("-")[1].encode()
+        assert headers["ce_type"] == b"muster.job-submitted.v1"
+        running = JobStatus(
+            revision=1,
+            seen=1,
+            job=word.job,
+            name="bused",
+            user="admin",
+            virtual_cluster="default",
+            state=JobState.RUNNING,
+            submitted_at=NOW,
+        )
+        await publish(bootstrap, [("job-updated", word.job, running)])
+
+        async def state() -> str:
+            content = (await rest.client.get("/api/v2/jobs/admin~bused")).json()
+            return str(content["jobStatus"]["state"])
+
+        await rest.eventually(state, "RUNNING")
+        ready = await rest.client.get("/readyz")
+        assert (ready.status_code, ready.json()) == (200, {"bus": True, "database": True})
+
+
+async def scheduler(answers: dict[str, Any]) -> tuple[asyncio.Server, str, list[str]]:
+    """A Scheduler that answers these paths."""
+    seen: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        path = lines[0].split(" ")[1]
+        seen.append(path)
+        content = answers.get(path.split("?")[0])
+        body = json.dumps(content).encode()
+        code = "404 Not Found" if content is None else "200 OK"
+        head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    return server, f"http://127.0.0.1:{port}", seen
+
+
+async def test_the_schedulers_reasons_and_queue_are_passed_on(start_rest: Any) -> None:
+    answers: dict[str, Any] = {"/v1/queue": {"asOf": 7, "gangs": []}}
+    server, url, seen = await scheduler(answers)
+    async with server, start_rest(scheduler_url=url) as rest:
+        await rest.submit("waits")
+        job = await rest.job_id("waits")
+        assert (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()["scheduler"] is None
+        answers[f"/v1/jobs/{job}/why"] = {"asOf": 8, "ahead": 3}
+        why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
+        assert why["scheduler"] == {"asOf": 8, "ahead": 3}
+        queue = await rest.client.get("/api/v2/cluster/queue?limit=5")
+        assert queue.json() == answers["/v1/queue"]
+        assert seen[-1] == "/v1/queue?limit=5"
+    async with start_rest(scheduler_url="http://127.0.0.1:1") as rest:
+        assert (await rest.client.get("/api/v2/cluster/queue")).status_code == 503
+        assert (await rest.client.get("/api/v2/jobs/admin~waits")).status_code == 200

@@ -1,0 +1,162 @@
+"""Logs: located, read, followed by text and by events, from the agent that has them."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LOGS = "/api/v2/jobs/admin~logged/attempts/0/taskRoles/worker/taskIndex/0/attempts/0/logs"
+
+
+async def run_task(rest: Any, agent: Any, state: TaskState = TaskState.RUNNING) -> None:
+    """Submit a job, and say that its task runs at the agent."""
+    await rest.submit("logged")
+    job = await rest.job_id("logged")
+    task = TaskStatus(index=0, state=state, pod="pod-1", node="n", log_url=agent.url)
+    told = JobStatus(
+        revision=1,
+        job=job,
+        name="logged",
+        user="admin",
+        virtual_cluster="default",
+        state=JobState.RUNNING,
+        submitted_at=NOW,
+        task_roles=(TaskRoleStatus(name="worker", tasks=(task,)),),
+    )
+    await rest.hear("job-updated", job, told)
+
+
+async def test_logs_are_located_and_read(rest: Any, agent: Any) -> None:
+    await run_task(rest, agent)
+    agent.logs["/logs/pod-1/stdout"] = b"one\ntwo\n" + b"x" * 20_000
+    locations = (await rest.client.get(LOGS)).json()["locations"]
+    assert [location["name"] for location in locations] == ["stdout", "stderr", "all"]
+    answer = await rest.client.get(locations[0]["uri"])
+    assert answer.content == agent.logs["/logs/pod-1/stdout"]
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert agent.asked[0][2] == "bearer internal-marker-token"
+    part = await rest.client.get(locations[0]["uri"], params={"offset": 4})
+    assert part.text.startswith("two\n")
+    tail = (await rest.client.get(LOGS, params={"tail-mode": "true"})).json()["locations"]
+    assert len((await rest.client.get(tail[0]["uri"])).content) == 16 * 1024
+    missing = await rest.client.get(f"{LOGS}/stderr")
+    assert (missing.status_code, missing.json()["code"]) == (404, "NoTaskLogError")
+
+
+async def test_a_task_without_logs_is_404_and_an_agent_that_is_away_503(
+    rest: Any, agent: Any
+) -> None:
+    await rest.submit("logged")
+    assert (await rest.client.get(f"{LOGS}/stdout")).status_code == 404
+    agent.url = "http://127.0.0.1:1"
+    await run_task(rest, agent)
+    for path in (f"{LOGS}/stdout", f"{LOGS}/stdout/events"):
+        assert (await rest.client.get(path)).status_code == 503
+    other = LOGS.replace("attempts/0/logs", "attempts/7/logs")
+    assert (await rest.client.get(other)).status_code == 404
+    assert (await rest.client.get(f"{LOGS}/secrets")).status_code == 400
+
+
+async def read_events(lines: Any, count: int) -> list[dict[str, str]]:
+    """The next events of a stream, comments left out. Who drops ``lines`` ends the stream."""
+    events: list[dict[str, str]] = []
+    now: dict[str, str] = {}
+    async for line in lines:
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            now[name] = f"{now[name]}\n{value}" if name in now else value
+        elif now:
+            events.append(now)
+            now = {}
+            if len(events) == count:
+                break
+    return events
+
+
+async def test_events_carry_offsets_and_resume(rest: Any, agent: Any) -> None:
+    await run_task(rest, agent)
+    agent.logs["/logs/pod-1/all"] = b"one\ntwo\nhal"
+    path = f"{LOGS}/all/events"
+    async with rest.client.stream("GET", path) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert await read_events(response.aiter_lines(), 1) == [{"id": "8", "data": "one\ntwo"}]
+    agent.more.put_nowait(b"f\n10%\r20%\n")
+    agent.more.put_nowait(None)
+    agent.more.put_nowait(None)
+    async with rest.client.stream("GET", path, headers={"Last-Event-ID": "4"}) as response:
+        events = await read_events(response.aiter_lines(), 9)
+    text = "\n".join(event["data"] for event in events if event.get("event") != "end")
+    assert text.startswith("two")
+    assert events[-1]["event"] == "end"
+
+
+async def test_a_followed_text_ends_with_the_task(rest: Any, agent: Any) -> None:
+    await run_task(rest, agent)
+    agent.logs["/logs/pod-1/stdout"] = b"begin\n"
+    for piece in (b"more\n", None):
+        agent.more.put_nowait(piece)
+    answer = await rest.client.get(f"{LOGS}/stdout", params={"follow": "true"})
+    assert answer.text == "begin\nmore\n"
+
+
+async def test_a_silent_log_has_heartbeats(start_rest: Any, agent: Any) -> None:
+    async with start_rest(stream_heartbeat_s=0.05) as rest:
+        await run_task(rest, agent)
+        agent.logs["/logs/pod-1/stdout"] = b""
+        async with rest.client.stream("GET", f"{LOGS}/stdout/events") as response:
+            comments = 0
+            async for line in response.aiter_lines():
+                comments += line.startswith(":")
+                if comments == 3:
+                    break
+        assert comments == 3
+
+
+async def test_followers_are_limited_per_user_and_places_come_back(
+    start_rest: Any, agent: Any
+) -> None:
+    async with start_rest(log_streams_per_user=1) as rest:
+        await run_task(rest, agent)
+        agent.logs["/logs/pod-1/stdout"] = b"line\n"
+        path = f"{LOGS}/stdout/events"
+        async with rest.client.stream("GET", path) as response:
+            lines = response.aiter_lines()
+            await read_events(lines, 1)
+            second = await rest.client.get(path)
+            assert second.status_code == 429
+
+        async def follow() -> int:
+            async with rest.client.stream("GET", path) as again:
+                status: int = again.status_code
+                return status
+
+        await rest.eventually(follow, 200)
+
+
+async def test_streams_end_when_the_server_stops(start_rest: Any, agent: Any) -> None:
+    async with start_rest() as rest:
+        await run_task(rest, agent)
+        agent.logs["/logs/pod-1/stdout"] = b"line\n"
+        ended = asyncio.Event()
+
+        async def follow() -> list[str]:
+            async with (
+                rest.with_token(rest.token) as client,
+                client.stream("GET", f"{LOGS}/stdout/events") as response,
+            ):
+                lines = []
+                async for line in response.aiter_lines():
+                    lines.append(line)
+                    if line == "data: line":
+                        ended.set()
+                return lines
+
+        following = asyncio.create_task(follow())
+        await asyncio.wait_for(ended.wait(), 30)
+        rest.runtime.stopping.set()
+        lines = await asyncio.wait_for(following, 30)
+        assert "event: end" not in lines
