@@ -6,12 +6,14 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from launcher_double import Launcher, settings_for
 from runtime_agent.nursery import Nursery
 from runtime_agent.pods import Observation, Phase, PodDirectories
+from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import lock
 from runtime_agent.supervisor.records import ExitRecord, PodSpec
 
@@ -96,3 +98,14 @@ def kill() -> Callable[[Node, str], int]:
         return pid
 
     return kill_supervisor
+
+
+@pytest.fixture
+async def launcher(bootstrap: str) -> AsyncIterator[Launcher]:
+    async with Launcher(bootstrap) as launcher:
+        yield launcher
+
+
+@pytest.fixture
+def settings(bootstrap: str, tmp_path: Path) -> AgentSettings:
+    return settings_for(bootstrap, tmp_path / "agent")

@@ -1,0 +1,223 @@
+"""Plays the Launcher towards a runtime agent, which runs in this process or in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from muster.contracts.model import Model
+from muster.contracts.nodes import NodeReport
+from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.pods import (
+    PodAction,
+    PodRequest,
+    PodRun,
+    PodState,
+    PodStatus,
+    PodStop,
+    RoleShape,
+)
+from muster.contracts.topics import TOPICS, Service
+from muster.service import running
+from runtime_agent.app import build
+from runtime_agent.settings import AgentSettings
+
+DEADLINE_S = 30.0
+HEARD = (
+    "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
+    "revision-acknowledged", "pod-requested.dead-letter",
+)  # fmt: skip
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
+    return AgentSettings(
+        kafka_bootstrap=bootstrap,
+        agent_home=home,
+        node="node-a",
+        http_port=free_port(),
+        fake_gpus=2,
+        heartbeat_s=1.0,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_timeout_s=5.0,
+        memory_limits=False,
+        internal_token="between services",
+        **more,
+    )
+
+
+class Launcher:
+    """Says words about pods and hears what the agent says, as the Launcher would."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._revisions: dict[str, int] = {}
+        self.words: list[tuple[str, Model]] = []
+        self._seen: dict[str, int] = {}
+
+    async def __aenter__(self) -> Launcher:
+        self._producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
+        await self._producer.start()
+        self._consumer = AIOKafkaConsumer(
+            *HEARD,
+            bootstrap_servers=self._bootstrap,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=10,
+        )
+        await self._consumer.start()
+        await self._consumer.seek_to_end()
+        for partition in self._consumer.assignment():
+            await self._consumer.position(partition)
+        self._task = asyncio.create_task(self._hear())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await self._consumer.stop()
+        await self._producer.stop()
+
+    async def _hear(self) -> None:
+        async for record in self._consumer:
+            topic = TOPICS.get(record.topic)
+            if topic is None:
+                self.words.append((record.topic, Model()))
+                continue
+            word = topic.model.model_validate_json(record.value)
+            self.words.append((record.topic, word))
+            if isinstance(word, PodStatus):
+                self._seen[word.pod] = max(word.revision, self._seen.get(word.pod, 0))
+
+    async def until(self, find: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := find()):
+            assert time.monotonic() < deadline, f"not heard: {self.words[-8:]}"
+            await asyncio.sleep(0.01)
+        return found
+
+    async def report(self, fits: Callable[[NodeReport], bool] = lambda _: True) -> NodeReport:
+        """The newest report, once it fits."""
+
+        def find() -> NodeReport | None:
+            reports = [word for _, word in self.words if isinstance(word, NodeReport)]
+            return reports[-1] if reports and fits(reports[-1]) else None
+
+        found = await self.until(find)
+        assert isinstance(found, NodeReport)
+        return found
+
+    async def status(self, pod: str, *states: PodState) -> PodStatus:
+        """The first word about the pod that says one of these states."""
+
+        def find() -> PodStatus | None:
+            for _, word in self.words:
+                if isinstance(word, PodStatus) and word.pod == pod and word.state in states:
+                    return word
+            return None
+
+        found = await self.until(find)
+        assert isinstance(found, PodStatus)
+        return found
+
+    async def ended(self, pod: str) -> PodStatus:
+        return await self.status(pod, PodState.SUCCEEDED, PodState.FAILED)
+
+    def statuses(self, pod: str) -> list[PodStatus]:
+        return [w for _, w in self.words if isinstance(w, PodStatus) and w.pod == pod]
+
+    async def say(self, request: PodRequest, *, again: bool = False) -> None:
+        pod = request.pod
+        if not again:
+            self._revisions[pod] = self._revisions.get(pod, 0) + 1
+        word = request.model_copy(
+            update={"revision": self._revisions[pod], "seen": self._seen.get(pod, 0)}
+        )
+        await self.send(word.model_dump_json().encode(), f"launcher/pod/{pod}/{word.revision}")
+
+    async def send(self, value: bytes, event_id: str, topic: str = "pod-requested") -> None:
+        await self._producer.send_and_wait(
+            topic, value, key=b"node-a", headers=[("ce_id", event_id.encode())]
+        )
+
+    async def acknowledge(self, status: PodStatus) -> None:
+        notice = RevisionAcknowledged(
+            kind="pod",
+            subject=status.pod,
+            sender="launcher",
+            revision=status.revision,
+            spoken=self._revisions[status.pod],
+        )
+        value = notice.model_dump_json().encode()
+        await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")
+
+    async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
+        """Asks for the pod, for the journal that the newest report names."""
+        report = await self.report()
+        request = wanted(pod, command, report.journal, **run)
+        await self.say(request)
+        return request
+
+    async def stop(self, request: PodRequest, reason: str = "stopped", grace_s: float = 5) -> None:
+        stop = PodStop(reason=reason, grace_s=grace_s)
+        await self.say(request.model_copy(update={"action": PodAction.STOP, "stop": stop}))
+
+    async def forget(self, request: PodRequest) -> None:
+        await self.say(request.model_copy(update={"action": PodAction.FORGET, "run": None}))
+
+
+def wanted(pod: str, command: str, journal: str, **run: Any) -> PodRequest:
+    shape = RoleShape(
+        name="worker", instances=1, gpus=0, cpu=1, memory_mb=64,
+        min_failed_instances=1, min_succeeded_instances=-1,
+    )  # fmt: skip
+    fields: dict[str, Any] = {
+        "user": "ada", "job_name": "ada~try", "virtual_cluster": "default", "role": "worker",
+        "index": 0, "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
+        "memory_mb": 64, "roles": (shape,), "peers": (),
+    }  # fmt: skip
+    return PodRequest(
+        pod=pod,
+        job="job1",
+        gang="job1-0",
+        node="node-a",
+        journal=journal,
+        action=PodAction.RUN,
+        run=PodRun(**(fields | run)),
+    )
+
+
+@asynccontextmanager
+async def an_agent(settings: AgentSettings) -> AsyncIterator[None]:
+    async with running(Service.RUNTIME_AGENT, settings, settings.http_port, build):
+        yield
+
+
+def agent_process(settings: AgentSettings) -> subprocess.Popen[bytes]:
+    """The agent as its own process, which can be killed."""
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
+        "MUSTER_AGENT_HOME": str(settings.agent_home),
+        "MUSTER_NODE": settings.node,
+        "MUSTER_HTTP_PORT": str(settings.http_port),
+        "MUSTER_FAKE_GPUS": "2",
+        "MUSTER_FETCH_WAIT_BUSY_MS": "10",
+        "MUSTER_FETCH_WAIT_IDLE_MS": "10",
+        "MUSTER_LOG_LEVEL": "WARNING",
+        "MUSTER_MEMORY_LIMITS": "false",
+    }
+    return subprocess.Popen([sys.executable, "-m", "runtime_agent"], env=environment)
