@@ -54,10 +54,10 @@ deps: install ## Check that each member declares what it imports
 	@for member in $(MEMBERS); do (cd $$member && ../$(if $(findstring services,$$member),../)$(BIN)/deptry --no-ansi src) || exit 1; done
 
 generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
-	$(BIN)/python -m muster.contracts.publish --check
+	$(BIN)/python -m muster.publish --check
 
 generate: install ## Write schemas and the AsyncAPI document anew
-	$(BIN)/python -m muster.contracts.publish
+	$(BIN)/python -m muster.publish
 
 test: install ## Run every test that needs no Java
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not apache"

@@ -28,7 +28,7 @@ class DeadLetter(Model):
     topic: str
     partition: int
     offset: int
-    key: str | None
+    key: str | None = None
     headers: dict[str, str]
     value: str
     reader: str

@@ -1,0 +1,125 @@
+"""Writes the documents that are made from the contracts: ``python -m muster.publish``.
+
+``docs/schemas/<Model>.json`` and ``docs/asyncapi.json`` are generated. ``docs/schemas/examples/``
+has a record of each topic, written by hand. ``docs/schemas/released/<version>/`` is what readers of
+a released version rely on: its schemas, its topics and, in ``golden/``, its records.
+
+``--check`` writes nothing and fails when a document is stale or a change breaks a released version.
+``--release VERSION`` adds what is there now to the released versions.
+"""
+
+import argparse
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from muster import asyncapi, schemas
+from muster.compatibility import breaks
+
+MEND = "run `make generate` and commit what it writes"
+
+
+def generated(docs: Path) -> dict[Path, str]:
+    """Every generated file with its text."""
+    made = {
+        docs / "schemas" / f"{model.__name__}.json": schemas.document(model)
+        for model in schemas.published_models()
+    }
+    made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
+    return {path: _text(content) for path, content in made.items()}
+
+
+def examples(docs: Path) -> dict[str, Any]:
+    """The example records, by topic."""
+    folder = docs / "schemas" / "examples"
+    return {path.stem: _json(path) for path in sorted(folder.glob("*.json"))}
+
+
+def stale(docs: Path) -> list[str]:
+    """What is not as it would be generated now."""
+    made = generated(docs)
+    problems = [
+        f"{path} is stale: {MEND}"
+        for path, text in made.items()
+        if not path.is_file() or path.read_text() != text
+    ]
+    left = set((docs / "schemas").glob("*.json")) - made.keys()
+    return problems + [f"{path} is generated no more: remove it" for path in sorted(left)]
+
+
+def broken(docs: Path) -> list[str]:
+    """What readers of released versions could not read any more."""
+    now = {model.__name__: schemas.document(model) for model in schemas.published_models()}
+    channels = asyncapi.document("", {})["components"]["messages"]
+    problems: list[str] = []
+    for released in sorted((docs / "schemas" / "released").glob("*/")):
+        for path in sorted(released.glob("*.json")):
+            if path.name == "topics.json":
+                problems += _lost_topics(path, channels)
+            elif path.stem not in now:
+                problems.append(f"{path.stem} of {released.name} is gone")
+            else:
+                found = breaks(_json(path), now[path.stem])
+                problems += [f"{path.stem} of {released.name}: {problem}" for problem in found]
+    return problems
+
+
+def _lost_topics(path: Path, messages: dict[str, Any]) -> list[str]:
+    problems = []
+    for topic, model in _json(path).items():
+        said = messages.get(topic, {}).get("title")
+        if said != model:
+            problems.append(f"topic {topic} of {path.parent.name}: said {model}, says {said}")
+    return problems
+
+
+def release(docs: Path, name: str) -> None:
+    """Keep the present contracts as a released version.
+
+    Raises FileExistsError where there is one of this name.
+    """
+    folder = docs / "schemas" / "released" / name
+    folder.mkdir(parents=True)
+    (folder / "golden").mkdir()
+    for model in schemas.published_models():
+        (folder / f"{model.__name__}.json").write_text(_text(schemas.document(model)))
+    messages = asyncapi.document("", {})["components"]["messages"]
+    topics = {topic: message["title"] for topic, message in messages.items()}
+    (folder / "topics.json").write_text(_text(topics))
+    for topic, record in examples(docs).items():
+        (folder / "golden" / f"{topic}.json").write_text(_text(record))
+
+
+def _text(content: Any) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def main() -> None:
+    """The command."""
+    parser = argparse.ArgumentParser(prog="python -m muster.publish", description=__doc__)
+    parser.add_argument("--docs", type=Path, default=Path("docs"), help="where the documents are")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail where needed")
+    parser.add_argument("--release", metavar="VERSION", help="keep the present as released")
+    arguments = parser.parse_args()
+    docs: Path = arguments.docs
+    if not arguments.check:
+        for path, text in generated(docs).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if arguments.release:
+        release(docs, arguments.release)
+    advice = "a breaking change is a new type beside the old one"
+    problems = stale(docs) + [f"{problem} ({advice})" for problem in broken(docs)]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    sys.exit(1 if problems else 0)
+
+
+if __name__ == "__main__":
+    main()
