@@ -29,6 +29,10 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     "5XX": {"model": ErrorBody, "description": "Not now; try again."},
 }
 
+REFUSAL_CONTENT = {
+    "application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}}
+}
+
 DESCRIPTION = """The front door of Muster. Paths, fields and states are OpenPAI's where it has them.
 Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`."""
 
@@ -41,18 +45,20 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
     for module in (jobs, logs, info, tokens, users, cluster, subscriptions):
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
-    _document_security(app)
+    _document(app)
     return Edge(app, context.metrics, context.settings.body_bytes)
 
 
-def _document_security(app: FastAPI) -> None:
-    """Name the ways to authenticate in the OpenAPI document, and where none is needed."""
+def _document(app: FastAPI) -> None:
+    """Name the ways to authenticate in the OpenAPI document, and where none is needed; refusals
+    are JSON also where the answer is text.
+    """
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             document = make()
-            document.setdefault("components", {})["securitySchemes"] = {
+            document["components"]["securitySchemes"] = {
                 "token": {"type": "http", "scheme": "bearer"},
                 "application": {"type": "http", "scheme": "basic"},
             }
@@ -61,6 +67,8 @@ def _document_security(app: FastAPI) -> None:
                 for operation in methods.values():
                     if path in PUBLIC:
                         operation["security"] = []
+                    for code in REFUSALS.keys() & operation["responses"].keys():
+                        operation["responses"][code]["content"] = REFUSAL_CONTENT
             app.openapi_schema = document
         return app.openapi_schema
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
-from muster.errors import Rejected, Transient
+from muster.errors import Rejected
 from pydantic import BaseModel
 
 from rest.api.context import Admin, Context, Here, User
@@ -56,7 +56,8 @@ async def queue(
     """What waits and why, in the Scheduler's own words."""
     answer = await here.peers.ask_scheduler("/v1/queue", {"limit": limit})
     if answer is None:
-        raise Transient("There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set.")
+        message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
+        raise Rejected("NotConfiguredError", message)
     return JSONResponse(answer)
 
 

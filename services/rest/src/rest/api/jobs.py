@@ -4,7 +4,7 @@ import asyncio
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
 from muster.errors import Problem, Rejected
 from muster.protocol import ProtocolError, parse_job
@@ -34,7 +34,7 @@ PARSE_IN_THREAD_BYTES = 32 * 1024
 
 JobName = Annotated[str, Path(max_length=400, description="`user~name`", examples=["admin~my_job"])]
 Attempt = Annotated[int, Path(ge=0, le=2**31 - 1)]
-Words = Annotated[str | None, Query(max_length=20_000, description="A comma list.")]
+Words = Annotated[str | None, Query(max_length=2000, description="A comma list.")]
 
 _FILE: dict[str, Any] = {
     "requestBody": {
@@ -113,10 +113,8 @@ async def list_all(  # noqa: PLR0913 - OpenPAI's query has these parameters
     vc: Words = None,
     state: Words = None,
     keyword: Annotated[str | None, Query(max_length=255)] = None,
-    tags_contain: Annotated[str | None, Query(alias="tagsContain", max_length=20_000)] = None,
-    tags_not_contain: Annotated[
-        str | None, Query(alias="tagsNotContain", max_length=20_000)
-    ] = None,
+    tags_contain: Annotated[str | None, Query(alias="tagsContain", max_length=2000)] = None,
+    tags_not_contain: Annotated[str | None, Query(alias="tagsNotContain", max_length=2000)] = None,
     job_priority: Annotated[str | None, Query(alias="jobPriority", max_length=255)] = None,
     order: Annotated[str | None, Query(max_length=80)] = None,
     offset: Annotated[int, Query(ge=0, le=2**31 - 1)] = 0,
@@ -183,7 +181,7 @@ async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatu
 
 @router.get(
     "/{job}/config",
-    response_class=PlainTextResponse,
+    response_class=Response,
     responses={200: {"content": {"text/yaml": {"schema": {"type": "string"}}}}},
 )
 async def get_config(job: JobName, here: Here, _caller: User) -> Response:
