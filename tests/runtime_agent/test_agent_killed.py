@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -107,15 +108,16 @@ async def test_a_killed_supervisor_ends_its_pod_once_and_leaves_nothing(
             assert status.verdict.rule == "supervisor-lost"
     finally:
         stop(agent)
-    names = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
-    assert not [name for name in names if b"sleep\0004242" in contents(name)]
+    assert not await asyncio.to_thread(processes_with, b"sleep\0004242")
 
 
-def contents(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
+def processes_with(words: bytes) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if words in path.read_bytes():
+                found.append(path.parent.name)
+    return found
 
 
 def stop(agent: subprocess.Popen[bytes]) -> None:

@@ -176,7 +176,9 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
     def on_batch(records: Sequence[Received], positions: Sequence[Position]) -> None:
         foreign = _foreign_ports(handlers, records)
         reporter.note_foreign(foreign)
-        handlers.on_records(records, positions, foreign)
+        with runtime.metrics.batch_seconds.time():
+            handlers.on_records(records, positions, foreign)
+        runtime.metrics.batch_records.observe(len(records))
 
     reader = PartitionReader(runtime.bus, settings, journal.positions(), on_batch)
     reporter = Reporter(

@@ -23,12 +23,6 @@ class AgentMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-        self.step_seconds = Histogram(
-            "muster_agent_step_seconds",
-            "Time of one step: decide and write the journal.",
-            buckets=SECONDS,
-            registry=registry,
-        )
         self.journal_failures = Counter(
             "muster_agent_journal_failures",
             "Steps that the disk did not take and that are tried again.",
@@ -38,11 +32,6 @@ class AgentMetrics:
             "muster_agent_effects_failed",
             "Launches, stops and removals that failed and are tried again.",
             ["effect"],
-            registry=registry,
-        )
-        self.dropped_lines = Counter(
-            "muster_agent_log_lines_dropped",
-            "Lines of pods that a full disk did not take.",
             registry=registry,
         )
         self.gpus = Gauge("configured_gpu_count", "GPUs of the node.", registry=registry)

@@ -152,6 +152,7 @@ class PartitionReader:
             try:
                 self._on_batch(records, tuple(self._positions.values()))
             except sqlite3.Error as error:
+                self._bus.metrics.retries.labels("journal").inc()
                 _log.error("the journal can't be written; trying again", error=str(error))
                 await asyncio.sleep(self._settings.retry_s)
             else:

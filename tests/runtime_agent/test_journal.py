@@ -1,0 +1,88 @@
+"""The journal: whole steps or none, revisions that never come twice, and what may be forgotten."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from muster.contracts.pods import PodRun, RoleShape
+from muster.exchange import Exchange, speak
+from runtime_agent.domain.pods import Phase, Pod, Stopping
+from runtime_agent.store import Entry, Journal, Letter, Position
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+RUN = PodRun(
+    user="u", job_name="u~j", virtual_cluster="default", role="w", index=0, job_attempt=0,
+    task_attempt=0, command="true", cpu=1, memory_mb=1, gpus=(1, 2), ports={"a": (20000,)},
+    roles=(RoleShape(name="w", instances=1, gpus=0, cpu=1, memory_mb=1, min_failed_instances=1,
+                     min_succeeded_instances=-1),),
+    peers=(),
+)  # fmt: skip
+
+
+def an_entry(name: str, phase: Phase = Phase.RUNNING) -> Entry:
+    pod = Pod(name, "job", "job-0", phase, RUN, Stopping("stopped", 2.5), True, NOW)
+    return Entry(pod, speak(Exchange(seen=3), NOW), "pod-started", '{"pod":"x"}', "00-a-b-01", NOW)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_a_journal_gives_back_what_it_took(path: Path) -> None:
+    journal = Journal(path, "id-1")
+    journal.save([an_entry("p")], [Position("t", 2, "bus", 17)], [Letter("l", "t", "k", "v", 1.5)])
+    journal.close()
+    again = Journal(path, "id-2")
+    assert (again.id, again.is_new) == ("id-1", False)
+    assert again.load(["p", "unknown"]) == {"p": an_entry("p")}
+    assert again.active() == [an_entry("p")]
+    assert again.positions() == [Position("t", 2, "bus", 17)]
+    assert again.letters(10) == [Letter("l", "t", "k", "v", 1.5)]
+    again.close()
+
+
+def test_report_revisions_never_come_twice_also_after_a_crash(path: Path) -> None:
+    taken: list[int] = []
+    for _ in range(3):
+        journal = Journal(path, "id")
+        following = journal.next_report
+        taken += [journal.take_report() for _ in range(5)]
+        assert following == taken[-5]
+        journal.close()
+    assert taken == sorted(set(taken))
+
+
+def test_a_step_that_fails_changes_nothing(path: Path) -> None:
+    journal = Journal(path, "id")
+    broken = replace(an_entry("b"), topic=object())  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.Error):
+        journal.save([an_entry("a"), broken], [Position("t", 0, "bus", 1)])
+    assert (journal.active(), journal.positions()) == ([], [])
+    journal.close()
+
+
+def test_only_ended_pods_with_nothing_to_say_are_forgotten_and_only_in_time(path: Path) -> None:
+    journal = Journal(path, "id")
+    silent = replace(an_entry("silent", Phase.ENDED), exchange=Exchange(revision=2, acknowledged=2))
+    fresh = replace(
+        silent, pod=replace(silent.pod, pod="fresh"), changed_at=NOW + timedelta(days=7)
+    )
+    journal.save([an_entry("lives"), an_entry("speaks", Phase.ENDED), silent, fresh])
+    assert journal.drop_ended(NOW + timedelta(days=1), 10) == ["silent"]
+    assert journal.load(["silent", "fresh", "lives", "speaks"]).keys() == {
+        "fresh", "lives", "speaks",
+    }  # fmt: skip
+    journal.close()
+
+
+def test_a_journal_of_another_version_is_refused_with_words(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 99")
+    database.close()
+    with pytest.raises(ValueError, match="version 99"):
+        Journal(path, "id")

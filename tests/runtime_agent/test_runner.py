@@ -1,0 +1,114 @@
+"""The runner helps where supervisors are missing, lost or stuck; the watch cleans up after them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from muster.contracts.pods import PodRun, RoleShape
+from runtime_agent.domain.ending import Loss
+from runtime_agent.domain.pods import Phase as PodPhase
+from runtime_agent.domain.pods import Pod, Stopping
+from runtime_agent.pods import Phase
+from runtime_agent.runner import Seen, SupervisedPods
+from runtime_agent.settings import AgentSettings
+from runtime_agent.supervisor import lock
+
+Patience = Callable[[Callable[[], bool]], None]
+
+
+def a_pod(command: str, name: str = "pod", **more: Any) -> Pod:
+    shape = RoleShape(
+        name="w", instances=1, gpus=0, cpu=1, memory_mb=64, min_failed_instances=1,
+        min_succeeded_instances=-1,
+    )  # fmt: skip
+    run = PodRun(
+        user="u", job_name="u~j", virtual_cluster="default", role="w", index=0, job_attempt=0,
+        task_attempt=0, command=command, cpu=1, memory_mb=64, roles=(shape,), peers=(),
+    )  # fmt: skip
+    return Pod(name, "job", "job-0", PodPhase.ACCEPTED, run, **more)
+
+
+@pytest.fixture
+def runner(node: Any, tmp_path: Path) -> SupervisedPods:
+    settings = AgentSettings(
+        launch_timeout_s=0.1, launch_attempts=3, supervisor_patience_s=0.1, node="n"
+    )
+    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell")
+
+
+def end_of(runner: SupervisedPods, pod: Pod, patience: Patience) -> Seen:
+    found: list[Seen] = []
+
+    def has_ended() -> bool:
+        found.extend(seen for seen in runner.look([pod]) if seen.ending is not None)
+        return bool(found)
+
+    patience(has_ended)
+    return found[0]
+
+
+def test_a_pod_whose_launch_was_lost_is_launched_by_a_look(
+    runner: SupervisedPods, patience: Patience
+) -> None:
+    seen = end_of(runner, a_pod("exit 3"), patience)
+    assert seen.ending is not None
+    assert seen.ending.exit_code == 3
+
+
+def test_a_pod_that_was_stopped_before_its_launch_never_runs(
+    runner: SupervisedPods, patience: Patience
+) -> None:
+    seen = end_of(runner, a_pod("true", stop=Stopping("stopped", 1.0)), patience)
+    assert seen.ending is not None
+    assert (seen.ending.stop_reason, seen.ending.exit_code) == ("stopped", None)
+
+
+def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
+    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.nursery, "start", lambda _directory: None)
+    seen = end_of(runner, a_pod("true"), patience)
+    assert seen.ending is not None
+    assert "3 attempts" in str(seen.ending.start_error)
+    monkeypatch.undo()
+    node.nursery.start(node.pods.path("pod"))
+    assert node.pods.observe("pod").start is None
+
+
+def test_a_disk_that_takes_no_directory_fails_the_launch_and_not_the_agent(
+    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.pods, "prepare", full)
+    seen = end_of(runner, a_pod("true"), patience)
+    assert seen.ending is not None
+    assert seen.ending.start_error is not None
+
+
+def test_a_supervisor_that_is_stuck_is_killed_when_the_grace_is_long_over(
+    runner: SupervisedPods, node: Any, patience: Patience
+) -> None:
+    pod = a_pod("sleep 300")
+    runner.launch(pod)
+    node.until("pod", Phase.RUNNING)
+    supervisor = lock.holder(node.pods.path("pod") / "lock")
+    os.kill(supervisor, signal.SIGSTOP)
+    runner.stop("pod", Stopping("stopped", 0.0))
+    seen = end_of(runner, pod, patience)
+    assert seen.ending is not None
+    assert seen.ending.loss is Loss.SUPERVISOR
+
+
+def test_the_error_that_a_pod_printed_last_is_in_its_end(
+    runner: SupervisedPods, patience: Patience
+) -> None:
+    seen = end_of(runner, a_pod("echo good; echo 'ImportError: no torch' >&2; exit 1"), patience)
+    assert seen.ending is not None
+    assert seen.ending.log_tail == ("ImportError: no torch",)
