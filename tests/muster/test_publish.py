@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from alerting.handlers import TOPICS_HEARD
+from alerting.handlers import TOPICS_HEARD as alerting_topics
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
+from launcher.handlers import TOPICS_HEARD as launcher_topics
 from muster import asyncapi, publish, schemas
 from muster.compatibility import breaks
 from muster.contracts.jobs import JobStatus
@@ -18,6 +19,8 @@ from muster.contracts.model import Model
 from muster.contracts.notices import DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.records import headers
+from rest.cluster import TOPICS as rest_cluster
+from rest.handlers.updates import TOPICS as rest_words
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = publish.examples(DOCS)
@@ -93,13 +96,23 @@ def test_each_topic_is_a_channel_with_its_sender_and_its_readers() -> None:
         assert channel["address"] == topic.name
         if topic.sender is not None:
             assert f"{topic.sender}.send.{topic.name}" in DOCUMENT["operations"]
-    heard = {
-        name.removeprefix("alerting.receive.")
-        for name in DOCUMENT["operations"]
-        if name.startswith("alerting.receive.")
-    }
-    read = {name for name in TOPICS_HEARD if not name.endswith(DEAD_LETTER)}
-    assert heard == read | {"settings-changed", "dead-letter"}
+
+
+@pytest.mark.parametrize(
+    ("service", "topics"),
+    [
+        (Service.ALERTING, alerting_topics),
+        (Service.LAUNCHER, launcher_topics),
+        (Service.REST, (*rest_words, *rest_cluster)),
+    ],
+)
+def test_who_reads_what_is_as_the_services_have_it(
+    service: Service, topics: tuple[str, ...]
+) -> None:
+    start = f"{service}.receive."
+    documented = {it.removeprefix(start) for it in DOCUMENT["operations"] if it.startswith(start)}
+    read = {topic for topic in topics if not topic.endswith(DEAD_LETTER)}
+    assert read == documented - {"dead-letter", "settings-changed"}
 
 
 @pytest.mark.parametrize("traceparent", [None, f"00-{'a' * 32}-{'b' * 16}-01"])

@@ -11,7 +11,7 @@ from muster.schemas import Schema, definitions, published_models
 
 LISTENERS: Mapping[str, tuple[Service, ...]] = {
     "job-updated": (Service.ALERTING,),
-    "node-reported": (Service.SCHEDULER, Service.LAUNCHER, Service.REST),
+    "node-reported": (Service.SCHEDULER, Service.REST),
     "node-heartbeat": (Service.SCHEDULER,),
     "node-lost": (Service.ALERTING, Service.REST),
     "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
