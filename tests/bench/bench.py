@@ -136,11 +136,11 @@ async def state(http: Http, name: str) -> str:
     return str(answer.json()["jobStatus"]["state"])
 
 
-async def one_at_a_time(http: Http, count: int) -> tuple[list[float], list[float]]:
+async def one_at_a_time(http: Http, count: int, prefix: str) -> tuple[list[float], list[float]]:
     """Submit→running and submit→finished of no-op jobs, each after the one before has ended."""
     running, finished = [], []
     for number in range(count):
-        name = f"one-{number}-{os.getpid()}"
+        name = f"{prefix}-{number}-{os.getpid()}"
         started = time.perf_counter()
         await submit(http, name)
         seen_running = False
@@ -284,8 +284,8 @@ async def real(report: Report, home: Path, scale: float) -> None:
         report.row("floor: one hop", f"{hop * 1000:.2f} ms")
         report.row("floor: one process", f"{start * 1000:.2f} ms")
         report.row(f"floor: {COMMITS} commits, {HOPS} hops, 1 process", f"{floor * 1000:.1f} ms")
-        await one_at_a_time(http, 5)
-        running, finished = await one_at_a_time(http, int(60 * scale))
+        await one_at_a_time(http, 5, "warm")
+        running, finished = await one_at_a_time(http, int(60 * scale), "one")
         report.latency("submit→running, one at a time", running, floor, "≤ 2 ×, < 100 ms")
         report.latency("submit→finished, one at a time", finished, floor, "")
         running, finished = await at_rate(http, 20, int(200 * scale))

@@ -169,7 +169,7 @@ class Up:
         found = self.status().get("services", {}).get(part, {}).get("pid")
         return int(found) if found else None
 
-    def signal(self, part: str, number: signal.Signals) -> bool:
+    def send(self, part: str, number: signal.Signals) -> bool:
         """Send a signal to a part; whether it was there."""
         pid = self.pid(part)
         if pid is None:

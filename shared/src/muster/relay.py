@@ -18,12 +18,15 @@ from muster.bus import Bus, Outgoing
 from muster.contracts.notices import RevisionAcknowledged
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
-from muster.exchange import answered, repeated
+from muster.exchange import ANSWER_AFTER, answered, repeated
 from muster.records import said, word_id
 from muster.settings import DatabaseSettings
 from muster.subjects import Subject, load_due, update_subjects
 
 _log = structlog.get_logger()
+
+DUE_PAUSE_S = 0.1
+"""What is due is said in groups: an acknowledgement has half a second."""
 
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
@@ -40,17 +43,20 @@ class Relay:
         self._settings = settings
         self._woken = asyncio.Event()
         self._new_bus = False
+        self._due_at = 0.0
         self._repeats_left = float(settings.repeats_per_s)
         self._looked = time.monotonic()
         self._cleaned = time.monotonic()
         bus.on_new_bus.append(self._on_new_bus)
 
     def wake(self) -> None:
-        """There is something in the outbox."""
+        """There is something in the outbox, and perhaps something to answer soon."""
+        self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
     def _on_new_bus(self) -> None:
         self._new_bus = True
+        self._due_at = 0.0
         self._woken.set()
 
     async def run(self) -> None:
@@ -88,12 +94,12 @@ class Relay:
         if self._new_bus:
             await self._say_all_again()
             self._new_bus = False
-        published = await self._publish_outbox()
-        if published == self._settings.relay_batch:
+        if await self._publish_outbox() == self._settings.relay_batch:
             return 0.0
-        pause = await self._say_due()
+        if time.monotonic() >= self._due_at:
+            self._due_at = time.monotonic() + await self._say_due()
         await self._clean()
-        return pause
+        return max(self._due_at - time.monotonic(), 0.0)
 
     async def _publish_outbox(self) -> int:
         async with transaction(self._pool) as conn:
@@ -125,17 +131,21 @@ class Relay:
         await conn.execute(_PARK, *(row[c] for c in _OUTBOX_COLUMNS), reason)
 
     async def _say_due(self) -> float:
-        """Repeats, acknowledgements and encores that are due; returns the time to the next."""
-        async with transaction(self._pool) as conn:
-            now = await conn.fetchval("SELECT clock_timestamp()")
-            rows = await load_due(conn, now, self._allowance())
-            if rows:
-                await self._say(conn, rows, now)
-            next_at = await conn.fetchval(_NEXT)
-        if next_at is None:
-            return self._settings.relay_poll_s
-        pause: float = (next_at - now).total_seconds()
-        return min(max(pause, 0.01), self._settings.relay_poll_s)
+        """Repeats, acknowledgements and encores that are due; returns the time to look again."""
+        async with self._pool.acquire() as conn:
+            times = await conn.fetchrow(_NEXT)
+            assert times is not None
+            now, next_at = times
+            if next_at is None:
+                return self._settings.relay_poll_s
+            if next_at > now:
+                wait: float = (next_at - now).total_seconds()
+                return min(wait, self._settings.relay_poll_s)
+            async with conn.transaction():
+                rows = await load_due(conn, now, self._allowance())
+                if rows:
+                    await self._say(conn, rows, now)
+        return DUE_PAUSE_S
 
     def _allowance(self) -> int:
         now = time.monotonic()
@@ -240,11 +250,11 @@ _PARK = """
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 """
 _NEXT = """
-    SELECT least(
+    SELECT clock_timestamp() AS now, least(
         (SELECT min(repeat_at) FROM subject WHERE repeat_at IS NOT NULL),
         (SELECT min(answer_at) FROM subject WHERE answer_at IS NOT NULL),
         (SELECT min(encore_at) FROM subject WHERE encore_at IS NOT NULL)
-    )
+    ) AS next_at
 """
 _SOON = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'

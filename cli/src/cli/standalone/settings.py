@@ -29,7 +29,7 @@ class UpSettings(BaseSettings):
     fake_gpus: int | None = Field(
         None, description="Simulated GPUs; by default 8 where no GPU driver is found, else none."
     )
-    topic_partitions: int = Field(4, description="Partitions of each topic of the embedded broker.")
+    topic_partitions: int = Field(1, description="Partitions of each topic of the embedded broker.")
     ready_timeout_s: PositiveFloat = Field(120.0, description="All services are ready by then.")
     pods_grace_s: PositiveFloat = Field(
         60.0, description="The agent gets this long to stop its pods at Ctrl-C."
