@@ -10,6 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -50,6 +51,7 @@ def fuzz(url: str, token: str, mode: GenerationMode) -> None:
         warnings.simplefilter("ignore")  # of the tool's own parts
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
         for found in schema.get_all_operations():
+            assert isinstance(found, Ok)
             operation = found.ok()
             if operation.path in ENDS_THE_LOGIN and operation.method == "delete":
                 continue

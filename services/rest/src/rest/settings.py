@@ -43,7 +43,7 @@ class RestSettings(DatabaseSettings):
         10, description="Failed logins in login_window_s; then 429."
     )
     login_window_s: PositiveFloat = 60.0
-    password_hashes: PositiveInt = Field(2, description="Passwords hashed at a time (19 MiB each).")
+    password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
     log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
     log_streams: PositiveInt = Field(500, description="Of all users together.")
