@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
 DEADLINE_S = 120.0
 PARTS = {"database", "kafka", "rest", "launcher", "scheduler", "runtime-agent", "alerting"}
 
-SLEEPER = """\
+WAITS_FOR_MARK = """\
 protocolVersion: 2
 name: sleeper
 type: job
@@ -29,6 +29,9 @@ taskRoles:
     resourcePerInstance: {cpu: 1, memoryMB: 64, gpu: 1}
     commands: ["echo attempt; while [ ! -e $MARK ]; do sleep 0.1; done; echo done"]
 """
+
+
+SLEEPER = WAITS_FOR_MARK.replace("$MARK", "/nowhere/at/all")
 
 
 class Here:
@@ -88,7 +91,7 @@ class Here:
     def until(self, is_so: Callable[[], bool], told: Callable[[], str] = str) -> None:
         deadline = time.monotonic() + DEADLINE_S
         while not is_so():
-            assert time.monotonic() < deadline, told()
+            assert time.monotonic() < deadline, told() or self.run("jobs").stdout
             time.sleep(0.2)
 
     def pids(self) -> dict[str, int]:
@@ -162,7 +165,7 @@ def test_a_killed_up_ends_its_parts_and_the_next_one_goes_on(here: Here) -> None
 @pytest.mark.parametrize("keep", [False, True])
 def test_jobs_go_on_at_the_next_start_at_no_cost(here: Here, keep: bool) -> None:
     mark = here.home.parent / "mark"
-    text = SLEEPER.replace("$MARK", str(mark))
+    text = WAITS_FOR_MARK.replace("$MARK", str(mark))
     with here.up(*(["--keep-jobs"] if keep else [])):
         assert here.run("submit", "-", text=text).returncode == 0
         here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
@@ -177,7 +180,9 @@ def test_jobs_go_on_at_the_next_start_at_no_cost(here: Here, keep: bool) -> None
 def test_a_second_signal_ends_at_once_and_leaves_tasks_to_their_supervisors(here: Here) -> None:
     mark = here.home.parent / "mark"
     # A task that does not care for SIGTERM would hold up the stop for its whole grace.
-    text = SLEEPER.replace("$MARK", str(mark)).replace("echo attempt", "trap '' TERM; echo attempt")
+    text = WAITS_FOR_MARK.replace("$MARK", str(mark)).replace(
+        "echo attempt", "trap '' TERM; echo attempt"
+    )
     with here.up() as up:
         assert here.run("submit", "-", text=text).returncode == 0
         here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
