@@ -297,3 +297,14 @@ def test_a_pod_that_has_not_begun_before_the_machine_went_down_is_prepared_anew(
     assert subprocess.run(direct, check=False).returncode == 3
     end = node.run("echo new")
     assert (end.exit_code, node.log("pod", "stdout")) == (0, "new\n")
+
+
+def test_a_pod_whose_directory_is_removed_does_not_run_on_unseen(
+    node: Any, patience: Patience
+) -> None:
+    node.start("sleep 300", default_grace_s=0.1)
+    start = node.until("pod", Phase.RUNNING).start
+    supervisor = lock.holder(node.pods.path("pod") / "lock")
+    node.pods.remove("pod")
+    patience(lambda: proc.start_ticks(start.pid) is None)
+    patience(lambda: proc.start_ticks(supervisor) is None)

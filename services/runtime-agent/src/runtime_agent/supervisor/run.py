@@ -196,8 +196,11 @@ class _Supervision:
             os.close(descriptor)
 
     def _look_for_stop(self) -> None:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OSError):
             request = read_record(self._directory / STOP_FILE, StopRequest)
+            if request is None and not (self._directory / SPEC_FILE).exists():
+                # Nobody can find this pod any more, so nobody could ever stop it.
+                request = StopRequest("directory-removed", self._spec.default_grace_s)
             if request is not None and request != self._ending.stop:
                 self._begin_stop(request)
 
