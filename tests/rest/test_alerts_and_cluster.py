@@ -231,18 +231,19 @@ async def scheduler(answers: dict[str, Any]) -> tuple[asyncio.Server, str, list[
 
 
 async def test_the_schedulers_reasons_and_queue_are_passed_on(start_rest: Any) -> None:
-    answers: dict[str, Any] = {"/v1/queue": {"asOf": 7, "gangs": []}}
+    answers: dict[str, Any] = {"/queue": {"asOf": 7, "gangs": []}}
     server, url, seen = await scheduler(answers)
     async with server, start_rest(scheduler_url=url) as rest:
         await rest.submit("waits")
         job = await rest.job_id("waits")
         assert (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()["scheduler"] is None
-        answers[f"/v1/jobs/{job}/why"] = {"asOf": 8, "ahead": 3}
+        answers[f"/jobs/{job}/why"] = {"asOf": 8, "ahead": 3}
         why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
         assert why["scheduler"] == {"asOf": 8, "ahead": 3}
         queue = await rest.client.get("/api/v2/cluster/queue?limit=5")
-        assert queue.json() == answers["/v1/queue"]
-        assert seen[-1] == "/v1/queue?limit=5"
+        assert queue.json() == answers["/queue"]
+        assert seen[-1] == "/queue?limit=5"
     async with start_rest(scheduler_url="http://127.0.0.1:1") as rest:
         assert (await rest.client.get("/api/v2/cluster/queue")).status_code == 503
-        assert (await rest.client.get("/api/v2/jobs/admin~waits")).status_code == 200
+        why = await rest.client.get("/api/v2/jobs/admin~waits/why")
+        assert (why.status_code, why.json()["scheduler"]) == (200, None)

@@ -54,7 +54,7 @@ async def queue(
     here: Here, _caller: User, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
 ) -> Response:
     """What waits and why, in the Scheduler's own words."""
-    answer = await here.peers.ask_scheduler("/v1/queue", {"limit": limit})
+    answer = await here.peers.ask_scheduler("/queue", {"limit": limit})
     if answer is None:
         message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
         raise Rejected("NotConfiguredError", message)

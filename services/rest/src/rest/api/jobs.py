@@ -1,12 +1,13 @@
 """Jobs: submit, list, look, stop."""
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
-from muster.errors import Problem, Rejected
+from muster.errors import Problem, Rejected, Transient
 from muster.protocol import ProtocolError, parse_job
 from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict
@@ -206,10 +207,14 @@ async def set_execution_type(
 
 @router.get("/{job}/why", response_model=Why)
 async def why(job: JobName, here: Here, _caller: User) -> Response:
-    """Why a job is where it is; of one that waits, what the Scheduler says of it."""
+    """Why a job is where it is; of one that waits or runs, what the Scheduler says of it, where it
+    answers.
+    """
     listed = (found := await get_whole(here, job)).listed
-    waits = listed.state in ("WAITING", "RUNNING")
-    scheduler = await here.peers.ask_scheduler(f"/v1/jobs/{listed.id}/why") if waits else None
+    scheduler = None
+    if listed.state in ("WAITING", "RUNNING"):
+        with suppress(Transient):  # logged and counted where it is asked
+            scheduler = await here.peers.ask_scheduler(f"/jobs/{listed.id}/why")
     content = {
         "name": f"{listed.username}~{listed.name}",
         "state": listed.state,
