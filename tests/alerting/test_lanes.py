@@ -32,6 +32,7 @@ LIMITS = LaneLimits(
     receiver_slots=2,
     poll_s=0.02,
     lease_s=60.0,
+    stop_s=10.0,
     retry_first_s=0.01,
     retry_longest_s=0.05,
     policy=DeliveryPolicy(pause_failures=1000),
@@ -283,6 +284,27 @@ async def test_a_success_is_recorded_when_the_database_is_back(post: Post) -> No
         await post.until(counted("sent"), 1)
     assert not away.failures
     assert post.sent == ["a:job-failed/j1"]
+
+
+async def test_a_stop_lets_a_success_be_recorded(post: Post) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        @asynccontextmanager
+        async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+            if post.sent:
+                asked.set()
+                await go_on.wait()
+            async with post.pool.acquire() as conn:
+                yield conn
+
+    slow: Any = Slow()
+    async with post.lane(sends, pool=slow):
+        await asked.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+    assert await post.pool.fetchval(counted("sent")) == 1
 
 
 async def test_a_receiver_that_is_gone_gets_nothing_until_its_subscription_changes(

@@ -100,6 +100,7 @@ def _lane(
         receiver_slots=settings.receiver_slots,
         poll_s=settings.delivery_poll_s,
         lease_s=settings.delivery_lease_s,
+        stop_s=settings.shutdown_s / 2,
         retry_first_s=settings.retry_first_s,
         retry_longest_s=settings.retry_longest_s,
         policy=settings.delivery_policy(),

@@ -192,7 +192,7 @@ class _Batch:
         known = self._piles.get((letter.reader, letter.topic))
         pile = deadletters.heard(known, letter, now=self._now, policy=self._policy)
         dead = deadletters.job_record(letter)
-        if dead is not None:
+        if dead is not None and self._policy.is_news(dead.at, self._now):
             self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now))
         self._put_pile(pile)
 

@@ -43,12 +43,15 @@ Send = Callable[[Entry, Claim], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """``slots``: under way at once, ``receiver_slots`` of them to one receiver."""
+    """``slots``: under way at once, ``receiver_slots`` of them to one receiver. ``stop_s``: how
+    long a stop waits for what is being recorded.
+    """
 
     slots: int
     receiver_slots: int
     poll_s: float
     lease_s: float
+    stop_s: float
     retry_first_s: float
     retry_longest_s: float
     policy: DeliveryPolicy
@@ -127,12 +130,21 @@ class Lane:
         try:
             with span(f"{self._channel} send", kind=SpanKind.CLIENT, parent=claim.traceparent):
                 answer = await self._try(claim)
-                await self._until_recorded(claim, answer)
+                await self._finish(asyncio.create_task(self._until_recorded(claim, answer)))
         finally:
             self._busy[claim.subscription] -= 1
             if self._busy[claim.subscription] <= 0:
                 del self._busy[claim.subscription]
             self._woken.set()
+
+    async def _finish(self, recording: "asyncio.Task[None]") -> None:
+        """A stop lets what is being recorded be recorded: it is not to be sent again."""
+        try:
+            await asyncio.shield(recording)
+        except asyncio.CancelledError:
+            await asyncio.wait({recording}, timeout=self._limits.stop_s)
+            recording.cancel()
+            raise
 
     async def _try(self, claim: Claim) -> Answer | GivenUp:
         entry = self._book.entry(claim.subscription)

@@ -44,7 +44,7 @@ def heard(pile: Pile | None, letter: DeadLetter, *, now: datetime, policy: Polic
         return PileOutcome(pile)
     if pile is not None and pile.since is not None:
         return PileOutcome(replace(pile, newest_at=letter.at, heard_at=now))
-    if letter.at < now - timedelta(seconds=policy.stale_after_s):
+    if not policy.is_news(letter.at, now):
         return PileOutcome(Pile(letter.reader, letter.topic, letter.at, now))
     after = Pile(letter.reader, letter.topic, letter.at, now, since=now)
     alert = _alert(after, now)

@@ -175,7 +175,7 @@ def _told(
 ) -> tuple[Event, ...]:
     named = _name_and_severity(known, after)
     at = status.completed_at or now
-    if named is None or at < now - timedelta(seconds=policy.stale_after_s):
+    if named is None or not policy.is_news(at, now):
         return ()
     name, severity = named
     title = job_title(status.user, status.name, status.job)

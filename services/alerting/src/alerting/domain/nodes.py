@@ -62,7 +62,7 @@ def lost(watch: NodeWatch | None, word: NodeLost, *, now: datetime, policy: Poli
         return NodeOutcome(replace(known, loss=replace(newest, heard_at=now)))
     after = replace(known, loss=loss)
     alert = _alert(word.node, loss)
-    if word.since < now - timedelta(seconds=policy.stale_after_s):
+    if not policy.is_news(word.since, now):
         return NodeOutcome(after, (), (alert,))
     pods = ", ".join(word.pods[:20]) + (" …" if len(word.pods) > 20 else "")
     event = Event(
@@ -92,7 +92,7 @@ def returned(
         return NodeOutcome(after)
     after = replace(after, loss=None)
     alert = _alert(word.node, known.loss).resolved(word.at)
-    if word.at < now - timedelta(seconds=policy.stale_after_s):
+    if not policy.is_news(word.at, now):
         return NodeOutcome(after, (), (alert,))
     event = Event(
         key=f"{AlertEvent.NODE_RETURNED}/{word.node}/{word.lease}/{word.at.isoformat()}",

@@ -1,6 +1,7 @@
 """The numbers that decisions take as arguments; settings fill them."""
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,3 +18,7 @@ class Policy:
     stale_after_s: float = 86_400.0
     dead_quiet_s: float = 3_600.0
     lost_forget_s: float = 86_400.0
+
+    def is_news(self, at: datetime, now: datetime) -> bool:
+        """Whether something that happened at ``at`` is young enough to be told."""
+        return at >= now - timedelta(seconds=self.stale_after_s)

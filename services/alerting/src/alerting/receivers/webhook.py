@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import logging
 import ssl
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,6 +24,8 @@ from alerting.receivers.guard import AddressRefused, GuardedTransport, Resolve, 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
 USER_AGENT = "Muster"
+TALKATIVE = ("httpx2", "httpcore2")
+"""Loggers that write whole addresses, which may hold a secret of the receiver's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,8 @@ class WebhookReceiver:
         resolve: Resolve | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._limits = limits
         self._resolver = Resolver(limits.resolver_threads)
         # No connection is kept: a pool would share one between names with the same address.
