@@ -1,10 +1,10 @@
 """`muster status`: what runs on this machine, and where."""
 
-import os
 from typing import Any
 
 from cli.client import Client, Exit
 from cli.commands.session import Output, client
+from cli.embedded.process import is_alive
 from cli.home import find_home, read_json
 from cli.output import Format, print_facts, print_json, print_table
 
@@ -13,7 +13,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
     """What runs here, and where. The exit status is 0 when all of it is ready."""
     home = find_home()
     running = read_json(home / "running.json")
-    if not _is_alive(running.get("pid")):
+    if not is_alive(running.get("pid")):
         return _elsewhere(client(), output)
     content = {
         "home": str(home),
@@ -31,19 +31,6 @@ def status(*, output: Output = Format.TABLE) -> Exit:
         _print(content)
     all_ready = all(part["state"] == "ready" for part in content["services"].values())
     return Exit.OK if all_ready and content["phase"] == "up" else Exit.NOT_ALL_READY
-
-
-def _is_alive(pid: int | None) -> bool:
-    """Whether the `muster up` that wrote the file still runs; it may have been killed."""
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _elsewhere(server: Client, output: Format) -> Exit:

@@ -70,6 +70,19 @@ def end(process: "subprocess.Popen[bytes]", signal_number: int, grace_s: float) 
     return process.wait(grace_s)
 
 
+def is_alive(pid: int | None) -> bool:
+    """Whether a process of this number exists."""
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def standing_in(folder: Path, program: str) -> list[int]:
     """The processes of a program whose working directory is this folder, as far as we may see."""
     wanted = folder.stat()

@@ -14,7 +14,7 @@ DEMO_TIMEOUT_S = 600.0
 TOLD_ROLE = "worker"
 
 
-async def follow_demo(client: Client, home: Path, say: Callable[[str], None]) -> Exit:
+async def follow_demo(client: Client, say: Callable[[str], None]) -> Exit:
     """Submit the distributed sample, tell its changes of state and its first worker's output."""
     file = _sample()
     if file is None:

@@ -2,15 +2,17 @@
 
 import asyncio
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 LOOK_S = 10.0
 
 
-async def keep_bounded(folder: Path, max_bytes: int) -> None:
+async def keep_bounded(folders: Sequence[Path], max_bytes: int) -> None:
     """Until cancelled: a log above the size becomes `<name>.1`, and goes on empty."""
     while True:
-        await asyncio.to_thread(cut_all, folder, max_bytes)
+        for folder in folders:
+            await asyncio.to_thread(cut_all, folder, max_bytes)
         await asyncio.sleep(LOOK_S)
 
 

@@ -5,14 +5,22 @@ import contextlib
 import os
 import secrets
 import signal
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.client import Client, CommandError, Exit
-from cli.embedded.process import EmbeddedServerError
-from cli.home import Credentials, find_home, read_credentials, write_credentials, write_json
+from cli.embedded.process import EmbeddedServerError, is_alive
+from cli.home import (
+    Credentials,
+    find_home,
+    read_credentials,
+    read_json,
+    write_credentials,
+    write_json,
+)
 from cli.jobs import log_in
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
@@ -24,6 +32,7 @@ from cli.standalone.whole import Whole
 ADMIN = "admin"
 STATUS_S = 1.0
 MIB = 1 << 20
+LAST_END_S, LAST_POLL_S = 20.0, 0.1
 RUNNING_FILE = "running.json"
 
 
@@ -56,6 +65,7 @@ class _Up:
         self.whole = Whole(
             home, settings, self.state, keep_jobs=wishes.keep_jobs, say=self.screen.say
         )
+        self._last = read_json(home / RUNNING_FILE)
         self._phase = "starting"
         self._asked = asyncio.Event()
         self._at_once = asyncio.Event()
@@ -80,6 +90,13 @@ class _Up:
                 (self.home / RUNNING_FILE).unlink(missing_ok=True)
         return Exit.INTERRUPTED if self._at_once.is_set() else status
 
+    async def _await_end_of_last(self) -> None:
+        """Where the last `muster up` was killed, its parts may still be about to end."""
+        pids = [part["pid"] for part in self._last.get("services", {}).values()]
+        deadline = time.monotonic() + LAST_END_S
+        while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+            await asyncio.sleep(LAST_POLL_S)
+
     def _on_signal(self) -> None:
         if self._asked.is_set():
             self._at_once.set()
@@ -89,23 +106,33 @@ class _Up:
 
     async def _work(self) -> Exit:
         self.screen.say(f"Starting Muster over {self.home}")
+        await self._await_end_of_last()
         password = self._first_password()
         await self.whole.start(password)
-        logs = asyncio.create_task(keep_bounded(self.home / "log", self.settings.log_max_mb * MIB))
+        folders = [self.home / name for name in ("log", "postgres", "kafka")]
+        logs = asyncio.create_task(keep_bounded(folders, self.settings.log_max_mb * MIB))
         try:
             client = await asyncio.to_thread(self._log_in, password)
             self._tell_addresses()
             self._phase = "up"
             self._write_status()
             if client is not None and self._wants_demo():
-                status = await follow_demo(client, self.home, self.screen.say)
-                self.state.mark_done("demo")
+                status = await self._run_demo(client)
                 if self.wishes.ends_with_demo:
                     return status
             await self._asked.wait()
         finally:
             logs.cancel()
         return Exit.OK
+
+    async def _run_demo(self, client: Client) -> Exit:
+        try:
+            status = await follow_demo(client, self.screen.say)
+        except CommandError as error:
+            self.screen.say(f"The sample job was not run: {error}")
+            return error.code
+        self.state.mark_done("demo")
+        return status
 
     def _wants_demo(self) -> bool:
         if self.wishes.ends_with_demo:
@@ -161,7 +188,13 @@ class _Up:
             stored = read_credentials(self.home, {})
             if stored.url != client.url:  # the same REST on another port
                 write_credentials(self.home, Credentials(client.url, stored.token, stored.user))
-            return Client(client.url, stored.token)
+            mine = Client(client.url, stored.token)
+            try:
+                mine.get("/tokens/check")
+            except CommandError as error:
+                self.screen.say(f"The token of this folder is of no use: {error}")
+                return None
+            return mine
         try:
             token = log_in(client, ADMIN, password)
         except CommandError as error:
@@ -193,7 +226,10 @@ class _Up:
     async def _publish_status(self) -> None:
         """Tell other commands (`muster status`) what runs, in a file of this folder."""
         while True:
-            self._write_status()
+            try:
+                self._write_status()
+            except OSError as error:
+                self.screen.say(f"{self.home / RUNNING_FILE} can't be written: {error.strerror}")
             await asyncio.sleep(STATUS_S)
 
     def _write_status(self) -> None:

@@ -189,10 +189,13 @@ class Whole:
             async with asyncio.timeout(MIGRATION_TIMEOUT_S):
                 output, _ = await process.communicate()
         except TimeoutError:
-            process.kill()
             raise EmbeddedServerError(
                 f"The database's migrations took longer than {MIGRATION_TIMEOUT_S:.0f} s."
             ) from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         if process.returncode != 0:
             words = output.decode(errors="replace").strip().splitlines()[-3:]
             raise EmbeddedServerError("The database's migrations failed: " + " / ".join(words))
