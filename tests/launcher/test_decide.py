@@ -23,6 +23,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 POLICY = Policy()
 USER_FAILURE = failure(Behavior.UNKNOWN)
 SYNTAX_ERROR = failure(Behavior.PERMANENT)
+TIMERS = 10
+"""As many may be due at once."""
 WITHDRAWN = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1013)
 
 
@@ -92,8 +94,14 @@ class Story:
         return self.tell(self.request.model_copy(update=update))
 
     def wait(self, seconds: float) -> "Story":
+        """Let time pass; the timers that the job asked for ring."""
         self.now += timedelta(seconds=seconds)
-        return self.tell(Due())
+        for _ in range(TIMERS):
+            due = wake_at(self.job)
+            if due is None or due > self.now:
+                return self
+            self.tell(Due())
+        raise AssertionError("a timer rings for ever")
 
     # What is seen.
 
@@ -346,6 +354,48 @@ def test_tasks_of_a_gang_are_not_retried_alone(story: Tell) -> None:
     assert told.end("0-worker-0-0", USER_FAILURE).phase() is JobPhase.COMPLETING
 
 
+def test_a_task_of_its_own_waits_for_its_retry_after_a_platform_failure(story: Tell) -> None:
+    told = story({"worker": 2}, gang=False).place().start().end("0-worker-0-0", WITHDRAWN).wait(0.9)
+    assert told.job.tasks["worker", 0].phase is TaskPhase.BACKOFF
+    assert "j1-0-worker-0-1" not in told.scheduler.gangs
+    told.wait(0.1)
+    assert told.scheduler.gangs["j1-0-worker-0-1"].pods
+    told.place().start().end("0-worker-0-1", WITHDRAWN).wait(1.9)
+    assert told.job.tasks["worker", 0].phase is TaskPhase.BACKOFF
+    told.wait(0.1).place().start().end("0-worker-0-2").end("0-worker-1-0")
+    assert told.status().state is JobState.SUCCEEDED
+    assert told.status().task_roles[0].tasks[0].accountable_retries == 0
+
+
+def test_a_task_that_waits_for_its_retry_is_stopped_with_its_job(story: Tell) -> None:
+    told = story({"worker": 1}, gang=False).place().start().end("0-worker-0-0", WITHDRAWN).stop()
+    assert told.status().state is JobState.STOPPED
+    assert told.open_subjects() == set()
+
+
+def test_a_new_attempt_starts_with_a_clean_slate(story: Tell) -> None:
+    told = story(time_limit_s=100).place().start().wait(10).end("0-worker-0-0", WITHDRAWN)
+    over = told.status()
+    assert (over.state, over.verdict) == (JobState.WAITING, WITHDRAWN)
+    assert over.attempt_completed_at == told.now
+    told.wait(1)
+    begun = told.status()
+    assert (begun.attempt, begun.verdict, begun.trigger, begun.retry_at) == (1, None, None, None)
+    assert (begun.attempt_created_at, begun.attempt_launched_at) == (told.now, None)
+    assert begun.attempt_completed_at is None
+    assert begun.launched_at == START
+    assert begun.created_at == START
+    told.wait(500).place().start().wait(99)
+    assert told.phase() is JobPhase.RUNNING, "the limit counts anew"
+    assert told.status().launched_at == START
+
+
+def test_an_attempt_that_never_ran_was_never_launched(story: Tell) -> None:
+    told = story().place().end("0-worker-0-0", never_ran())
+    assert told.status().launched_at is None
+    assert told.status().task_roles[0].tasks[0].launched_at is None
+
+
 # Lost nodes and preemption.
 
 
@@ -414,6 +464,39 @@ def test_a_pod_that_succeeds_in_the_grace_of_its_preemption_has_succeeded(story:
     assert told.status().state is JobState.SUCCEEDED
 
 
+def test_a_preempted_gang_is_retried_even_where_failures_are_borne(story: Tell) -> None:
+    told = story({"worker": 2}, role={"min_failed_instances": -1}).place().start().preempt()
+    told.end("0-worker-0-0")
+    assert told.phase() is JobPhase.RUNNING
+    told.end("0-worker-1-0", stopped())
+    assert told.phase() is JobPhase.BACKOFF
+    assert (told.status().verdict or USER_FAILURE).rule == "preempted"
+
+
+def test_why_it_is_preempted_is_told(story: Tell) -> None:
+    reason = story().place().start().wait(1).preempt().wait(1).status().reason
+    assert reason is not None
+    assert reason.text == "For other-0."
+
+
+def test_a_gang_that_is_to_be_given_back_before_it_ran_is_asked_for_anew(story: Tell) -> None:
+    told = story({"worker": 2})
+    told.tell(told.scheduler.place("j1-0", "n1", 1)).preempt()
+    assert told.phase() is JobPhase.BACKOFF
+    assert told.runs() == []
+    assert told.scheduler.gangs["j1-0"].pods == ()
+    assert told.wait(1).scheduler.gangs["j1-1"].pods
+
+
+def test_a_preempted_task_of_its_own_is_retried_alone(story: Tell) -> None:
+    told = story({"worker": 2}, gang=False).place().start()
+    told.tell(told.scheduler.give_back("j1-0-worker-0-0", told.now))
+    assert told.stops().keys() == {"j1-0-worker-0-0"}
+    told.end_stopped().wait(1)
+    assert told.scheduler.gangs["j1-0-worker-0-1"].pods
+    assert told.phase() is JobPhase.RUNNING
+
+
 def test_what_can_never_run_fails_for_good_and_says_why(story: Tell) -> None:
     told = story(job_retry_count=3)
     told.tell(told.scheduler.refuse("j1-0"))
@@ -450,6 +533,14 @@ def test_a_job_that_waits_for_its_retry_is_stopped_at_once(story: Tell) -> None:
     told = story().place().end("0-worker-0-0", WITHDRAWN).stop()
     assert told.status().state is JobState.STOPPED
     assert told.status().retries.platform == 0
+
+
+def test_when_an_attempt_ended_is_not_changed_by_a_later_stop(story: Tell) -> None:
+    told = story().place().end("0-worker-0-0", WITHDRAWN)
+    ended = told.now
+    told.now += timedelta(seconds=0.5)
+    assert told.stop().status().attempt_completed_at == ended
+    assert told.status().completed_at == told.now
 
 
 def test_a_stop_leaves_an_outcome_that_is_known_and_final(story: Tell) -> None:
@@ -532,6 +623,34 @@ def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) 
     assert {t.phase for t in told.job.tasks.values()} == {TaskPhase.RUNNING}
     told.end("0-worker-0-0").end("0-worker-1-0")
     assert told.status().state is JobState.SUCCEEDED
+
+
+def test_a_pod_that_only_its_agent_remembers_to_have_accepted_goes_on(story: Tell) -> None:
+    told = story({"worker": 2})
+    forgotten = told.job
+    told.place()
+    told.life = forgotten
+    for status in list(told.agents.statuses.values()):
+        told.tell(status)
+    assert {t.phase for t in told.job.tasks.values()} == {TaskPhase.PLACED}
+    told.stop().end_stopped()
+    assert told.status().state is JobState.STOPPED
+
+
+def test_a_pod_that_nobody_asked_for_is_passed_over(story: Tell) -> None:
+    told = story()
+    decision = told.scheduler.place("j1-0", "n1")
+    stranger = decision.pods[0].model_copy(update={"pod": "j1-0-worker-7-0"})
+    told.tell(decision.model_copy(update={"pods": (stranger, *decision.pods)}))
+    assert [r.pod for r in told.runs()] == ["j1-0-worker-0-0"]
+
+
+def test_what_is_let_go_is_told_once(story: Tell) -> None:
+    told = story({"worker": 2}).place().start().end("0-worker-0-0").wait(1)
+    said = len(told.says)
+    told.wait(100)
+    assert len(told.says) == said
+    assert wake_at(told.job) is None
 
 
 def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(story: Tell) -> None:

@@ -122,8 +122,6 @@ def _on_decision(turn: Turn, word: GangDecision) -> None:
         task = turn.task_of(pod.pod)
         if task is not None and task.phase in HOLDING:
             found.setdefault(pod.state, []).append(_placed(turn, task, pod))
-    if not found:
-        return
     for task in found.get(PodDecisionState.LOST, ()):
         _on_lost(turn, task)
     _on_refused(turn, word, found.get(PodDecisionState.REFUSED, ()))
