@@ -144,6 +144,8 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
     assert state["completedTime"] - state["launchedTime"] == 5000
     assert (state["appExitCode"], state["appExitType"]) == (3, "USER_FAILURE")
     assert state["appExitMessages"]["container"] == "boom"
+    why = (await rest.client.get("/api/v2/jobs/admin~told/why")).json()
+    assert why["reason"]["text"] == "it broke"
     shown_task = content["taskRoles"]["worker"]["taskStatuses"][0]
     assert shown_task["containerPorts"] == {"http": "20000", "sync": "20001,20002"}
     assert shown_task["containerGpus"] == 0b101

@@ -11,7 +11,7 @@ from muster.errors import Problem
 from muster.protocol import shape
 from muster.protocol.document import Node
 from muster.protocol.problems import MAX_PROBLEMS, join_path
-from muster.protocol.tree import find, has
+from muster.protocol.tree import find, look_up
 
 _PREREQUISITE_TAGS = frozenset(("dockerimage", "script", "output", "data"))
 _KEY = "[key]"
@@ -85,7 +85,7 @@ def _file_path(loc: Sequence[str | int], root: Node) -> list[str | int]:
             continue
         parts.append(part)
     while parts and parts[-1] in ("int", "float", "str", "constrained-str", "constrained-int"):
-        if has(root, parts):
+        if look_up(root, parts) is not None:
             break
         parts.pop()
     if parts and isinstance(parts[-1], str) and parts[-1].startswith("function-"):

@@ -22,38 +22,41 @@ def find(root: Node, path: Sequence[str | int]) -> Node:
     return node
 
 
-def has(root: Node, path: Sequence[str | int]) -> bool:
-    """Whether there is a node at a path."""
+def look_up(root: Node, path: Sequence[str | int]) -> Node | None:
+    """The node at a path, if there is one."""
     node: Node | None = root
     for part in path:
-        node = None if node is None else _child(node, part)
-    return node is not None
+        if node is None:
+            return None
+        node = _child(node, part)
+    return node
 
 
 def _child(node: Node, part: str | int) -> Node | None:
-    if isinstance(node.children, dict) and isinstance(part, str):
-        return node.children.get(part)
-    if isinstance(node.children, list) and isinstance(part, int) and part < len(node.children):
-        return node.children[part]
+    children = node.children
+    if isinstance(children, dict):
+        return children.get(part) if isinstance(part, str) else None
+    if isinstance(children, list) and isinstance(part, int) and part < len(children):
+        return children[part]
     return None
 
 
 def fields(root: Node, *path: str | int) -> dict[str, Node]:
     """The fields of the mapping at a path."""
-    children = find(root, path).children if has(root, path) else None
-    return children if isinstance(children, dict) else {}
+    node = look_up(root, path)
+    return node.children if node is not None and isinstance(node.children, dict) else {}
 
 
 def items(root: Node, *path: str | int) -> list[Node]:
     """The entries of the list at a path."""
-    children = find(root, path).children if has(root, path) else None
-    return children if isinstance(children, list) else []
+    node = look_up(root, path)
+    return node.children if node is not None and isinstance(node.children, list) else []
 
 
 def string(root: Node, *path: str | int) -> str:
     """The string at a path."""
-    value = find(root, path).value if has(root, path) else None
-    return value if isinstance(value, str) else ""
+    node = look_up(root, path)
+    return node.value if node is not None and isinstance(node.value, str) else ""
 
 
 def problem_at(root: Node, path: Sequence[str | int], message: str) -> Problem:

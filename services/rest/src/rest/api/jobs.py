@@ -23,7 +23,7 @@ from rest.domain.listing import (
     read_order,
     split,
 )
-from rest.domain.views import WholeJob, attempt_state, detail, list_item
+from rest.domain.views import WholeJob, attempt_state, detail, list_item, verdict_reason
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
 from rest.store.jobs import find_attempt, find_config, find_job, list_jobs
@@ -207,8 +207,8 @@ async def set_execution_type(
 
 @router.get("/{job}/why", response_model=Why)
 async def why(job: JobName, here: Here, _caller: User) -> Response:
-    """Why a job is where it is; of one that waits or runs, what the Scheduler says of it, where it
-    answers.
+    """Why a job waits, or ended as it did; of one that waits or runs, also what the Scheduler says
+    of it, where it answers.
     """
     listed = (found := await get_whole(here, job)).listed
     scheduler = None
@@ -218,7 +218,7 @@ async def why(job: JobName, here: Here, _caller: User) -> Response:
     content = {
         "name": f"{listed.username}~{listed.name}",
         "state": listed.state,
-        "reason": found.reason,
+        "reason": found.reason or verdict_reason(status_of(found)),
         "scheduler": scheduler,
     }
     return JSONResponse(content)

@@ -177,6 +177,14 @@ def exit_spec(verdict: Verdict | None) -> Json | None:
     }
 
 
+def verdict_reason(status: JobStatus | None) -> Json | None:
+    """Why a job ended as it did, in the shape of a reason."""
+    verdict = status.verdict if status else None
+    if verdict is None:
+        return None
+    return {"code": verdict.phrase, "text": verdict.cause, "numbers": {"exitCode": verdict.code}}
+
+
 def task_role(role: TaskRoleStatus) -> Json:
     """The tasks of one role."""
     return {
