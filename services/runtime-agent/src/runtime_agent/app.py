@@ -134,7 +134,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     """Set the agent up; after its tasks have ended, end it. Raises Broken where it can't run."""
     settings = runtime.settings
     assert isinstance(settings, AgentSettings)
-    home = settings.agent_home
+    home = settings.agent_home.resolve()
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = lock.take(home / "lock")
     if held is None:
@@ -235,7 +235,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
     # What was said is gone with the old bus: words as well as the node's state.
-    runtime.bus.on_new_bus.extend((agent.handlers.on_new_bus, reporter.changed))
+    runtime.bus.on_new_bus.extend((watch.on_new_bus, reporter.changed))
     runtime.follow(["node-returned"], reporter.on_returned)
     for name, run in (
         ("reader", agent.reader.run),

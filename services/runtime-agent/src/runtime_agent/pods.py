@@ -72,8 +72,8 @@ class PodDirectories:
     """All pods below one root, which belongs to one agent."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root = root.resolve()  # pods change their directory
         self._boot = proc.boot_id()
 
     def names(self) -> list[str]:

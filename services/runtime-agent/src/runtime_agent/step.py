@@ -19,7 +19,8 @@ from muster.errors import Broken
 from muster.exchange import Hearing, hear, hear_acknowledged, skip_dead, speak
 from muster.ids import job_of
 from muster.records import Received, body, read_word_id, said, word_id
-from muster.telemetry import current_traceparent, span
+from muster.telemetry import TRACER, current_traceparent, span
+from opentelemetry import propagate
 from opentelemetry.trace import SpanKind
 
 from runtime_agent.domain import pods as decide
@@ -184,6 +185,8 @@ class Step:
         ended_at = self.now if seen.ended_at_s is None else _moment(seen.ended_at_s)
         around = self._surroundings()
         decision = decide.ended(entry.pod, seen.ending, ended_at, started_at, around)
+        if started_at is not None:
+            _trace_run(entry, started_at, ended_at)
         self.put(entry, decision)
         verdict = None if decision.word is None else decision.word.verdict
         return None if verdict is None else verdict.rule
@@ -290,6 +293,22 @@ class Step:
         if revision > entry.exchange.seen:
             skipped = skip_dead(entry.exchange, revision=revision, now=self.now)
             self.keep(replace(entry, exchange=skipped, changed_at=self.now))
+
+
+def _trace_run(entry: Entry, started_at: datetime, ended_at: datetime) -> None:
+    """The pod's own time as a span of its job's trace."""
+    carrier = {} if entry.traceparent is None else {"traceparent": entry.traceparent}
+    opened = TRACER.start_span(
+        "pod run",
+        context=propagate.extract(carrier),
+        attributes={"muster.pod": entry.pod.pod, "muster.job": entry.pod.job},
+        start_time=_nanoseconds(started_at),
+    )
+    opened.end(_nanoseconds(ended_at))
+
+
+def _nanoseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1e9)
 
 
 def _blank(name: str, job: str, gang: str) -> Pod:

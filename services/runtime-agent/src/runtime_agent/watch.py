@@ -184,6 +184,11 @@ class Watch:
         except TimeoutError:
             pass
 
+    def on_new_bus(self) -> None:
+        """What the old bus may have lost is said again."""
+        with self._counting_failures():
+            self.handlers.on_new_bus()
+
     async def run_cleaning(self) -> None:
         """Take out what is too old."""
         while True:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -116,7 +116,7 @@ def write_record(
     durable: bool = True,
 ) -> None:
     """Writes it whole; with `durable` it also survives a power cut. Raises OSError."""
-    _write_whole(path, json.dumps(asdict(record)).encode(), durable)
+    _write_whole(path, json.dumps(vars(record)).encode(), durable)
     if durable:
         flush_directory(path.parent)
 
