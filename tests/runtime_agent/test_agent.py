@@ -6,15 +6,22 @@ import asyncio
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import httpx2
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for, wanted
 from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodState
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from runtime_agent.pods import Phase, PodDirectories
 from runtime_agent.settings import AgentSettings, OnStop
 from runtime_agent.store import Journal
@@ -316,3 +323,80 @@ async def test_only_one_agent_runs_over_a_home(settings: AgentSettings) -> None:
         )
     assert second.returncode == 1
     assert b"another agent runs over" in second.stdout + second.stderr
+
+
+async def test_pods_that_ran_before_the_machine_restarted_end_as_rebooted(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    start = pods.path("pod-1") / "start.json"
+    assert pods.kill_supervisor("pod-1")
+    await launcher.until(lambda: pods.observe("pod-1").phase is Phase.SUPERVISOR_LOST)
+    start.write_text(start.read_text().replace(proc.boot_id(), "another-boot"))
+    async with an_agent(keeping):
+        ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("node-rebooted", "transient")
+
+
+async def test_a_disk_that_takes_no_journal_holds_the_agent_up_and_loses_nothing(
+    launcher: Launcher, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, failures = Journal.save, iter(range(6))
+
+    def full_for_a_while(self: Journal, *what: Any) -> None:
+        if next(failures, None) is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        save(self, *what)
+
+    async with an_agent(settings.model_copy(update={"retry_s": 0.05})):
+        await launcher.report()
+        monkeypatch.setattr(Journal, "save", full_for_a_while)
+        await launcher.run("pod-1", "exit 3")
+        assert (await launcher.ended("pod-1")).exit_code == 3
+        assert next(failures, None) is None
+
+
+async def test_a_job_can_be_followed_in_one_trace_through_its_pod(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    with (
+        patch("muster.telemetry.TRACER", provider.get_tracer("test")),
+        patch("runtime_agent.step.TRACER", provider.get_tracer("test")),
+    ):
+        async with an_agent(settings):
+            report = await launcher.report()
+            request = wanted("pod-1", "true", report.journal)
+            trace = f"{0xABC:032x}"
+            await launcher.say(request, traceparent=f"00-{trace}-{1:016x}-01")
+            await launcher.ended("pod-1")
+    ours = [s for s in spans.get_finished_spans() if f"{s.context.trace_id:032x}" == trace]
+    assert {s.name for s in ours} >= {
+        "pod-requested process", "pod run", "pod-succeeded publish",
+    }  # fmt: skip
+
+
+async def test_logs_are_served_while_the_pod_runs_and_end_with_it(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    headers = {"Authorization": f"Bearer {settings.internal_token.get_secret_value()}"}
+    async with an_agent(settings), httpx2.AsyncClient(headers=headers) as http:
+        log_url = (await launcher.report()).log_url
+        gate = settings.agent_home / "gate"
+        wait = f"until test -e {gate}; do sleep 0.01; done"
+        await launcher.run("pod-1", f"echo first; {wait}; echo last")
+        await launcher.status("pod-1", PodState.RUNNING)
+        url = f"{log_url}/logs/pod-1/stdout?follow=1"
+        got = b""
+        async with http.stream("GET", url) as answer:
+            async for chunk in answer.aiter_bytes():
+                got += chunk
+                gate.touch()
+        assert got == b"first\nlast\n"

@@ -139,19 +139,29 @@ class Launcher:
     def statuses(self, pod: str) -> list[PodStatus]:
         return [w for _, w in self.words if isinstance(w, PodStatus) and w.pod == pod]
 
-    async def say(self, request: PodRequest, *, again: bool = False) -> None:
+    async def say(
+        self, request: PodRequest, *, again: bool = False, traceparent: str | None = None
+    ) -> None:
         pod = request.pod
         if not again:
             self._revisions[pod] = self._revisions.get(pod, 0) + 1
         word = request.model_copy(
             update={"revision": self._revisions[pod], "seen": self._seen.get(pod, 0)}
         )
-        await self.send(word.model_dump_json().encode(), f"launcher/pod/{pod}/{word.revision}")
+        event_id = f"launcher/pod/{pod}/{word.revision}"
+        await self.send(word.model_dump_json().encode(), event_id, traceparent=traceparent)
 
-    async def send(self, value: bytes, event_id: str, topic: str = "pod-requested") -> None:
-        await self._producer.send_and_wait(
-            topic, value, key=b"node-a", headers=[("ce_id", event_id.encode())]
-        )
+    async def send(
+        self,
+        value: bytes,
+        event_id: str,
+        topic: str = "pod-requested",
+        traceparent: str | None = None,
+    ) -> None:
+        headers = [("ce_id", event_id.encode())]
+        if traceparent is not None:
+            headers.append(("traceparent", traceparent.encode()))
+        await self._producer.send_and_wait(topic, value, key=b"node-a", headers=headers)
 
     async def acknowledge(self, status: PodStatus) -> None:
         notice = RevisionAcknowledged(
