@@ -263,6 +263,30 @@ def test_nothing_succeeds_by_losing_every_task(story: Tell) -> None:
     assert told.phase() is JobPhase.BACKOFF
 
 
+def test_nothing_succeeds_by_being_refused(story: Tell) -> None:
+    told = story({"worker": 2}, role={"min_failed_instances": -1}, gang=False)
+    for gang in list(told.scheduler.waiting()):
+        told.tell(told.scheduler.refuse(gang))
+    assert told.status().state is JobState.FAILED
+
+
+def test_no_gang_runs_without_the_pod_that_was_lost_before_it_ran(story: Tell) -> None:
+    told = story({"worker": 2}, role={"min_failed_instances": -1})
+    told.scheduler.place("j1-0", "n1", 1)
+    told.scheduler.place("j1-0", "n2")
+    told.lose("n1")
+    assert told.runs() == []
+    assert told.phase() is JobPhase.BACKOFF
+
+
+def test_no_gang_goes_on_without_the_pod_that_its_agent_refused(story: Tell) -> None:
+    told = story({"worker": 2}, role={"min_failed_instances": -1}).place()
+    told.tell(told.agents.start("j1-0-worker-0-0", told.now))
+    told.end("0-worker-1-0", WITHDRAWN).end_stopped()
+    assert told.phase() is JobPhase.BACKOFF
+    assert told.job.job.accountable == 0
+
+
 # Retries.
 
 

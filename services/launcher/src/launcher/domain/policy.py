@@ -28,10 +28,14 @@ def completion(life: Life, ended: Task) -> Outcome | None:
     As many failed tasks of a role as its ``min_failed_instances`` fail the attempt with the last
     one's verdict; as many succeeded as ``min_succeeded_instances`` make it succeed, whatever else
     runs; below 1 disables a bound. Where none is met the end of all tasks makes it succeed: unless
-    none did and the platform took some.
+    none did, and some never ran or were taken by the platform. Bounds bear no broken gang: a pod
+    that is preempted, or fails before it ran, fails the attempt.
     """
-    if life.job.spec.gang and ended.phase is TaskPhase.FAILED and _is_preempted(ended):
-        return Outcome(ended.verdict, _trigger(ended, "was preempted, and its gang with it"))
+    if life.job.spec.gang and ended.phase is TaskPhase.FAILED:
+        if ended.stop is StopCause.PREEMPTION:
+            return Outcome(ended.verdict, _trigger(ended, "was preempted, and its gang with it"))
+        if ended.launched_at is None:
+            return Outcome(ended.verdict, _trigger(ended, "failed before its gang was whole"))
     role = life.job.role(ended.role)
     count = sum(t.role == ended.role and t.phase is ended.phase for t in life.tasks.values())
     if ended.phase is TaskPhase.FAILED and 1 <= role.min_failed_instances <= count:
@@ -47,14 +51,17 @@ def completion(life: Life, ended: Task) -> Outcome | None:
 
 def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
     found = list(tasks)
-    taken = next((task for task in found if is_loss(task.verdict)), None)
+    taken = next((task for task in found if _is_taken(task)), None)
     if taken is not None and not any(task.phase is TaskPhase.SUCCEEDED for task in found):
-        return Outcome(taken.verdict, _trigger(taken, "was taken away, and no task succeeded"))
+        return Outcome(
+            taken.verdict, _trigger(taken, "never ran to its end, and no task succeeded")
+        )
     return Outcome(None, _trigger(ended, "was the last to end, and no bound was met"))
 
 
-def _is_preempted(task: Task) -> bool:
-    return task.stop is StopCause.PREEMPTION
+def _is_taken(task: Task) -> bool:
+    never_ran = task.phase is TaskPhase.FAILED and task.launched_at is None
+    return never_ran or is_loss(task.verdict)
 
 
 def _trigger(task: Task, what: str) -> Trigger:

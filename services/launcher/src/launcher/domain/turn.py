@@ -111,6 +111,7 @@ class Turn:
 
     def flush(self) -> None:
         """Say what could wait until now."""
+        self.set_job(quiet_at=None)
         if self.job.gang_unsaid:
             self.say_held()
         if self.job.status_unsaid and not self.job.is_final:
