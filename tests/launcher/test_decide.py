@@ -276,6 +276,7 @@ def test_no_gang_runs_without_the_pod_that_was_lost_before_it_ran(story: Tell) -
     told.scheduler.place("j1-0", "n2")
     told.lose("n1")
     assert told.runs() == []
+    assert told.stops() == {}
     assert told.phase() is JobPhase.BACKOFF
 
 
@@ -436,6 +437,9 @@ def test_a_lost_node_costs_no_retry_and_the_job_runs_elsewhere(story: Tell) -> N
 
 def test_a_lost_pod_stays_lost_and_is_stopped_when_its_node_comes_back(story: Tell) -> None:
     told = story().place().start().lose("n1")
+    stop = told.stops()["j1-0-worker-0-0"].stop
+    assert stop is not None
+    assert (stop.reason, stop.grace_s) == ("node-lost", 5)
     before = told.job
     told.says.clear()
     told.tell(told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 9}))
@@ -534,8 +538,9 @@ def test_what_can_never_run_fails_for_good_and_says_why(story: Tell) -> None:
 # Stop, time limit.
 
 
-def test_a_waiting_job_is_stopped_at_once(story: Tell) -> None:
-    told = story().stop()
+@pytest.mark.parametrize("gang", [True, False])
+def test_a_waiting_job_is_stopped_at_once(story: Tell, gang: bool) -> None:
+    told = story(gang=gang).stop()
     final = told.status()
     assert final.state is JobState.STOPPED
     assert final.verdict is not None

@@ -373,7 +373,7 @@ def _subject(word: Word) -> tuple[str, str]:
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(
-    max_examples=250,
+    max_examples=120,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -167,18 +167,11 @@ def _on_lost(turn: Turn, marked: Task) -> None:
 
 
 def _on_refused(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
-    """It can never run: a gang as a whole; of tasks that start singly, this one."""
+    """It can never run."""
     for mark in marked:
         task = _still(turn, mark)
-        if task is None or task.phase is not TaskPhase.WAITING:
-            continue
-        verdict = refused(word.reason)
-        if turn.job.spec.gang:
-            message = f"{task.role}[{task.index}] can't be placed: {verdict.cause}"
-            trigger = Trigger(message=message, role=task.role, index=task.index)
-            decide_attempt(turn, Outcome(verdict, trigger))
-            return
-        pod_ended(turn, task, End(succeeded=False, verdict=verdict))
+        if task is not None and task.phase is TaskPhase.WAITING:
+            pod_ended(turn, task, End(succeeded=False, verdict=refused(word.reason)))
 
 
 def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
@@ -201,8 +194,6 @@ def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> Non
 
 def _run_placed(turn: Turn) -> None:
     """Run what is placed: a gang when all of it is, other tasks singly."""
-    if turn.job.phase not in ACTIVE:
-        return
     waiting = [task for task in turn.tasks() if task.phase is TaskPhase.WAITING]
     ready = [task for task in waiting if task.placement is not None]
     if not ready or (turn.job.spec.gang and len(ready) < len(waiting)):
