@@ -27,8 +27,10 @@ async def follow_demo(client: Client, say: Callable[[str], None]) -> Exit:
     state = await _follow(client, job, say)
     for line in (await asyncio.to_thread(_words, client, job)).splitlines():
         say(f"  {job}: {line}")
-    cause = (await asyncio.to_thread(detail, client, job))["jobStatus"].get("appExitDiagnostics")
-    say(f"The sample job {job} is {state}" + (f": {cause}" if cause else "."))
+    say(f"The sample job {job} is {state}.")
+    if state != "SUCCEEDED":
+        status = (await asyncio.to_thread(detail, client, job))["jobStatus"]
+        say(f"  {status.get('appExitDiagnostics') or 'No cause is known yet.'}")
     return EXIT_BY_STATE.get(state, Exit.JOB_FAILED)
 
 

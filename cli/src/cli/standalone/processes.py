@@ -18,7 +18,7 @@ from cli.embedded.process import dying_with_me
 
 HEALTH_TIMEOUT_S = 2.0
 READY_POLL_S = 0.1
-HEALTH_POLL_S = 1.0
+HEALTH_POLL_S = 2.0
 
 
 class State(StrEnum):
@@ -183,10 +183,12 @@ class ServiceProcess:
         """Follow the health of one run; kill it when it hangs."""
         heard = time.monotonic()
         while process.returncode is None and not self._stopping.is_set():
-            if await answers(self.program.port, "/healthz"):
+            if await answers(self.program.port, "/readyz"):
                 heard = time.monotonic()
-                ready = await answers(self.program.port, "/readyz")
-                self._tell_readiness(ready)
+                self._tell_readiness(True)
+            elif await answers(self.program.port, "/healthz"):
+                heard = time.monotonic()
+                self._tell_readiness(False)
             elif self.part.state is State.READY:
                 self._tell_readiness(False)
             if time.monotonic() - heard > self._patience.hung_s:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from cli.standalone.processes import Part, State
 
-REFRESH_S = 0.5
+REFRESH_S = 1.0
 COLOURS = {
     State.READY: "green",
     State.STARTING: "yellow",

@@ -67,6 +67,7 @@ class _Up:
         )
         self._last = read_json(home / RUNNING_FILE)
         self._phase = "starting"
+        self._written: dict[str, object] = {}
         self._asked = asyncio.Event()
         self._at_once = asyncio.Event()
 
@@ -233,7 +234,10 @@ class _Up:
             await asyncio.sleep(STATUS_S)
 
     def _write_status(self) -> None:
-        write_json(self.home / RUNNING_FILE, self._status())
+        status = self._status()
+        if status != self._written:
+            write_json(self.home / RUNNING_FILE, status)
+            self._written = status
 
     def _status(self) -> dict[str, object]:
         notes = self.whole.notes
