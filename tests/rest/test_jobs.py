@@ -209,10 +209,13 @@ async def test_many_submissions_at_once_are_each_answered_for_themselves(rest: A
 
 async def test_an_idempotency_key_gives_the_same_answer_and_makes_one_job(rest: Any) -> None:
     key = {"Idempotency-Key": "k1"}
-    answers = await asyncio.gather(*(rest.submit("once", **key) for _ in range(20)))
+    _, *answers = await asyncio.gather(
+        rest.submit("first"),  # while it is written the others wait, and so stand together
+        *(rest.submit("once", **key) for _ in range(20)),
+    )
     assert {answer.status_code for answer in answers} == {202}
     assert len({answer.text for answer in answers}) == 1
-    assert len((await rest.client.get("/api/v2/jobs")).json()) == 1
+    assert len((await rest.client.get("/api/v2/jobs")).json()) == 2
     other_body = await rest.submit("another", **key)
     assert other_body.status_code == 422
     assert other_body.json()["code"] == "IdempotencyKeyError"
@@ -245,6 +248,17 @@ async def test_two_replicas_keep_one_promise(start_rest: Any) -> None:
         await one.client.put("/api/v2/jobs/admin~shared/executionType", json={"value": "STOP"})
         content = (await two.client.get("/api/v2/jobs/admin~shared")).json()
         assert content["jobStatus"]["state"] == "STOPPING"
+
+
+async def test_what_waits_to_be_written_is_bounded(start_rest: Any) -> None:
+    async with start_rest(submit_queue_bytes=2000) as rest:
+        answers = await asyncio.gather(*(rest.submit(f"flood-{n}") for n in range(60)))
+        codes = {answer.status_code for answer in answers}
+        assert codes == {202, 503}
+        assert all(a.headers["retry-after"] for a in answers if a.status_code == 503)
+        accepted = [answer for answer in answers if answer.status_code == 202]
+        assert len((await rest.client.get("/api/v2/jobs")).json()) == len(accepted)
+        assert (await rest.submit("afterwards")).status_code == 202
 
 
 async def test_a_wrong_file_is_told_with_lines(rest: Any) -> None:

@@ -30,7 +30,9 @@ class RestSettings(DatabaseSettings):
     peer_timeout_s: PositiveFloat = Field(5.0, description="An agent or the Scheduler answers.")
 
     submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
+    submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
     submit_queue: PositiveInt = Field(2000, description="Submissions that wait; more: 503.")
+    submit_queue_bytes: PositiveInt = Field(64 * 1024 * 1024, description="Of their files.")
     submit_timeout_s: PositiveFloat = Field(20.0, description="Then the answer is 503.")
     idempotency_hours: PositiveInt = Field(24, description="Keys are remembered this long.")
 

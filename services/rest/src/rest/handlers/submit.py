@@ -78,6 +78,7 @@ class Submissions:
         self._settings = settings
         self._metrics = metrics
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(settings.submit_queue)
+        self._bytes = 0
 
     async def submit(self, submission: Submission) -> str:
         """Write a job; returns the answer as JSON.
@@ -85,12 +86,13 @@ class Submissions:
         Raises Rejected (name taken; key used for another body) or Transient (too busy, no
         database).
         """
-        waiting = _Waiting(submission, asyncio.get_running_loop().create_future())
-        try:
-            self._queue.put_nowait(waiting)
-        except asyncio.QueueFull:
+        size = len(submission.job.text)
+        if self._queue.full() or self._bytes + size > self._settings.submit_queue_bytes:
             self._metrics.submissions.labels("busy").inc()
-            raise Transient("Too many jobs are being submitted; try again in a moment.") from None
+            raise Transient("Too many jobs are being submitted; try again in a moment.")
+        waiting = _Waiting(submission, asyncio.get_running_loop().create_future())
+        self._queue.put_nowait(waiting)
+        self._bytes += size
         try:
             async with asyncio.timeout(self._settings.submit_timeout_s):
                 answer = await waiting.answer
@@ -99,6 +101,8 @@ class Submissions:
         except MusterError:
             self._metrics.submissions.labels("refused").inc()
             raise
+        finally:
+            self._bytes -= size
         self._metrics.submissions.labels("accepted").inc()
         return answer
 
@@ -119,13 +123,19 @@ class Submissions:
         """All that wait, but a key only once: its second submission sees the first one's answer."""
         batch = [await self._queue.get()]
         keys = {batch[0].key}
-        while len(batch) < self._settings.submit_batch and not self._queue.empty():
+        size = len(batch[0].submission.job.text)
+        while (
+            len(batch) < self._settings.submit_batch
+            and size < self._settings.submit_batch_bytes
+            and not self._queue.empty()
+        ):
             waiting = self._queue.get_nowait()
             key = waiting.key
             if key is not None and any(k and k.key == key.key for k in keys):
                 self._queue.put_nowait(waiting)
                 break
             keys.add(key)
+            size += len(waiting.submission.job.text)
             batch.append(waiting)
         return batch
 
