@@ -82,6 +82,12 @@ def test_a_final_state_never_moves() -> None:
     assert len(events) == 1
 
 
+def test_a_late_word_changes_nothing() -> None:
+    newest = a_word(3, JobState.STOPPING)
+    late = [a_word(2), a_word(1, JobState.WAITING, attempt=1)]
+    assert after(newest, *late) == after(newest)
+
+
 def test_an_old_end_is_no_news() -> None:
     long_ago = NOW - timedelta(seconds=POLICY.stale_after_s + 1)
     watch, events, _ = after(a_word(3, JobState.FAILED, completed_at=long_ago))

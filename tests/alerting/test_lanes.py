@@ -146,32 +146,52 @@ async def test_receivers_that_hang_delay_no_other(post: Post) -> None:
         return Sent()
 
     await post.tell(*(f"j{n}" for n in range(50)))
-    async with post.lane(behave):
-        await post.until("SELECT count(*) FROM delivery WHERE state = 'sent'", 50)
+    async with post.lane(behave, slots=5):
+        await post.until(counted("sent"), 50)
     assert all(it.startswith("good:") for it in post.sent)
 
 
 async def test_a_receiver_has_few_slots_and_all_of_them_are_used(post: Post) -> None:
-    post.subscribe("a", "b", "c", "d", "e")
+    post.subscribe("a", "b")
     under_way: list[str] = []
-    most: dict[str, int] = {}
-    full = asyncio.Event()
+    four, go_on = asyncio.Event(), asyncio.Event()
 
     async def behave(claim: Claim) -> Answer:
-        under_way.append(claim.subscription)
-        count = under_way.count(claim.subscription)
-        most[claim.subscription] = max(most.get(claim.subscription, 0), count)
-        if len(under_way) == LIMITS.slots:
-            full.set()
-        assert len(under_way) <= LIMITS.slots
-        await full.wait()
-        under_way.remove(claim.subscription)
+        if claim.subscription != "c":
+            under_way.append(claim.subscription)
+            if len(under_way) == 4:
+                four.set()
+            await go_on.wait()
         return Sent()
 
     await post.tell(*(f"j{n}" for n in range(10)))
     async with post.lane(behave):
-        await post.until(counted("sent"), 50)
-    assert max(most.values()) == LIMITS.receiver_slots
+        await four.wait()
+        post.subscribe("c")
+        await post.tell("late")  # when it is sent to c, the lane has looked for more
+        await post.until(counted("sent"), 1)
+        assert sorted(under_way) == ["a", "a", "b", "b"]
+        go_on.set()
+        await post.until(counted("sent"), 23)
+
+
+async def test_a_lane_has_no_more_under_way_than_its_slots(post: Post) -> None:
+    post.subscribe(*(f"s{n}" for n in range(9)))
+    under_way: list[str] = []
+    full = asyncio.Event()
+
+    async def behave(claim: Claim) -> Answer:
+        under_way.append(claim.subscription)
+        assert len(under_way) <= LIMITS.slots
+        if len(under_way) == LIMITS.slots:
+            full.set()
+        await full.wait()
+        under_way.remove(claim.subscription)
+        return Sent()
+
+    await post.tell("j1", "j2", "j3")
+    async with post.lane(behave):
+        await post.until(counted("sent"), 27)
 
 
 async def test_thousands_of_deliveries_stay_rows(post: Post) -> None:
@@ -221,10 +241,36 @@ async def test_a_worker_that_died_before_it_sent_is_replaced(post: Post) -> None
     assert post.sent == ["a:job-failed/j1"]
 
 
-async def test_a_recorded_success_is_never_sent_again(post: Post) -> None:
+@pytest.mark.parametrize("can_retry", [True, False])
+async def test_a_recorded_success_is_never_sent_again(post: Post, can_retry: bool) -> None:
     """A slow worker has lost its lease, another one has succeeded: its late failure changes
     nothing.
     """
+    post.subscribe("a")
+    await post.tell("j1")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_claim: Claim) -> Answer:
+        if began.is_set():
+            return Sent()
+        began.set()
+        await go_on.wait()
+        return Failed("HTTP 500", can_retry=can_retry)
+
+    async with post.lane(slow, receiver_slots=1):
+        await began.wait()
+        async with post.lane(sends):
+            await post.now_due()
+            await post.until(counted("sent"), 1)
+            go_on.set()
+            await post.until("SELECT failures FROM receiver", 1)
+            await post.now_due()
+            await post.tell("j1", "j2")
+            await post.until(counted("sent"), 2)
+    assert post.sent.count("a:job-failed/j1") == 1
+
+
+async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Post) -> None:
     post.subscribe("a")
     await post.tell("j1")
     began, go_on = asyncio.Event(), asyncio.Event()
@@ -234,16 +280,12 @@ async def test_a_recorded_success_is_never_sent_again(post: Post) -> None:
         await go_on.wait()
         return Failed("HTTP 500")
 
-    async with post.lane(slow, receiver_slots=1):
+    async with post.lane(slow):
         await began.wait()
-        async with post.lane(sends):
-            await post.now_due()
-            await post.until(counted("sent"), 1)
-            go_on.set()
-            await post.now_due()
-            await post.tell("j1", "j2")
-            await post.until(counted("sent"), 2)
-    assert post.sent.count("a:job-failed/j1") == 1
+        await post.pool.execute("UPDATE delivery SET lease = 'another'")
+        go_on.set()
+        await post.until("SELECT failures FROM receiver", 1)
+    assert await post.pool.fetchval("SELECT lease FROM delivery") == "another"
 
 
 async def test_a_late_success_counts_though_the_lease_was_lost(post: Post) -> None:

@@ -59,6 +59,12 @@ def test_a_late_repeat_of_an_ended_loss_does_not_fire() -> None:
         assert not events
 
 
+def test_a_late_return_does_not_hide_a_newer_one() -> None:
+    watch, events, _ = after([a_return(2, 12), a_return(1, 5), a_loss(2, 9)])
+    assert watch.loss is None
+    assert not events
+
+
 def test_the_next_loss_fires_again() -> None:
     for second in (a_loss(1, 9), a_loss(2, 9)):
         _, events, _ = after([a_loss(1, 0), a_return(1, 5), second])
