@@ -400,3 +400,12 @@ async def test_logs_are_served_while_the_pod_runs_and_end_with_it(
                 got += chunk
                 gate.touch()
         assert got == b"first\nlast\n"
+
+
+async def test_a_node_without_room_for_pods_reports_itself_as_unhealthy(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings.model_copy(update={"disk_min_mb": 10**9})):
+        report = await launcher.report()
+    assert not report.is_healthy
+    assert "MB are free" in str(report.problem)

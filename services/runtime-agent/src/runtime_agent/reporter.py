@@ -6,6 +6,7 @@ Reports are states: only the newest counts, so the next replaces one that the bu
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterable
@@ -24,7 +25,7 @@ from runtime_agent.domain.pods import Pod
 from runtime_agent.domain.report import NodeFacts, NodeNow, report
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.ports import listening_ports
-from runtime_agent.settings import AgentSettings
+from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.store import Journal
 
 PORTS_LOOK_S = 5.0
@@ -51,6 +52,7 @@ class Reporter:
     on_gpus: Callable[[int], None]
     is_stopping: bool = False
     _gpus: tuple[Gpu, ...] = ()
+    _problem: str | None = None
     _lease: int = 0
     _looked_at_ports_s: float = -PORTS_LOOK_S
     _foreign: dict[int, float] = field(default_factory=dict)
@@ -106,6 +108,7 @@ class Reporter:
                 foreign_ports=tuple(self._foreign),
                 lease=self._lease,
                 is_stopping=self.is_stopping,
+                problem=self._problem,
             ),
             live,
             revision=self.journal.take_report(),
@@ -152,8 +155,23 @@ class Reporter:
             await self.look_at_devices()
             await asyncio.sleep(self.settings.device_look_s)
 
+    def _look_at_disk(self) -> None:
+        """A node that can't keep what its pods write should get no more of them."""
+        free_mb = shutil.disk_usage(self.settings.agent_home).free // MEBIBYTE
+        problem = None
+        if free_mb < self.settings.disk_min_mb:
+            problem = (
+                f"Only {free_mb} MB are free in {self.settings.agent_home}; pods need"
+                f" {self.settings.disk_min_mb} MB."
+            )
+            _log.warning("the node is not well", problem=problem)
+        if (problem is None) != (self._problem is None):
+            self.changed()
+        self._problem = problem
+
     async def look_at_devices(self) -> None:
         """One look; a driver that hangs costs a thread and its timeout, not the agent."""
+        self._look_at_disk()
         gpus = await asyncio.to_thread(self.devices.look)
         unhealthy = [gpu for gpu in gpus if not gpu.is_healthy]
         self.metrics.gpus.set(len(gpus))

@@ -77,6 +77,9 @@ class AgentSettings(ServiceSettings):
         description="Names of the agent's variables that pods inherit, with commas.",
     )
 
+    disk_min_mb: NonNegativeInt = Field(
+        256, description="With less room for pods and logs the node reports itself as unhealthy."
+    )
     log_max_bytes: PositiveInt = Field(
         256 * MEBIBYTE, description="Of each log file of a pod; the one before it is kept as well."
     )

@@ -27,6 +27,7 @@ from runtime_agent.settings import AgentSettings
 
 SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
+LOOKS_APART_S = 0.01
 DOORBELL_BYTES = 64 * 1024
 
 _log = structlog.get_logger()
@@ -115,8 +116,11 @@ class Watch:
 
     async def run_looks(self) -> None:
         """Look at pods when they ring, and at all of them now and then."""
-        looked_s = 0.0
+        looked_s = rung_s = 0.0
         while True:
+            # One look at many pods costs the journal one write; a single ring need not wait.
+            await asyncio.sleep(max(0.0, rung_s + LOOKS_APART_S - time.monotonic()))
+            rung_s = time.monotonic()
             is_full = time.monotonic() - looked_s >= self.settings.pod_look_s
             if is_full:
                 looked_s = time.monotonic()
