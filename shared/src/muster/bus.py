@@ -319,8 +319,7 @@ class Consumer:
             assert consumer is not None
             await self._drain(consumer)
         finally:
-            async with asyncio.timeout(settings.shutdown_s):
-                await broker.stop()
+            await end_in_time(broker.stop(), settings.shutdown_s)
 
     async def _drain(self, consumer: AIOKafkaConsumer) -> None:
         committed = time.monotonic()
@@ -346,6 +345,17 @@ async def _commit(consumer: AIOKafkaConsumer) -> None:
         await consumer.commit()
     except KafkaError as error:  # a rebalance: whoever has the partition now reads them again
         _log.debug("offsets were not committed", error=str(error))
+
+
+async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
+    """Let something end, however long it would take and whatever it meets: the caller's own error
+    or cancellation goes on from here.
+    """
+    try:
+        async with asyncio.timeout(limit_s):
+            await ending
+    except BUS_ERRORS as error:
+        _log.warning("a reader did not end in order", error=str(error) or type(error).__name__)
 
 
 class Follower:
@@ -399,8 +409,7 @@ class Follower:
             self.partitions = dict(Counter(partition.topic for partition in ends))
             await self._follow(consumer, ends)
         finally:
-            async with asyncio.timeout(settings.shutdown_s):
-                await consumer.stop()
+            await end_in_time(consumer.stop(), settings.shutdown_s)
 
     async def _follow(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
         behind = {p for p, end in ends.items() if end > 0} if self._from_start else set()

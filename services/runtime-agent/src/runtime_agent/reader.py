@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from muster.bus import BUS_ERRORS, Bus, FetchWaits, partition_of, received
+from muster.bus import BUS_ERRORS, Bus, FetchWaits, end_in_time, partition_of, received
 from muster.errors import Transient
 from muster.records import Received
 
@@ -87,8 +87,7 @@ class PartitionReader:
             self.has_begun.set()
             await self._follow(consumer, bus)
         finally:
-            async with asyncio.timeout(self._settings.shutdown_s):
-                await consumer.stop()
+            await end_in_time(consumer.stop(), self._settings.shutdown_s)
 
     def _partitions(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
         """The node's own, and those that were its own less than a day ago."""
