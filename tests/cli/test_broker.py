@@ -1,8 +1,11 @@
 """The embedded broker: on the port it was given, a new bus at each start, gone with its parent."""
 
 import asyncio
+import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 
 import asyncpg
@@ -106,13 +109,24 @@ def test_a_taken_port_is_named_with_the_mend(broker: EmbeddedBroker) -> None:
         EmbeddedBroker(port=broker.port).start()
 
 
-def test_the_self_test_refuses_a_broker_that_advertises_another_address(
-    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+def test_the_self_test_passes_a_broker_and_refuses_other_servers(
+    fresh_broker: EmbeddedBroker,
 ) -> None:
     check(fresh_broker.port, "job-submitted")
-    monkeypatch.setattr("cli.embedded.mock_cluster._text", lambda text: b"\0\x0b" + text.encode())
-    with pytest.raises(EmbeddedServerError):
-        check(fresh_broker.port, "another")
+
+    def answer_with_another_address(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(4096)
+            body = b"\0" * 8 + b"\0\x09127.0.0.1" + struct.pack(">i", 1)
+            connection.sendall(struct.pack(">i", len(body)) + body)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer_with_another_address, args=(listening,))
+        thread.start()
+        with pytest.raises(EmbeddedServerError, match="does not advertise"):
+            check(listening.getsockname()[1], "job-submitted")
+        thread.join()
 
 
 async def test_a_test_has_a_database_of_its_own(empty_database_url: str, bootstrap: str) -> None:
