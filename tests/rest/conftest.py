@@ -165,8 +165,14 @@ class FakeAgent:
     logs: dict[str, bytes]
     more: "asyncio.Queue[bytes | None]"
     asked: list[tuple[str, Mapping[str, str], str]]
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         target = lines[0].split(" ")[1]
         headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)

@@ -64,6 +64,14 @@ async def test_a_get_after_a_submission_shows_it(rest: Any) -> None:
     assert config.headers["content-type"].startswith("text/yaml")
 
 
+async def test_a_virtual_cluster_that_is_not_there_is_a_warning(rest: Any) -> None:
+    content = rest.job_file("elsewhere") + "defaults: {virtualCluster: vc1}\n"
+    answer = await rest.client.post("/api/v2/jobs", content=content)
+    assert answer.status_code == 202
+    assert "defaults.virtualCluster" in [w["path"] for w in answer.json()["warnings"]]
+    assert (await shown(rest, "elsewhere"))["jobStatus"]["virtualCluster"] == "vc1"
+
+
 async def test_the_word_is_said_in_the_transaction_of_the_submission(rest: Any) -> None:
     await rest.submit("spoken")
     (word,) = await said(rest, await rest.job_id("spoken"))

@@ -160,3 +160,17 @@ async def test_streams_end_when_the_server_stops(start_rest: Any, agent: Any) ->
         rest.runtime.stopping.set()
         lines = await asyncio.wait_for(following, 30)
         assert "event: end" not in lines
+
+
+async def test_an_agent_that_goes_away_ends_the_events_without_the_last_one(
+    rest: Any, agent: Any
+) -> None:
+    await run_task(rest, agent)
+    agent.logs["/logs/pod-1/stdout"] = b"line\n"
+    async with rest.client.stream("GET", f"{LOGS}/stdout/events") as response:
+        lines = response.aiter_lines()
+        assert await read_events(lines, 1) == [{"id": "5", "data": "line"}]
+        agent.hang_up()
+        rest_of_it = [line async for line in lines]
+    assert "event: end" not in rest_of_it
+    assert any("stopped answering" in line for line in rest_of_it)

@@ -37,7 +37,7 @@ def test_all_lines_arrive_however_they_are_cut(
         position += len(piece)
         if piece:
             made += list(events.take(piece, start + position))
-    made += list(events.finish(ended=True))
+    made += list(events.finish())
     text, last = text_of(made)
     assert text == content.decode()
     if content:
@@ -56,5 +56,5 @@ def test_an_endless_line_comes_in_pieces_of_whole_characters() -> None:
     content = "é".encode() * 70_000
     made = list(events.take(content[:-1], len(content) - 1))
     made += list(events.take(content[-1:], len(content)))
-    made += list(events.finish(ended=True))
+    made += list(events.finish())
     assert "�" not in b"".join(made).decode()

@@ -115,7 +115,11 @@ class Peers:
 
 
 async def _pieces(answer: httpx2.Response, start: int) -> AsyncIterator[LogPiece]:
+    """What comes. Raises Transient where the agent goes away in the middle."""
     end = start
-    async for content in answer.aiter_bytes():
-        end += len(content)
-        yield LogPiece(content, end)
+    try:
+        async for content in answer.aiter_bytes():
+            end += len(content)
+            yield LogPiece(content, end)
+    except httpx2.HTTPError as error:
+        raise Transient("The node that has the log has stopped answering.") from error

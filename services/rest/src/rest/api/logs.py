@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.jobs import TaskStatus
-from muster.errors import Rejected
+from muster.errors import Rejected, Transient
 from starlette.types import Receive, Scope, Send
 
 from rest.api.context import Context, Here, User
@@ -219,14 +219,19 @@ async def _events(
 ) -> AsyncIterator[bytes]:
     lines = LineEvents(start)
     yield b": following\n\n"
-    async for piece in _until_stop(here, pieces):
-        if piece is None:
-            yield b": still here\n\n"
-        else:
+    try:
+        async for piece in _until_stop(here, pieces):
+            if piece is None:
+                yield b": still here\n\n"
+                continue
             for event in lines.take(piece.content, piece.end):
                 yield event
-    for event in lines.finish(ended=not here.stopping.is_set()):
-        yield event
+    except Transient as error:  # no event `end`: the client comes again, with Last-Event-ID
+        yield f": {error}\n\n".encode()
+        return
+    if not here.stopping.is_set():
+        for event in lines.finish():
+            yield event
 
 
 async def _until_stop(

@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
 from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME
+from rest.domain.jobs import VIRTUAL_CLUSTERS
 from rest.store import accounts, audit
 from rest.store.accounts import Account
 
 router = APIRouter(prefix="/users", tags=["users"])
-
-VIRTUAL_CLUSTERS = ("default",)
-"""Those that there are; more come with the full scheduler."""
 
 Username = Annotated[str, Path(max_length=64)]
 Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARACTERS)]

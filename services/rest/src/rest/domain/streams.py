@@ -31,14 +31,13 @@ class LineEvents:
         if whole:
             yield event(text[:whole], self._end)
 
-    def finish(self, *, ended: bool) -> Iterator[bytes]:
-        """What is left, and the last event where the task has ended."""
-        if self._rest and ended:
+    def finish(self) -> Iterator[bytes]:
+        """What is left when the task has ended, and the last event."""
+        if self._rest:
             self._end += len(self._rest)
             yield event(self._rest, self._end)
             self._rest = b""
-        if ended:
-            yield f"event: end\nid: {self._end}\ndata: \n\n".encode()
+        yield f"event: end\nid: {self._end}\ndata: \n\n".encode()
 
 
 def event(text: bytes, end: int) -> bytes:

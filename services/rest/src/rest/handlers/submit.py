@@ -22,6 +22,7 @@ from muster.protocol import ParsedJob
 from muster.relay import Relay
 from muster.subjects import Say, Subjects
 
+from rest.domain.jobs import VIRTUAL_CLUSTERS
 from rest.handlers.updates import SUBMITTED
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
@@ -231,7 +232,11 @@ def _new_job(waiting: _Waiting) -> NewJob:
 
 def warnings_of(job: ParsedJob) -> list[dict[str, object]]:
     """The warnings of a job file as answers show them."""
-    return [problem_json(warning) for warning in job.warnings]
+    warnings = [problem_json(warning) for warning in job.warnings]
+    if job.spec.virtual_cluster not in VIRTUAL_CLUSTERS:
+        message = "there is only `default` so far; the job takes its place in the whole cluster"
+        warnings.append(problem_json(Problem("defaults.virtualCluster", message)))
+    return warnings
 
 
 def problem_json(problem: Problem) -> dict[str, object]:
