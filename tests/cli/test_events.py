@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
+import asyncpg
 import pytest
 from aiokafka import AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
@@ -55,3 +57,44 @@ async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
     assert following.returncode == 3
     assert b"127.0.0.1:9" in said
     assert b"Traceback" not in said
+
+
+def _muster(*words: str, url: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "cli", *words],
+        env={"PATH": os.environ["PATH"], "MUSTER_DATABASE_URL": url},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+@pytest.mark.postgres
+async def test_resync_makes_every_open_subject_speak_again(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(
+            "INSERT INTO launcher.subject"
+            " (kind, subject, is_open, revision, acknowledged, topic, key, word)"
+            " VALUES ('job', 'j1', true, 3, 3, 'job-updated', 'j1', '{}'),"
+            " ('job', 'j2', false, 3, 3, 'job-updated', 'j2', '{}')"
+        )
+        done = await asyncio.to_thread(_muster, "events", "resync", url=database_url)
+        assert done.returncode == 0, done.stderr
+        assert "launcher: 1 to be acknowledged anew" in done.stdout
+        assert "rest: 0 to be acknowledged anew" in done.stdout
+        row = await connection.fetchrow(
+            "SELECT revision, acknowledged FROM launcher.subject WHERE subject = 'j1'"
+        )
+        assert row is not None
+        assert row["revision"] > row["acknowledged"]
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize("word", ["redrive", "resync"])
+def test_a_database_that_is_away_is_not_reachable(word: str) -> None:
+    done = _muster("events", word, url="postgresql://muster@127.0.0.1:9/muster")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
