@@ -242,13 +242,16 @@ class Cluster:
         async with running(Service.ALERTING, made, 0, build) as runtime:
             yield runtime
 
-    async def say(self, topic: str, key: str, model: Model | None) -> None:
+    async def say(
+        self, topic: str, key: str, model: Model | None, traceparent: str | None = None
+    ) -> None:
         """Publish a record."""
         if self.producer is None:
             self.producer = AIOKafkaProducer(bootstrap_servers=self.broker.bootstrap)
             await self.producer.start()
         value = None if model is None else model.model_dump_json().encode()
-        await self.producer.send_and_wait(topic, value, key=key.encode())
+        headers = [("traceparent", traceparent.encode())] if traceparent else []
+        await self.producer.send_and_wait(topic, value, key=key.encode(), headers=headers)
 
     async def say_raw(self, topic: str, key: str, value: bytes) -> None:
         """Publish anything."""
@@ -265,11 +268,18 @@ class Cluster:
         changed = SettingChanged(setting=setting, revision=revision, value=value)
         await self.say("settings-changed", setting, changed)
 
-    async def job(self, job: str, revision: int, state: JobState, **fields: Any) -> None:
+    async def job(
+        self,
+        job: str,
+        revision: int,
+        state: JobState,
+        traceparent: str | None = None,
+        **fields: Any,
+    ) -> None:
         """The Launcher's word on a job."""
         said: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
         said |= {"submitted_at": NOW, "revision": revision, "state": state}
-        await self.say("job-updated", job, JobStatus(job=job, **{**said, **fields}))
+        await self.say("job-updated", job, JobStatus(job=job, **{**said, **fields}), traceparent)
 
     async def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Rows of Alerting's schema."""

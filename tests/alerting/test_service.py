@@ -11,6 +11,7 @@ import pytest
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost, NodeReturned
 from muster.contracts.notices import DeadLetter
+from muster.telemetry import set_up_tracing
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
 
@@ -169,3 +170,17 @@ async def test_subscriptions_are_known_after_the_bus_was_thrown_away(
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
         await receiver.wait_for(1)
+
+
+async def test_what_is_told_is_in_the_trace_of_the_job(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    trace = "ab" * 16
+    set_up_tracing("alerting", None)
+    async with cluster.alerting():
+        await cluster.job("j1", 1, JobState.FAILED, traceparent=f"00-{trace}-{'cd' * 8}-01")
+        await receiver.wait_for(1)
+    ((kept,),) = await cluster.rows("SELECT traceparent FROM event")
+    assert kept.split("-")[1] == trace

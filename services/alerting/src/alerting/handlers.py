@@ -174,27 +174,28 @@ class _Batch:
 
     def apply(self, record: Received, model: Model) -> None:
         now, policy = self._now, self._policy
-        with span(f"{record.topic} process", kind=SpanKind.CONSUMER, parent=record.traceparent):
-            match model:
-                case JobStatus(job=job):
-                    self._put_job(jobs.heard(self._jobs.get(job), model, now=now, policy=policy))
-                case NodeLost(node=node):
-                    self._put_node(nodes.lost(self._nodes.get(node), model, now=now, policy=policy))
-                case NodeReturned(node=node):
-                    known = self._nodes.get(node)
-                    self._put_node(nodes.returned(known, model, now=now, policy=policy))
-                case DeadLetter():
-                    self._apply_dead(model)
-                case _:
-                    raise Broken(f"Alerting does not read {record.topic}")
+        match model:
+            case JobStatus(job=job):
+                known = self._jobs.get(job)
+                self._put_job(jobs.heard(known, model, now=now, policy=policy), record)
+            case NodeLost(node=node):
+                lost = nodes.lost(self._nodes.get(node), model, now=now, policy=policy)
+                self._put_node(lost, record)
+            case NodeReturned(node=node):
+                back = nodes.returned(self._nodes.get(node), model, now=now, policy=policy)
+                self._put_node(back, record)
+            case DeadLetter():
+                self._apply_dead(model, record)
+            case _:
+                raise Broken(f"Alerting does not read {record.topic}")
 
-    def _apply_dead(self, letter: DeadLetter) -> None:
+    def _apply_dead(self, letter: DeadLetter, record: Received) -> None:
         known = self._piles.get((letter.reader, letter.topic))
         pile = deadletters.heard(known, letter, now=self._now, policy=self._policy)
         dead = deadletters.job_record(letter)
         if dead is not None and self._policy.is_news(dead.at, self._now):
-            self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now))
-        self._put_pile(pile)
+            self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now), record)
+        self._put_pile(pile, record)
 
     def pass_time(self) -> None:
         now, policy = self._now, self._policy
@@ -205,17 +206,30 @@ class _Batch:
         for pile in self._piles.rows():
             self._put_pile(deadletters.time_passed(pile, now=now, policy=policy))
 
-    def _put_job(self, outcome: jobs.JobOutcome) -> None:
+    def _put_job(self, outcome: jobs.JobOutcome, record: Received | None = None) -> None:
         self._jobs.put(outcome.watch.job, outcome.watch)
-        self.told.add(outcome.events, outcome.alerts)
+        self._tell(outcome, record)
 
-    def _put_node(self, outcome: nodes.NodeOutcome) -> None:
+    def _put_node(self, outcome: nodes.NodeOutcome, record: Received | None = None) -> None:
         self._nodes.put(outcome.watch.node, outcome.watch)
-        self.told.add(outcome.events, outcome.alerts)
+        self._tell(outcome, record)
 
-    def _put_pile(self, outcome: deadletters.PileOutcome) -> None:
+    def _put_pile(self, outcome: deadletters.PileOutcome, record: Received | None = None) -> None:
         self._piles.put((outcome.pile.reader, outcome.pile.topic), outcome.pile)
-        self.told.add(outcome.events, outcome.alerts)
+        self._tell(outcome, record)
+
+    def _tell(
+        self,
+        outcome: jobs.JobOutcome | nodes.NodeOutcome | deadletters.PileOutcome,
+        record: Received | None,
+    ) -> None:
+        """Take what is told, in the trace of the record that made it; most records tell nothing."""
+        if not outcome.events and not outcome.alerts:
+            return
+        name = f"{record.topic} process" if record is not None else "time passed"
+        parent = record.traceparent if record is not None else None
+        with span(name, kind=SpanKind.CONSUMER, parent=parent):
+            self.told.add(outcome.events, outcome.alerts)
 
     async def save(self, conn: Connection) -> None:
         policy = self._policy

@@ -3,7 +3,7 @@ statement each.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from datetime import datetime
 
 import asyncpg
@@ -57,7 +57,7 @@ async def save_jobs(
     conn: Connection, watches: Sequence[Watch], known: Sequence[str], policy: Policy
 ) -> None:
     """Write watches."""
-    rows = [asdict(it) | {"due_at": job_due(it, policy)} for it in watches]
+    rows = [_fields(it) | {"due_at": job_due(it, policy)} for it in watches]
     await upsert(conn, _SAVE_JOBS, rows, known)
 
 
@@ -159,7 +159,7 @@ async def save_piles(
     conn: Connection, piles: Sequence[Pile], known: Sequence[PileKey], policy: Policy
 ) -> None:
     """Write piles."""
-    rows = [asdict(it) | {"due_at": pile_due(it, policy)} for it in piles]
+    rows = [_fields(it) | {"due_at": pile_due(it, policy)} for it in piles]
     await upsert(conn, _SAVE_PILES, rows, ["/".join(key) for key in known])
 
 
@@ -170,3 +170,8 @@ def _piles(rows: Sequence[asyncpg.Record]) -> dict[PileKey, Pile]:
         del values["due_at"]
         found[(row["reader"], row["topic"])] = Pile(**values)
     return found
+
+
+def _fields(row: Watch | Pile) -> dict[str, object]:
+    """A flat dataclass as a row; dataclasses.asdict would copy every value deeply."""
+    return {it.name: getattr(row, it.name) for it in fields(row)}
