@@ -239,6 +239,22 @@ def test_one_failure_ends_the_attempt_and_the_others_are_stopped(story: Tell) ->
     assert (first.state, first.verdict and first.verdict.code) == (TaskState.STOPPED, -220)
 
 
+def test_a_task_that_failed_before_its_stop_came_is_shown_as_it_was(story: Tell) -> None:
+    told = story({"worker": 2}).place().start().end("0-worker-1-0", USER_FAILURE)
+    told.end("0-worker-0-0", SYNTAX_ERROR)
+    final = told.status()
+    assert [t.verdict for t in final.task_roles[0].tasks] == [SYNTAX_ERROR, USER_FAILURE]
+    assert [t.state for t in final.task_roles[0].tasks] == [TaskState.FAILED] * 2
+    assert final.verdict == USER_FAILURE
+
+
+def test_a_failure_under_preemption_is_the_preemptions(story: Tell) -> None:
+    told = story({"worker": 2}).place().start().preempt()
+    told.end("0-worker-1-0", USER_FAILURE).end_stopped()
+    assert told.phase() is JobPhase.BACKOFF
+    assert told.job.job.accountable == 0
+
+
 def test_enough_successes_end_the_attempt_well_whatever_else_runs(story: Tell) -> None:
     told = story({"worker": 3}, role={"min_succeeded_instances": 2}).place().start()
     told.end("0-worker-0-0").end("0-worker-2-0").end_stopped()

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from muster.contracts.pods import PodStatus
-from muster.contracts.verdicts import Verdict
+from muster.contracts.verdicts import Fault, Verdict
 from muster.ids import gang_name
 from muster.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 
@@ -123,14 +123,20 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
 
 
 def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]:
+    """What the end means. A pod that was asked to stop may have failed by itself before; but in a
+    gang that is preempted, that may well be because its peers went away.
+    """
+    verdict = end.verdict or UNEXPLAINED
     if end.succeeded:
         return TaskEvent.SUCCEEDED, end.verdict
     if task.stop is None or is_loss(end.verdict):
-        return TaskEvent.FAILED, end.verdict or UNEXPLAINED
-    symptom = end.verdict.symptom if end.verdict else ""
-    verdict = stop_verdict(task.stop, turn.job.stop_requested_by, symptom)
-    is_preempted = task.stop is StopCause.PREEMPTION
-    return TaskEvent.FAILED if is_preempted else TaskEvent.STOPPED, verdict
+        return TaskEvent.FAILED, verdict
+    stop = stop_verdict(task.stop, turn.job.stop_requested_by, verdict.symptom)
+    if task.stop is StopCause.PREEMPTION:
+        return TaskEvent.FAILED, stop
+    if end.verdict is not None and verdict.fault is not Fault.STOP:
+        return TaskEvent.FAILED, verdict
+    return TaskEvent.STOPPED, stop
 
 
 def _retry_task(
