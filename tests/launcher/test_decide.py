@@ -418,10 +418,13 @@ def test_a_new_attempt_starts_with_a_clean_slate(story: Tell) -> None:
     told = story(time_limit_s=100).place().start().wait(10).end("0-worker-0-0", WITHDRAWN)
     over = told.status()
     assert (over.state, over.verdict) == (JobState.WAITING, WITHDRAWN)
+    assert over.reason is not None
+    assert over.reason.text == "The next attempt begins at 2026-01-01 00:00:11 UTC: It failed."
     assert over.attempt_completed_at == told.now
     told.wait(1)
     begun = told.status()
     assert (begun.attempt, begun.verdict, begun.trigger, begun.retry_at) == (1, None, None, None)
+    assert begun.reason is None
     assert (begun.attempt_created_at, begun.attempt_launched_at) == (told.now, None)
     assert begun.attempt_completed_at is None
     assert begun.launched_at == START
@@ -670,6 +673,39 @@ def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) 
     assert told.status().state is JobState.SUCCEEDED
 
 
+def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(story: Tell) -> None:
+    told = story({"worker": 2}).place()
+    told.now += timedelta(seconds=5)
+    for pod in told.agents.live():
+        told.agents.start(pod, told.now)
+    told.end("0-worker-0-0", USER_FAILURE)
+    assert told.status().launched_at == told.now
+    assert told.status().task_roles[0].tasks[0].launched_at == told.now
+
+
+def test_a_late_word_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone(
+    story: Tell,
+) -> None:
+    told = story(role={"task_retry_count": 1}, gang=False).place().start()
+    told.end("0-worker-0-0", USER_FAILURE).place().start()
+    before = told.job.tasks
+    late = told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 99})
+    told.tell(late)
+    assert told.job.tasks == before
+    assert told.says[-1].word.action is PodAction.FORGET  # type: ignore[attr-defined]
+
+
+def test_a_pod_of_an_attempt_that_is_forgotten_is_stopped_and_its_number_is_used(
+    story: Tell,
+) -> None:
+    told = story().place()
+    status = told.agents.statuses["j1-0-worker-0-0"]
+    told.tell(status.model_copy(update={"pod": "j1-3-worker-0-0", "gang": "j1-3"}))
+    assert told.stops().keys() == {"j1-3-worker-0-0"}
+    told.end("0-worker-0-0", WITHDRAWN).wait(1)
+    assert told.job.job.attempt == 4
+
+
 def test_a_pod_that_only_its_agent_remembers_to_have_accepted_goes_on(story: Tell) -> None:
     told = story({"worker": 2})
     forgotten = told.job
@@ -702,6 +738,9 @@ def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(story: Tell)
     told = story().tell(Dead(Kind.GANG, "j1-0"))
     assert "gang j1-0" in (told.status().dead_letter or "")
     assert told.place().wait(1).status().dead_letter is None
+    told.tell(Dead(Kind.POD, "j1-0-worker-0-0"))
+    assert "pod j1-0-worker-0-0" in (told.status().dead_letter or "")
+    assert told.start().status().dead_letter is None
 
 
 def test_a_job_without_tasks_is_a_dead_letter(make_request: MakeRequest) -> None:

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.contracts.jobs import JobStatus, TaskRoleStatus, TaskStatus
+from muster.contracts.model import Reason
 from muster.contracts.pods import (
     Peer,
     PodAction,
@@ -207,7 +208,7 @@ def _job_status(life: Life) -> JobStatus:
         attempt=job.attempt,
         retries=job.retries,
         retry_at=job.retry_at,
-        reason=job.reason,
+        reason=job.reason or _backoff(job),
         submitted_at=job.submitted_at,
         created_at=job.created_at,
         launched_at=job.launched_at,
@@ -220,6 +221,16 @@ def _job_status(life: Life) -> JobStatus:
         trigger=job.outcome.trigger if job.outcome else None,
         dead_letter=job.dead_letter,
     )
+
+
+def _backoff(job: Job) -> Reason | None:
+    """Why a job waits that waits for its next attempt."""
+    if job.phase is not JobPhase.BACKOFF or job.retry_at is None:
+        return None
+    verdict = final_verdict(job)
+    why = f": {verdict.cause}" if verdict else "."
+    text = f"The next attempt begins at {job.retry_at:%Y-%m-%d %H:%M:%S} UTC{why}"
+    return Reason(code="retry", text=text, numbers={"attempts": job.newest_attempt + 1})
 
 
 def _role_statuses(life: Life) -> tuple[TaskRoleStatus, ...]:
