@@ -9,6 +9,12 @@ from scheduler.domain.model import Policy
 Kit = Any
 
 
+def _decide(cluster: Any, now: float) -> Any:
+    """The only decision of a cycle."""
+    (decision,) = run_cycle(cluster, now)
+    return decision
+
+
 def _one_pod(kit: Kit, **wants: Any) -> Any:
     cluster = kit.cluster(kit.report("n0", gpus=1))
     cluster.request(kit.gang("g", *kit.pods("g", 1, gpus=1, **wants)), 0.0)
@@ -103,21 +109,21 @@ def test_a_strangers_port_is_avoided_for_ten_minutes(kit: Kit) -> None:
     few = {"port_range": (20000, 20003)}
     cluster = kit.cluster(kit.report("n0", foreign_ports=(20001,), **few))
     cluster.request(kit.gang("g", *kit.pods("g", 1, ports={"a": 3})), 0.0)
-    (placed,) = run_cycle(cluster, 0.0)
+    placed = _decide(cluster, 0.0)
     assert sorted(placed.placements[0].port_numbers) == [20000, 20002, 20003]
     cluster.request(kit.gang("h", *kit.pods("h", 1, ports={"a": 1})), 0.0)
-    assert run_cycle(cluster, 599.0)[0].reason.code == "resource"
-    assert run_cycle(cluster, 600.0)[0].placements[0].port_numbers == (20001,)
+    assert _decide(cluster, 599.0).reason.code == "resource"
+    assert _decide(cluster, 600.0).placements[0].port_numbers == (20001,)
 
 
 def test_a_freed_port_rests_while_others_are_free(kit: Kit) -> None:
     cluster = kit.cluster(
         kit.report("n0", port_range=(20000, 20001)), policy=Policy(port_rest_s=60.0)
     )
-    used = []
+    used: list[int] = []
     for n in range(3):
         cluster.request(kit.gang(f"g{n}", *kit.pods(f"g{n}", 1, ports={"a": 1})), n)
-        used += run_cycle(cluster, n)[0].placements[0].port_numbers
+        used += _decide(cluster, n).placements[0].port_numbers
         cluster.request(kit.gang(f"g{n}"), n)
     assert used[0] != used[1]
     assert used[2] in (20000, 20001)

@@ -10,18 +10,19 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import httpx2
 import pytest
-from aiokafka import AIOKafkaConsumer
 from cli.embedded.broker import EmbeddedBroker
-from muster.bus import Bus
+from muster.bus import Bus, Follower
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
-from muster.contracts.topics import TOPICS, Service
+from muster.contracts.topics import Service
 from muster.metrics import PlumbingMetrics
+from muster.records import Received
 from muster.service import Runtime, running
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
@@ -53,6 +54,7 @@ class Others:
     returned: list[NodeReturned] = field(default_factory=list)
     alive: dict[str, str] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)
+    words: dict[str, GangRequest] = field(default_factory=dict)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def ask(self, request: GangRequest) -> None:
@@ -61,8 +63,21 @@ class Others:
         known = self.decisions.get(request.gang)
         seen = 0 if known is None else known.revision
         word = request.model_copy(update={"revision": revision, "seen": seen})
-        topic = "gang-requested" if request.pods else "gang-released"
-        await self._say(topic, request.gang, word, f"launcher/gang/{request.gang}/{revision}")
+        self.words[request.gang] = word
+        await self._say_word(word)
+
+    async def _say_word(self, word: GangRequest) -> None:
+        topic = "gang-requested" if word.pods else "gang-released"
+        await self._say(topic, word.gang, word, f"launcher/gang/{word.gang}/{word.revision}")
+
+    async def repeat(self) -> None:
+        """Words that the Scheduler has not named are said again, until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            for gang, word in list(self.words.items()):
+                known = self.decisions.get(gang)
+                if known is None or known.seen < word.revision:
+                    await self._say_word(word)
 
     async def report(self, report: NodeReport) -> None:
         """An agent's report; it beats from now on."""
@@ -80,23 +95,10 @@ class Others:
         async with asyncio.timeout(DEADLINE_S):
             await self.bus.say(topic, key, model, event_id=event_id, at=0.0)
 
-    async def listen(self, bootstrap: str) -> None:
-        """Hear the Scheduler, until cancelled."""
-        consumer = AIOKafkaConsumer(
-            *HEARD,
-            bootstrap_servers=bootstrap,
-            group_id=None,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=10,
-        )
-        await consumer.start()
-        try:
-            async for record in consumer:
-                self._take(
-                    record.topic, TOPICS[record.topic].model.model_validate_json(record.value)
-                )
-        finally:
-            await consumer.stop()
+    def hear(self, record: Received, word: Model | None) -> None:
+        """What the Scheduler says."""
+        if word is not None:
+            self._take(record.topic, word)
 
     def _take(self, topic: str, word: Model) -> None:
         match word:
@@ -136,12 +138,18 @@ class Others:
 @pytest.fixture
 async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
     """A Launcher and agents on a broker of their own."""
-    settings = ServiceSettings(kafka_bootstrap=fresh_broker.bootstrap)
+    settings = ServiceSettings(
+        kafka_bootstrap=fresh_broker.bootstrap,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_watch_s=0.1,
+    )
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
     played = Others(bus)
     tasks = [
         asyncio.create_task(played.beat()),
-        asyncio.create_task(played.listen(fresh_broker.bootstrap)),
+        asyncio.create_task(played.repeat()),
+        asyncio.create_task(Follower(bus, HEARD, played.hear).run()),
         asyncio.create_task(bus.run()),
     ]
     yield played
@@ -318,7 +326,7 @@ async def test_only_the_highest_epochs_decisions_exist(
                 name = f"d{number}"
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
                 await others.ask(kit.gang(name))
-                await others.until(lambda name=name: others.is_over(name))
+                await others.until(partial(others.is_over, name))
             later = {gang: word.epoch for gang, word in others.decisions.items() if gang != "a"}
             assert set(later.values()) == {2}
             rows = await standby.pool.fetch("SELECT pod, epoch FROM placement")
