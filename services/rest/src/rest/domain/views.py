@@ -195,7 +195,7 @@ def task_role(role: TaskRoleStatus) -> Json:
 
 def task(status: TaskStatus) -> Json:
     """One task and its current attempt. Without containers the container is the pod."""
-    shown = status.state.value
+    shown = status.state.value.upper()
     verdict = status.verdict
     return {
         "taskIndex": status.index,

@@ -81,7 +81,7 @@ async def save_jobs(conn: Connection, jobs: Sequence[JobRow]) -> None:
 def _status_columns(job: JobRow, status: JobStatus) -> tuple[object, ...]:
     return (
         job.id,
-        job.state.value,
+        job.state.value.upper(),
         status.attempt,
         status.retries.user,
         status.retries.platform,

@@ -1,0 +1,57 @@
+"""What is old goes; what is needed stays."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from muster.contracts.jobs import JobState, JobStatus
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def end(rest: Any, name: str, state: JobState) -> None:
+    job = await rest.job_id(name)
+    told = JobStatus(
+        revision=1,
+        seen=1,
+        job=job,
+        name=name,
+        user="admin",
+        virtual_cluster="default",
+        state=state,
+        submitted_at=NOW,
+        completed_at=NOW + timedelta(seconds=1) if state is JobState.SUCCEEDED else None,
+    )
+    await rest.hear("job-updated", job, told)
+
+
+async def test_old_rows_go_and_finished_jobs_are_closed(start_rest: Any) -> None:
+    async with start_rest(maintenance_s=0.05) as rest:
+        pool = rest.runtime.pool
+        await rest.submit("over", **{"Idempotency-Key": "old"})
+        await rest.submit("runs", **{"Idempotency-Key": "new"})
+        await end(rest, "over", JobState.SUCCEEDED)
+        await end(rest, "runs", JobState.RUNNING)
+        await pool.execute(
+            "UPDATE idempotency SET made_at = now() - interval '25 hours' WHERE key = 'old'"
+        )
+        token = await rest.log_in("admin", "correct-horse")
+        await pool.execute("UPDATE token SET expires_at = now() WHERE NOT is_application")
+        await pool.execute(
+            "INSERT INTO subscription (id, owner, content, removed_at)"
+            " VALUES ('gone', 'admin', '{}', now() - interval '2 days')"
+        )
+
+        async def left() -> dict[str, int]:
+            counts = await pool.fetchrow(
+                "SELECT (SELECT count(*) FROM idempotency) AS keys,"
+                " (SELECT count(*) FROM token) AS tokens,"
+                " (SELECT count(*) FROM subscription) AS subscriptions,"
+                " (SELECT count(*) FROM subject WHERE is_open) AS open"
+            )
+            return dict(counts)
+
+        await rest.eventually(left, {"keys": 1, "tokens": 0, "subscriptions": 0, "open": 1})
+        async with rest.with_token(token) as client:
+            assert (await client.get("/api/v2/jobs")).status_code == 401
+        names = await pool.fetch("SELECT name FROM job ORDER BY name")
+        assert [row["name"] for row in names] == ["over", "runs"]
