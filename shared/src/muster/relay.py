@@ -152,7 +152,8 @@ class Relay:
         rate = self._settings.repeats_per_s
         self._repeats_left = min(rate, self._repeats_left + rate * (now - self._looked))
         self._looked = now
-        return int(self._repeats_left)
+        # Below 0 where rows that were taken for their answer were due to be repeated as well.
+        return max(0, int(self._repeats_left))
 
     async def _say(self, conn: Connection, rows: Sequence[Subject], now: datetime) -> None:
         records: list[Outgoing] = []
