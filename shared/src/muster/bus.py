@@ -103,7 +103,8 @@ class Bus:
                         client = AIOKafkaClient(bootstrap_servers=self.settings.kafka_bootstrap)
                         await client.bootstrap()
                         await self._make_topics(client)
-                    await asyncio.wait_for(self._look(client), self.settings.bus_timeout_s)
+                    async with asyncio.timeout(self.settings.bus_timeout_s):
+                        await self._look(client)
                 except BUS_ERRORS as error:
                     self._note(False, error)
                     if client is not None:
@@ -362,7 +363,8 @@ class Follower:
     """Reads whole topics from their start, without a group: one-way words.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
-    key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``: how
+    key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``:
+    how
     many each topic has, once they are read.
     """
 

@@ -34,6 +34,8 @@ from muster.telemetry import set_up_logging, set_up_tracing
 _log = structlog.get_logger()
 
 READY_TIMEOUT_S = 2.0
+POOL_CLOSE_S = 2.0
+CANCEL_AGAIN_S = 2.0
 
 
 class Runtime:
@@ -131,7 +133,8 @@ class Runtime:
         await self.bus.close()
         if self._pool is not None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._pool.close(), 2)
+                async with asyncio.timeout(POOL_CLOSE_S):
+                    await self._pool.close()
             self._pool.terminate()
 
 
@@ -182,7 +185,8 @@ async def _serve(runtime: Runtime, port: int) -> None:
     finally:
         server.should_exit = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(serving, runtime.settings.shutdown_s)
+            async with asyncio.timeout(runtime.settings.shutdown_s):
+                await serving
 
 
 @asynccontextmanager
@@ -201,10 +205,18 @@ async def running(
                 yield runtime
             finally:
                 runtime.stopping.set()
-                for task in tasks:
-                    task.cancel()
+                await _end(tasks)
     finally:
         await runtime.close()
+
+
+async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel until they have ended: some libraries swallow a cancellation now and then."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:

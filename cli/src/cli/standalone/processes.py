@@ -130,7 +130,8 @@ class ServiceProcess:
                 f"(its log: {self.program.log})"
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), wait_s)
+                async with asyncio.timeout(wait_s):
+                    await self._stopping.wait()
         self.part.become(State.STOPPED)
 
     async def stop(self) -> None:
@@ -142,7 +143,8 @@ class ServiceProcess:
         self.part.note = "stopping"
         _send(process, signal.SIGTERM)
         try:
-            await asyncio.wait_for(process.wait(), self.program.stop_grace_s)
+            async with asyncio.timeout(self.program.stop_grace_s):
+                await process.wait()
         except TimeoutError:
             self._say(
                 f"{self.program.name} did not end within {self.program.stop_grace_s:.0f} s: killed"

@@ -81,5 +81,6 @@ class ServerKeeper:
 
     async def _is_stopping_within(self, time_s: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), time_s)
+            async with asyncio.timeout(time_s):
+                await self._stopping.wait()
         return self._stopping.is_set()
