@@ -15,7 +15,8 @@ import pytest
 from cli.embedded.process import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
-DEADLINE_S = 120.0
+DEADLINE_S, POLL_S = 120.0, 0.3
+IS_UP = "Muster is up"
 PARTS = {"database", "kafka", "rest", "launcher", "scheduler", "runtime-agent", "alerting"}
 
 WAITS_FOR_MARK = """\
@@ -72,12 +73,14 @@ class Here:
     def up(self, *words: str) -> Iterator["subprocess.Popen[bytes]"]:
         """Everything runs and is ready; whatever is left of it is ended afterwards."""
         log = self.home.with_suffix(".up.log")
+        log.touch()
+        already = log.read_text().count(IS_UP)
         with log.open("a") as output:
             process = subprocess.Popen(
                 self.command("up", *words), env=self.environment, stdout=output, stderr=output
             )
         try:
-            self.until(lambda: self.run("status").returncode == 0, log.read_text)
+            self.until(lambda: log.read_text().count(IS_UP) > already, log.read_text)
             yield process
         finally:
             if process.poll() is None:
@@ -92,7 +95,7 @@ class Here:
         deadline = time.monotonic() + DEADLINE_S
         while not is_so():
             assert time.monotonic() < deadline, told() or self.run("jobs").stdout
-            time.sleep(0.2)
+            time.sleep(POLL_S)
 
     def pids(self) -> dict[str, int]:
         services = self.json("status")["services"]
