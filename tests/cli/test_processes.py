@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,16 @@ async def test_a_killed_service_is_started_again_and_people_are_told(tmp_path: P
         assert service.part.pid != first
     assert "stub was ended by SIGKILL" in said[0]
     assert str(tmp_path / "stub.log") in said[0]
+
+
+async def test_a_service_that_can_not_be_started_is_tried_again(tmp_path: Path) -> None:
+    said: list[str] = []
+    nowhere = tmp_path / "nowhere" / "stub.log"
+    async with _running(replace(_program(tmp_path), log=nowhere), said) as service:
+        await _until(lambda: service.part.restarts > 1, "not tried again")
+        nowhere.parent.mkdir()
+        await service.ready.wait()
+    assert "can't be started" in said[0]
 
 
 async def test_a_service_that_hangs_is_replaced(tmp_path: Path) -> None:

@@ -112,27 +112,37 @@ class ServiceProcess:
         backoff = Backoff(self._patience)
         while not self._stopping.is_set():
             started = time.monotonic()
-            process = await self._spawn()
-            watch = asyncio.create_task(self._watch(process))
-            try:
-                status = await process.wait()
-            finally:
-                watch.cancel()
-            self.part.pid = None
-            self.ready.clear()
+            ending = await self._run_once()
             if self._stopping.is_set():
                 break
             wait_s = backoff.after(time.monotonic() - started)
             self.part.restarts += 1
-            self.part.become(State.WAITING, _ending(status))
+            self.part.become(State.WAITING, ending)
             self._say(
-                f"{self.program.name} {_ending(status)}; starts again in {wait_s:.1f} s "
+                f"{self.program.name} {ending}; starts again in {wait_s:.1f} s "
                 f"(its log: {self.program.log})"
             )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._stopping.wait()
         self.part.become(State.STOPPED)
+
+    async def _run_once(self) -> str:
+        """Start the service and wait for its end; how it ended."""
+        try:
+            process = await self._spawn()
+        except OSError as error:  # no memory, no space for its log
+            return f"can't be started ({error})"
+        if self._stopping.is_set():  # a stop came before there was a process to ask
+            _send(process, signal.SIGKILL)
+        watch = asyncio.create_task(self._watch(process))
+        try:
+            status = await process.wait()
+        finally:
+            watch.cancel()
+            self.part.pid = None
+            self.ready.clear()
+        return _ending(status)
 
     async def stop(self) -> None:
         """Ask the service to end, kill it after its grace."""

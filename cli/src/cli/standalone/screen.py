@@ -1,6 +1,7 @@
 """What `muster up` shows: lines that stay; on a terminal a table of the parts below them."""
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +30,9 @@ class Screen:
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        """Print one line that stays."""
-        self._console.print(escape(line))
+        """Print one line that stays. Where nobody reads any more, Muster goes on all the same."""
+        with contextlib.suppress(OSError):
+            self._console.print(escape(line))
 
     async def run(self, parts: Callable[[], Sequence[Part]]) -> None:
         """Keep the table up to date until cancelled; on a pipe, tell changes of state in lines."""

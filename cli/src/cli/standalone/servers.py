@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -61,8 +62,8 @@ class ServerKeeper:
             started = time.monotonic()
             try:
                 self.server.start()
-            except EmbeddedServerError as error:
-                self._say(str(error))
+            except (EmbeddedServerError, OSError, subprocess.SubprocessError) as error:
+                self._say(f"{self.part.name} can't be started: {error}")
                 continue
             self.part.pid = self.server.pid
             self.part.become(State.READY)
