@@ -1,6 +1,7 @@
 # Every target installs what it needs first; `make` alone prints this help.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
 BIN := .venv/bin
 UV := .uv/bin/uv
@@ -51,7 +52,7 @@ contracts: install ## Check the architecture
 	$(BIN)/lint-imports --no-logo | tail -n 20
 
 deps: install ## Check that each member declares what it imports
-	@for member in $(MEMBERS); do (cd $$member && ../$(if $(findstring services,$$member),../)$(BIN)/deptry --no-ansi src) || exit 1; done
+	@for member in $(MEMBERS); do (cd $$member && $(CURDIR)/$(BIN)/deptry --no-ansi src) || exit 1; done
 
 generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
 	$(BIN)/python -m muster.publish --check
