@@ -3,6 +3,9 @@
 import base64
 from typing import Any
 
+import pytest
+from rest.settings import RestSettings
+
 PASSWORD = "correct-horse"
 
 
@@ -145,7 +148,6 @@ async def test_passwords_and_tokens_are_kept_nowhere_in_clear(rest: Any, capsys:
 async def test_the_first_start_prints_the_password_once(start_rest: Any, capsys: Any) -> None:
     from muster.db import open_pool
     from rest.handlers.access import make_admin
-    from rest.settings import RestSettings
 
     async with start_rest() as rest:
         settings: RestSettings = rest.runtime.settings.model_copy(update={"admin_password": None})
@@ -158,3 +160,10 @@ async def test_the_first_start_prints_the_password_once(start_rest: Any, capsys:
         await pool.close()
         assert await rest.log_in("admin", made)
         assert made not in capsys.readouterr().out
+
+
+def test_a_password_that_is_too_short_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ADMIN_PASSWORD", "a1b2")
+    with pytest.raises(ValueError, match="at least 6") as caught:
+        RestSettings()
+    assert "a1b2" not in str(caught.value)

@@ -56,6 +56,8 @@ async def test_a_get_after_a_submission_shows_it(rest: Any) -> None:
     assert [w["path"] for w in answer.json()["warnings"]] == ["prerequisites[0].uri"]
     job = await shown(rest, "first")
     assert job["jobStatus"]["state"] == "WAITING"
+    tasks = job["taskRoles"]["worker"]["taskStatuses"]
+    assert [task["taskState"] for task in tasks] == ["WAITING", "WAITING"]
     listed = (await rest.client.get("/api/v2/jobs")).json()
     assert [each["name"] for each in listed] == ["first"]
     assert (listed[0]["totalTaskNumber"], listed[0]["totalGpuNumber"]) == (2, 2)

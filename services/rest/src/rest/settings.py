@@ -2,10 +2,13 @@
 
 from muster.settings import DatabaseSettings
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic_settings import SettingsConfigDict
 
 
 class RestSettings(DatabaseSettings):
     """What REST is told by its environment (``MUSTER_…``)."""
+
+    model_config = SettingsConfigDict(hide_input_in_errors=True)  # a short password is one too
 
     http_port: int = Field(
         8080,

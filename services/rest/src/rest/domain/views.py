@@ -1,11 +1,18 @@
 """Jobs as OpenPAI's clients know them: its field names and states, times in milliseconds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
+from muster.contracts.jobs import (
+    JobSpec,
+    JobState,
+    JobStatus,
+    TaskRoleStatus,
+    TaskState,
+    TaskStatus,
+)
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 Json = dict[str, Any]
@@ -56,12 +63,15 @@ class ListedJob:
 
 @dataclass(frozen=True, slots=True)
 class WholeJob:
-    """A job with all that is known of it."""
+    """A job with all that is known of it. ``spec`` (JSON) is there until the Launcher has said
+    something.
+    """
 
     listed: ListedJob
     reason: Json | None
     status: Json | None
     warnings: list[Json]
+    spec: str | None = None
 
 
 def milliseconds(at: datetime | None) -> int | None:
@@ -131,8 +141,24 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "appProgress": 1 if shown in ("SUCCEEDED", "STOPPED", "FAILED") else 0,
             **_attempt(status, shown, 0 if status is None else status.attempt),
         },
-        "taskRoles": {role.name: task_role(role) for role in (status.task_roles if status else ())},
+        "taskRoles": {role.name: task_role(role) for role in _task_roles(job, status)},
     }
+
+
+def _task_roles(job: WholeJob, status: JobStatus | None) -> Sequence[TaskRoleStatus]:
+    """The tasks as the Launcher tells them; before its first word, as the file asks for them."""
+    if status is not None:
+        return status.task_roles
+    if job.spec is None:
+        return ()
+    state = TaskState.STOPPING if job.listed.state == "STOPPING" else TaskState.WAITING
+    return [
+        TaskRoleStatus(
+            name=role.name,
+            tasks=tuple(TaskStatus(index=n, state=state) for n in range(role.instances)),
+        )
+        for role in JobSpec.model_validate_json(job.spec).task_roles
+    ]
 
 
 def _attempt(status: JobStatus | None, shown: str, attempt: int) -> Json:

@@ -126,7 +126,7 @@ async def find_job(pool: Pool, username: str, name: str) -> WholeJob | None:
     row = await pool.fetchrow(_FIND, username, name)
     if row is None:
         return None
-    return WholeJob(_listed(row), row["reason"], row["status"], row["warnings"])
+    return WholeJob(_listed(row), row["reason"], row["status"], row["warnings"], row["spec"])
 
 
 async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | None:
@@ -251,7 +251,8 @@ _MARK_STOPPING = """
     UPDATE job SET execution = 'STOP', stop_requested_by = $2, state = 'STOPPING' WHERE id = $1
 """
 _FIND = f"""
-    SELECT {", ".join(_LISTED)}, reason, status, warnings
+    SELECT {", ".join(_LISTED)}, reason, status, warnings,
+           CASE WHEN status IS NULL THEN spec END AS spec
     FROM job JOIN job_file ON job_file.job = job.id
     WHERE username = $1 AND name = $2
 """  # noqa: S608 - the names of columns, not values
