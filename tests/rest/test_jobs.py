@@ -5,6 +5,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from muster.contracts.jobs import (
     Execution,
     JobRequest,
@@ -382,6 +383,21 @@ async def test_what_is_not_there_is_refused_in_the_one_shape(rest: Any) -> None:
     assert answer.status_code == 405
     assert answer.headers["allow"] == "GET, POST"
     assert answer.json()["code"] == "NoApiError"
+
+
+async def test_a_bug_is_a_500_that_tells_nothing_of_its_inside(
+    rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_args: object) -> None:
+        raise ZeroDivisionError("inside-marker")
+
+    monkeypatch.setattr("rest.api.jobs.list_jobs", broken)
+    answer = await rest.client.get("/api/v2/jobs")
+    assert answer.status_code == 500
+    assert answer.json()["code"] == "UnknownError"
+    assert "inside-marker" not in answer.text
+    answer = await rest.client.put("/api/v2/users/me", content=b"{not json")
+    assert (answer.status_code, set(answer.json())) == (400, {"code", "message", "errors"})
 
 
 async def test_the_audit_log_has_every_write(rest: Any) -> None:

@@ -31,21 +31,23 @@ class SettingsPublisher:
         self._settings = settings
         self._metrics = metrics
         self._changed = asyncio.Event()
-        bus.on_new_bus.append(self._changed.set)
+        self._said: dict[str, int] = {}
+        self._all_at = 0.0
+        bus.on_new_bus.append(self._on_new_bus)
 
     def wake(self) -> None:
         """Something has changed."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Publish until cancelled."""
+        """Publish until cancelled: what has changed at once, all of it on its rhythm."""
         wait = self._settings.retry_first_s
         while True:
             self._changed.clear()
             try:
-                await self._say_all()
+                await self._say_due()
                 wait = self._settings.retry_first_s
-                pause = self._settings.settings_repeat_s * random.uniform(0.9, 1.0)  # noqa: S311
+                pause = max(0.0, self._all_at - time.monotonic())
             except Exception as error:
                 if not (is_transient(error) or isinstance(error, Transient)):
                     raise
@@ -57,11 +59,22 @@ class SettingsPublisher:
             except TimeoutError:
                 continue
 
-    async def _say_all(self) -> None:
+    async def _say_due(self) -> None:
+        if time.monotonic() >= self._all_at:
+            self._said.clear()
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
         for row in rows:
-            await self._say(row)
+            if self._said.get(row.id) != row.revision:
+                await self._say(row)
+                self._said[row.id] = row.revision
+        if time.monotonic() >= self._all_at:
+            rhythm = self._settings.settings_repeat_s
+            self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311
+
+    def _on_new_bus(self) -> None:
+        self._all_at = 0.0
+        self._changed.set()
 
     async def _say(self, row: Published) -> None:
         setting = f"{SUBSCRIPTION_SETTING}{row.id}"

@@ -1,5 +1,6 @@
 """A stop: users see STOPPING at once, the Launcher is told in the same transaction."""
 
+import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
 from muster.db import Pool, transaction
@@ -12,6 +13,8 @@ from rest.domain.jobs import check_startable, check_stoppable
 from rest.handlers.updates import SUBMITTED
 from rest.store import audit
 from rest.store.jobs import StoppableJob, lock_job, mark_stopping
+
+_log = structlog.get_logger()
 
 
 def no_job(username: str, name: str) -> Rejected:
@@ -48,6 +51,7 @@ async def set_execution(
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])
     relay.wake()
+    _log.info("a job shall stop", job=job.id, name=f"{username}~{name}", by=caller.username)
 
 
 def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
