@@ -1,0 +1,122 @@
+"""Any part is killed or stopped at any moment, amid many jobs: nothing is lost or doubled."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+from muster_up import Http, Up, up
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
+
+JOBS = 200
+TROUBLES = 14
+WAIT_S = 420.0
+PARTS = ("rest", "launcher", "scheduler", "runtime-agent", "alerting", "kafka", "database")
+
+JOB = """protocolVersion: 2
+name: {name}
+type: job
+jobRetryCount: {retries}
+prerequisites: [{{type: dockerimage, name: i, uri: none}}]
+taskRoles:
+  worker:
+    dockerImage: i
+    resourcePerInstance: {{cpu: 1, memoryMB: 1, gpu: {gpus}}}
+    commands:
+      - 'echo "$MUSTER_POD" >> {marks}'
+      - '{command}'
+"""
+
+
+def kinds(name: str, number: int, marks: Path) -> tuple[bytes, str]:
+    """A job file, and the state in which that job has to end."""
+    if number % 10 == 3:
+        text = JOB.format(name=name, retries=1, gpus=0, marks=marks, command="exit 9")
+        return text.encode(), "FAILED"
+    command = "sleep 0.5" if number % 4 == 0 else "true"
+    text = JOB.format(name=name, retries=0, gpus=number % 3, marks=marks, command=command)
+    return text.encode(), "SUCCEEDED"
+
+
+async def submit_through_trouble(http: Http, name: str, text: bytes) -> None:
+    """Submit until it is accepted; a name that is taken was accepted before an answer was lost."""
+    while True:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+            answer = await http.call("POST", "/api/v2/jobs", text, "text/yaml")
+            if answer.status in (202, 409):
+                return
+            assert answer.status in (500, 502, 503), answer.body
+        await asyncio.sleep(0.2)
+
+
+async def trouble(one: Up, rng: random.Random) -> None:
+    """Kill or stop one part, or one supervisor."""
+    await asyncio.sleep(rng.uniform(0.2, 2.0))
+    part = rng.choice((*PARTS, "supervisor"))
+    if part == "supervisor":
+        found = [
+            process.pid
+            for process in psutil.process_iter(["cmdline"])
+            if str(one.home) in " ".join(process.info["cmdline"] or ())
+            and "supervisor" in " ".join(process.info["cmdline"] or ())
+        ]
+        for pid in rng.sample(found, min(1, len(found))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        print(f"killed supervisors {found[:1]}")
+    elif rng.random() < 0.6:
+        print(f"killed {part}: {one.send(part, signal.SIGKILL)}")
+    else:
+        pause = rng.uniform(1.0, 6.0)
+        print(f"stopped {part} for {pause:.1f} s: {one.send(part, signal.SIGSTOP)}")
+        await asyncio.sleep(pause)
+        one.send(part, signal.SIGCONT)
+
+
+async def ended(http: Http) -> dict[str, str]:
+    with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+        answer = await http.call("GET", f"/api/v2/jobs?limit={JOBS * 2}")
+        if answer.status == 200:
+            return {item["name"]: item["state"] for item in json.loads(answer.body)}
+    return {}
+
+
+async def test_every_job_reaches_its_right_end_whatever_is_killed(tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    marks = tmp_path / "marks"
+    wanted: dict[str, str] = {}
+    async with up(tmp_path / "home") as (one, http):
+
+        async def submit_all() -> None:
+            for number in range(JOBS):
+                name = f"job-{number}"
+                text, wanted[name] = kinds(name, number, marks)
+                await submit_through_trouble(http, name, text)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(submit_all())
+            for _ in range(TROUBLES):
+                await trouble(one, rng)
+        states: dict[str, str] = {}
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while states != wanted:
+                    await asyncio.sleep(0.5)
+                    states = await ended(http) or states
+        except TimeoutError:
+            wrong = {n: (states.get(n), w) for n, w in wanted.items() if states.get(n) != w}
+            pytest.fail(f"seed {seed}: these jobs are not as they should be: {wrong}")
+        for name in (n for n, state in wanted.items() if state == "FAILED"):
+            detail = (await http.call("GET", f"/api/v2/jobs/admin~{name}")).json()
+            assert detail["jobStatus"]["retryDetails"]["user"] == 1, name
+    runs = Counter(marks.read_text().split())
+    assert not [pod for pod, count in runs.items() if count > 1], f"seed {seed}: a pod ran twice"
