@@ -310,6 +310,8 @@ class Consumer:
             ack_policy=AckPolicy.MANUAL,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=settings.fetch_wait_busy_ms,
+            session_timeout_ms=int(settings.group_session_s * 1000),
+            heartbeat_interval_ms=int(settings.group_session_s * 1000 / 3),
             # A database that is away for long must not cost the membership.
             max_poll_interval_ms=24 * 3600 * 1000,
         )

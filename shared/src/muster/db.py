@@ -40,6 +40,7 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
             "search_path": schema,
             "application_name": f"muster-{schema}",
             "jit": "off",
+            "idle_in_transaction_session_timeout": str(int(settings.idle_transaction_s * 1000)),
         },
     )
 

@@ -235,12 +235,27 @@ async def _until_stopped(me: Service, settings: ServiceSettings, port: int, buil
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     started = time.monotonic()
-    async with running(me, settings, port, build) as runtime:
-        _log.info("started", port=port, seconds=round(time.monotonic() - started, 3))
-        waiting = asyncio.create_task(stop.wait())
-        await waiting
-        _log.info("stopping")
-        runtime.stopping.set()
+    is_up = False
+
+    async def serve() -> None:
+        nonlocal is_up
+        async with running(me, settings, port, build) as runtime:
+            is_up = True
+            _log.info("started", port=port, seconds=round(time.monotonic() - started, 3))
+            await stop.wait()
+            _log.info("stopping")
+            runtime.stopping.set()
+
+    serving = asyncio.create_task(serve())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not is_up and not serving.done():  # it still waits for its database
+        serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await serving
+        return
+    await serving
 
 
 def run_service(me: Service, settings: ServiceSettings, port: int, build: Build) -> None:

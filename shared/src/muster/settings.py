@@ -39,6 +39,9 @@ class ServiceSettings(BaseSettings):
         500, description="The same after fetch_idle_after_s without a record."
     )
     fetch_idle_after_s: PositiveFloat = 10.0
+    group_session_s: PositiveFloat = Field(
+        6.0, description="A reader that was killed leaves its group after this; Kafka's least is 6."
+    )
     bus_watch_s: PositiveFloat = Field(1.0, description="How often the bus's identity is checked.")
     bus_timeout_s: PositiveFloat = Field(15.0, description="A record not taken by then is kept.")
     topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
@@ -52,6 +55,12 @@ class DatabaseSettings(ServiceSettings):
     database_url: SecretStr = SecretStr("postgresql://127.0.0.1:5432/muster")
     database_connections: PositiveInt = Field(6, description="Connections of one process.")
     statement_timeout_s: PositiveFloat = 30.0
+    idle_transaction_s: PositiveFloat = Field(
+        20.0,
+        description="The database ends a transaction that idles for so long, or a process that"
+        " sleeps would keep others from its rows; longer than bus_timeout_s, which is waited in"
+        " transactions.",
+    )
 
     relay_batch: PositiveInt = Field(300, description="Outbox rows published at once.")
     relay_poll_s: PositiveFloat = Field(1.0, description="The relay looks this often, unasked.")

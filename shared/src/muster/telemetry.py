@@ -45,6 +45,8 @@ def set_up_logging(service: str, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level)
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # we log what its failures mean
+    for talkative in ("httpx2", "httpcore2"):  # they log whole URLs, which can hold secrets
+        logging.getLogger(talkative).setLevel(logging.WARNING)
     logging.getLogger("uvicorn.access").setLevel(logging.WARNING)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
