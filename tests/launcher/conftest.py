@@ -25,6 +25,7 @@ def settings(database_url: str) -> LauncherSettings:
         conflict_shortest_s=0.01,
         conflict_longest_s=0.05,
         quiet_s=0.01,
+        quiet_new_s=0.02,
         timer_poll_s=0.02,
     )
 

@@ -204,6 +204,16 @@ def test_why_it_waits_is_told_until_it_has_a_place(story: Tell) -> None:
     assert told.place().wait(1).status().reason is None
 
 
+def test_that_a_new_job_waits_is_told_with_the_first_reason(story: Tell) -> None:
+    told = story().wait(1)
+    assert not any(s.kind is Kind.JOB for s in told.says)
+    told.tell(told.scheduler.defer("j1-0", "No room.")).wait(0.4)
+    assert told.status().reason is not None
+    assert sum(s.kind is Kind.JOB for s in told.wait(10).says) == 1
+    alone = story().wait(2)
+    assert alone.status().state is JobState.WAITING
+
+
 def test_details_are_told_together(story: Tell) -> None:
     told = story({"worker": 20}).place().start()
     assert sum(s.kind is Kind.JOB for s in told.says) == 1

@@ -33,6 +33,9 @@ class LauncherSettings(DatabaseSettings):
     quiet_s: PositiveFloat = Field(
         0.4, description="So long may a job's details wait to be told together."
     )
+    quiet_new_s: PositiveFloat = Field(
+        2.0, description="So long may wait what the submitter knows: that a new job waits."
+    )
 
     timer_poll_s: PositiveFloat = Field(1.0, description="How often due times are looked at.")
     timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
@@ -56,4 +59,5 @@ class LauncherSettings(DatabaseSettings):
             conflict_shortest=timedelta(seconds=self.conflict_shortest_s),
             conflict_longest=timedelta(seconds=self.conflict_longest_s),
             quiet=timedelta(seconds=self.quiet_s),
+            quiet_new=timedelta(seconds=self.quiet_new_s),
         )

@@ -191,7 +191,8 @@ class Policy:
     ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the wait
     before a retry that costs nothing doubles from the first to the longest, and starts anew after
     an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
-    conflicts over resources. ``quiet``: how long details may wait to be said.
+    conflicts over resources. ``quiet``: how long details may wait to be said; ``quiet_new``: how
+    long the news may that a job waits, which its submitter knows already.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
@@ -202,3 +203,4 @@ class Policy:
     conflict_shortest: timedelta = timedelta(seconds=60)
     conflict_longest: timedelta = timedelta(seconds=900)
     quiet: timedelta = timedelta(seconds=0.4)
+    quiet_new: timedelta = timedelta(seconds=2)
