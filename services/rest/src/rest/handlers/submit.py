@@ -26,7 +26,7 @@ from rest.domain.jobs import VIRTUAL_CLUSTERS
 from rest.handlers.updates import SUBMITTED
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store import answers, audit
+from rest.store import answers
 from rest.store.answers import Key, Known
 from rest.store.jobs import NewJob, insert_jobs, warnings_json
 
@@ -174,7 +174,6 @@ class Submissions:
             told = {w.id: _answer(w.submission) for w in accepted}
             await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
-            await audit.record(conn, [_entry(w) for w in accepted])
         self._relay.wake()
         for waiting in batch:
             before = _known(waiting, known)
@@ -190,8 +189,7 @@ class Submissions:
     ) -> None:
         if not accepted:
             return
-        now = await conn.fetchval("SELECT clock_timestamp()")
-        subjects = Subjects(conn, Service.REST, now)
+        subjects = Subjects(conn, Service.REST, written[accepted[0].id])
         await subjects.load(((Kind.JOB, w.id) for w in accepted), are_new=True)
         for waiting in accepted:
             submission = waiting.submission
@@ -227,6 +225,7 @@ def _new_job(waiting: _Waiting) -> NewJob:
         config=job.text,
         spec=job.spec.model_dump_json(exclude_none=True),
         warnings=warnings_json(warnings_of(job)),
+        address=submission.address,
     )
 
 
@@ -255,13 +254,6 @@ def _answer(submission: Submission) -> str:
         "warnings": warnings_of(submission.job),
     }
     return json.dumps(content)
-
-
-def _entry(waiting: _Waiting) -> audit.Entry:
-    submission = waiting.submission
-    name = f"{submission.username}~{submission.job.name}"
-    detail = {"job": waiting.id}
-    return audit.Entry(submission.username, "job.submit", name, submission.address, detail)
 
 
 def _taken(submission: Submission) -> Rejected:

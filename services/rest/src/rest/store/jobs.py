@@ -31,6 +31,7 @@ class NewJob:
     config: str
     spec: str
     warnings: str
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,9 @@ class StoppableJob:
 
 
 async def insert_jobs(conn: Connection, jobs: Sequence[NewJob]) -> dict[str, datetime]:
-    """Write jobs; returns the ids of those whose name was free, with their time of submission."""
+    """Write jobs and their audit entries; returns the ids of those whose name was free, with their
+    time of submission, which is the transaction's.
+    """
     ordered = sorted(jobs, key=lambda job: (job.username, job.name))
     columns = [[getattr(job, field.name) for job in ordered] for field in fields(NewJob)]
     return {row["id"]: row["submitted_at"] for row in await conn.fetch(_INSERT, *columns)}
@@ -195,9 +198,9 @@ _INSERT = """
     WITH file AS (
         SELECT * FROM unnest(
             $1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::integer[],
-            $7::integer[], $8::integer[], $9::text[], $10::text[], $11::text[]
+            $7::integer[], $8::integer[], $9::text[], $10::text[], $11::text[], $12::text[]
         ) AS f (id, username, name, virtual_cluster, priority_class, total_tasks, total_gpus,
-                total_task_roles, config, spec, warnings)
+                total_task_roles, config, spec, warnings, address)
     ), accepted AS (
         INSERT INTO job (id, username, name, virtual_cluster, priority_class, total_tasks,
                          total_gpus, total_task_roles, submitted_at)
@@ -209,6 +212,11 @@ _INSERT = """
     ), written AS (
         INSERT INTO job_file (job, config, spec, warnings)
         SELECT id, config, spec, warnings::jsonb FROM file JOIN accepted USING (id)
+    ), audited AS (
+        INSERT INTO audit (username, action, object, address, detail)
+        SELECT username, 'job.submit', username || '~' || name, address,
+               jsonb_build_object('job', id)
+        FROM file JOIN accepted USING (id)
     )
     SELECT id, submitted_at FROM accepted
 """
