@@ -3,8 +3,9 @@
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from pydantic import ValidationError
 
-from cli.client import Exit
+from cli.client import CommandError, Exit
 from cli.standalone.settings import UpSettings
 from cli.standalone.up import Wishes, run_up
 
@@ -33,7 +34,14 @@ def demo(*, port: int | None = None, kafka: Broker = None) -> Exit:
 
 
 def _settings(port: int | None, kafka: Literal["embedded", "apache"] | None) -> UpSettings:
-    settings = UpSettings()
+    try:
+        settings = UpSettings()
+    except ValidationError as error:
+        wrong = [
+            f"MUSTER_{str(each['loc'][0]).upper()}: {each['msg']}"
+            for each in error.errors(include_url=False, include_input=False)
+        ]
+        raise CommandError(Exit.USAGE, "Settings are not valid.", tuple(wrong)) from None
     chosen = {"port": port, "kafka": kafka}
     return settings.model_copy(
         update={name: value for name, value in chosen.items() if value is not None}

@@ -30,6 +30,7 @@ GAP_MAX_BYTES, GAP_MIN_BYTES = 8192, 64  # around the size of librdkafka's clust
 GAPS_PER_SIZE = 100_000
 METADATA_API, METADATA_VERSION = 3, 2
 CHECK_TIMEOUT_S = 5.0
+KNOCK_S = 0.003
 
 
 class MockCluster:
@@ -57,8 +58,9 @@ class MockCluster:
         )
         # A first join need not wait for other members: each group has one.
         self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
-        for topic, partitions in topics.items():
-            self._create(topic, partitions)
+        with _kept_awake(port):
+            for topic, partitions in topics.items():
+                self._create(topic, partitions)
 
     def _create(self, topic: str, partitions: int) -> None:
         failed = self._library.rd_kafka_mock_topic_create(
@@ -66,6 +68,27 @@ class MockCluster:
         )
         if failed:
             raise EmbeddedServerError(f"The broker can't make topic {topic} (error {failed}).")
+
+
+@contextlib.contextmanager
+def _kept_awake(port: int) -> Iterator[None]:
+    """Knock at the broker all the while: its thread now and then misses the signal that a topic is to
+    be made, and would sleep a second before it looks again.
+    """
+    done = threading.Event()
+
+    def knock() -> None:
+        while not done.wait(KNOCK_S):
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), CHECK_TIMEOUT_S).close()
+
+    knocking = threading.Thread(target=knock, daemon=True)
+    knocking.start()
+    try:
+        yield
+    finally:
+        done.set()
+        knocking.join()
 
 
 def check(port: int, topic: str | None) -> None:

@@ -19,6 +19,15 @@ FAKE_GPUS = 8
 CPUS_PER_FAKE_GPU = 4
 HEARTBEAT_S, LEASE_S = 3, 30  # one machine: its network does not stall
 STOP_GRACE_S = 15.0
+KEPT_BACK = frozenset(
+    {
+        "PYTHONDONTWRITEBYTECODE",  # without bytecode every start would compile every library anew
+        "MUSTER_ADMIN_PASSWORD",  # secrets are given to those services that need them
+        "MUSTER_DATABASE_URL",
+        "MUSTER_TOKEN",
+        "MUSTER_WEBHOOK_KEY",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -60,12 +69,7 @@ def programs(home: Path, endpoints: Endpoints, choices: Choices) -> list[Program
 
 def child_environment() -> dict[str, str]:
     """This process's environment for its children; jobs find the same `python` as Muster."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        # Without bytecode every start would compile every library anew.
-        if name not in ("PYTHONDONTWRITEBYTECODE", "MUSTER_ADMIN_PASSWORD", "MUSTER_TOKEN")
-    }
+    kept = {name: value for name, value in os.environ.items() if name not in KEPT_BACK}
     scripts = str(Path(sys.executable).parent)
     return kept | {"PATH": f"{scripts}:{kept.get('PATH', os.defpath)}", "PYTHONUNBUFFERED": "1"}
 
@@ -95,13 +99,7 @@ def _environment(
         "MUSTER_HTTP_HOST": "127.0.0.1",
         "MUSTER_HTTP_PORT": str(endpoints.ports[name]),
         "MUSTER_INTERNAL_TOKEN": choices.internal_token,
-        "MUSTER_LEASE_TIMEOUT_S": str(LEASE_S),
-        "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S),
     }
-    if choices.fetch_waits_ms is not None:
-        busy, idle = choices.fetch_waits_ms
-        settings["MUSTER_FETCH_WAIT_BUSY_MS"] = str(busy)
-        settings["MUSTER_FETCH_WAIT_IDLE_MS"] = str(idle)
     if name not in WITHOUT_DATABASE:
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url
     if name == "rest":
@@ -114,7 +112,17 @@ def _environment(
         settings["MUSTER_AGENT_ON_STOP"] = "keep" if choices.keep_jobs else "withdraw"
         settings["MUSTER_FAKE_GPUS"] = str(choices.fake_gpus)
         settings |= _if_set("MUSTER_CPU", _offered_cpus(choices.fake_gpus))
-    return child_environment() | settings
+    return _defaults(choices) | child_environment() | settings
+
+
+def _defaults(choices: Choices) -> dict[str, str]:
+    """What fits one machine, unless this process's environment says otherwise."""
+    defaults = {"MUSTER_LEASE_TIMEOUT_S": str(LEASE_S), "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S)}
+    if choices.fetch_waits_ms is not None:
+        busy, idle = choices.fetch_waits_ms
+        defaults["MUSTER_FETCH_WAIT_BUSY_MS"] = str(busy)
+        defaults["MUSTER_FETCH_WAIT_IDLE_MS"] = str(idle)
+    return defaults
 
 
 def _offered_cpus(fake_gpus: int) -> str | None:

@@ -25,7 +25,7 @@ class UpSettings(BaseSettings):
     database_url: SecretStr | None = Field(
         None, description="A PostgreSQL elsewhere: none is started."
     )
-    admin_password: SecretStr | None = Field(None, description="For the first start.")
+    admin_password: SecretStr | None = Field(None, min_length=6, description="For the first start.")
     fake_gpus: int | None = Field(
         None, description="Simulated GPUs; by default 8 where no GPU driver is found, else none."
     )

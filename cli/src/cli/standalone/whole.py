@@ -1,6 +1,7 @@
 """The whole of a machine's own Muster: servers, then the schema, then the services; and back."""
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -123,8 +124,8 @@ class Whole:
         if fake_gpus is None:
             fake_gpus = 0 if has_gpu_driver() else FAKE_GPUS
         return Choices(
-            internal_token=self._state.secret("internal_token"),
-            webhook_key=self._state.secret("webhook_key"),
+            internal_token=self._secret("internal_token"),
+            webhook_key=self._secret("webhook_key"),
             fetch_waits_ms=None if self._has_prompt_bus() else EMBEDDED_FETCH_WAITS_MS,
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
@@ -132,6 +133,10 @@ class Whole:
             pods_grace_s=self._settings.pods_grace_s,
             admin_password=admin_password,
         )
+
+    def _secret(self, name: str) -> str:
+        """One that the environment gives, else this installation's own."""
+        return os.environ.get(f"MUSTER_{name.upper()}") or self._state.secret(name)
 
     def _has_prompt_bus(self) -> bool:
         """Real Kafka answers a fetch as soon as there is a record; the embedded one does not."""

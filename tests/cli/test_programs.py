@@ -1,0 +1,58 @@
+"""What each service is told: its own settings, and no secret that is another's."""
+
+from pathlib import Path
+
+import pytest
+from cli.standalone.programs import SERVICES, Choices, Endpoints, programs
+
+ENDPOINTS = Endpoints(
+    "127.0.0.1:9092",
+    "postgresql://muster:marker-secret@127.0.0.1:15432/muster",
+    {name: 18080 + place for place, name in enumerate(SERVICES)},
+)
+CHOICES = Choices(
+    internal_token="internal",
+    webhook_key="webhook-key",
+    fetch_waits_ms=(10, 50),
+    topic_partitions=4,
+    fake_gpus=8,
+    keep_jobs=False,
+    pods_grace_s=60,
+    admin_password=None,
+)
+
+
+def _environments() -> dict[str, dict[str, str]]:
+    made = programs(Path("/home"), ENDPOINTS, CHOICES)
+    return {program.name: dict(program.environment) for program in made}
+
+
+def test_the_agent_gets_neither_database_nor_webhook_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_DATABASE_URL", ENDPOINTS.database_url)
+    monkeypatch.setenv("MUSTER_WEBHOOK_KEY", "webhook-key")
+    monkeypatch.setenv("MUSTER_ADMIN_PASSWORD", "admin-password")
+    agent = " ".join(_environments()["runtime-agent"].values())
+    for secret in ("marker-secret", "webhook-key", "admin-password"):
+        assert secret not in agent
+
+
+def test_a_persons_settings_reach_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_LOG_LEVEL", "DEBUG")
+    monkeypatch.setenv("MUSTER_HEARTBEAT_S", "1")
+    for environment in _environments().values():
+        assert environment["MUSTER_LOG_LEVEL"] == "DEBUG"
+        assert environment["MUSTER_HEARTBEAT_S"] == "1"
+
+
+def test_services_compile_what_they_import_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert all("PYTHONDONTWRITEBYTECODE" not in each for each in _environments().values())
+
+
+def test_an_orphaned_agent_is_killed_so_that_its_pods_go_on() -> None:
+    signals = {
+        program.name: program.signal_if_orphaned.name
+        for program in programs(Path("/home"), ENDPOINTS, CHOICES)
+    }
+    assert signals.pop("runtime-agent") == "SIGKILL"
+    assert set(signals.values()) == {"SIGTERM"}
