@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import httpx2
 import pytest
@@ -176,6 +177,7 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         many_silent=1.0,
         probe_s=0.2,
         watch_s=0.1,
+        idle_transaction_s=3.0,
         leader_renew_s=0.1,
         leader_expiry_s=0.3,
         leader_take_s=0.3,
@@ -286,7 +288,9 @@ async def test_a_bus_that_is_away_loses_no_node(
 
 
 @asynccontextmanager
-async def process(settings: SchedulerSettings) -> AsyncIterator[asyncio.subprocess.Process]:
+async def process(
+    settings: SchedulerSettings, log: IO[bytes]
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The service as a process of its own, which can be stopped and woken."""
     names = settings.model_fields_set - {"database_url", "internal_token"}
     environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
@@ -297,21 +301,29 @@ async def process(settings: SchedulerSettings) -> AsyncIterator[asyncio.subproce
         "-m",
         "scheduler",
         env=dict(os.environ) | environment,
-        stdout=asyncio.subprocess.DEVNULL,
+        stdout=log,
     )
     try:
         yield started
     finally:
-        started.send_signal(signal.SIGCONT)
-        started.kill()
+        if started.returncode is None:
+            started.send_signal(signal.SIGCONT)
+            started.kill()
         await started.wait()
 
 
 async def test_only_the_highest_epochs_decisions_exist(
-    kit: Kit, settings: SchedulerSettings, others: Others
+    kit: Kit, settings: SchedulerSettings, others: Others, tmp_path: Path
 ) -> None:
     """Stop the leader, let the standby decide, wake the leader."""
-    async with process(settings) as leader:
+    with (tmp_path / "leader.log").open("wb") as log:
+        await _stop_and_wake(kit, settings, others, log)
+
+
+async def _stop_and_wake(
+    kit: Kit, settings: SchedulerSettings, others: Others, log: IO[bytes]
+) -> None:
+    async with process(settings, log) as leader:
         await others.report(kit.report("n0", gpus=8))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(lambda: others.states("a") == ["placed"])
@@ -335,7 +347,8 @@ async def test_only_the_highest_epochs_decisions_exist(
                 "b-w-0": 2,
                 "c-w-0": 2,
             }
-            assert leader.returncode is None
+            said = await asyncio.to_thread(Path(log.name).read_text)
+            assert leader.returncode is None, said
 
 
 async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(

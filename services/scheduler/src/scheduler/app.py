@@ -10,6 +10,7 @@ import structlog
 from muster.bus import Consumer
 from muster.contracts.topics import Service
 from muster.db import is_transient
+from muster.errors import Transient
 from muster.service import Runtime, run_service
 
 from scheduler import leadership
@@ -66,6 +67,8 @@ class Candidate:
                 tasks.create_task(self._consumer.run(), name="consumer")
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
+        except* (OSError, Transient) as errors:  # what did not end in time, among others
+            _log.warning("this process stands by again", errors=[str(e) for e in errors.exceptions])
         finally:
             decider.is_leading = False
             metrics.is_leader.set(0)
