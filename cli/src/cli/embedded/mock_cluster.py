@@ -13,7 +13,8 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class MockCluster:
 
 @contextlib.contextmanager
 def _kept_awake(port: int) -> Iterator[None]:
-    """Knock at the broker all the while: its thread now and then misses the signal that a topic is to
+    """Knock at the broker all the while: its thread now and then misses the signal that a topic is
+    to
     be made, and would sleep a second before it looks again.
     """
     done = threading.Event()
