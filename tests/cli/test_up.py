@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -137,6 +138,21 @@ def test_it_tells_what_runs_and_leaves_nothing_running(here: Here) -> None:
     assert not (here.home / "first-password").exists()
     outside = {path.name for path in here.home.parent.iterdir()}
     assert outside == {"home", "home.up.log"}, "nothing outside of MUSTER_HOME is written"
+
+
+def test_servers_elsewhere_are_used_and_none_is_started(
+    here: Here, empty_database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    here.environment["MUSTER_DATABASE_URL"] = empty_database_url
+    here.environment["MUSTER_KAFKA_BOOTSTRAP"] = fresh_broker.bootstrap
+    with here.up():
+        status = here.json("status")
+        assert status["services"].keys() == PARTS - {"database", "kafka"}
+        assert status["kafka"] == fresh_broker.bootstrap
+        assert "@127.0.0.1" in status["database"]
+        assert status["database"].partition("//")[2].startswith("muster@"), "no password is shown"
+        assert here.run("jobs").returncode == 0
+    assert not (here.home / "postgres").exists()
 
 
 def test_what_dies_comes_back_with_its_state(here: Here) -> None:
