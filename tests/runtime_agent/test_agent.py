@@ -409,3 +409,21 @@ async def test_a_node_without_room_for_pods_reports_itself_as_unhealthy(
         report = await launcher.report()
     assert not report.is_healthy
     assert "MB are free" in str(report.problem)
+
+
+async def test_an_agent_that_comes_back_says_which_pods_are_still_there(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        await launcher.run("pod-1", "sleep 300")
+        first = await launcher.status("pod-1", PodState.RUNNING)
+        await launcher.acknowledge(first)
+    before = max(status.revision for status in launcher.statuses("pod-1"))
+    async with an_agent(keeping):
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > before)
+        again = launcher.statuses("pod-1")[-1]
+        assert (again.state, again.started_at) == (PodState.RUNNING, first.started_at)
+        await launcher.returned(7)
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > again.revision)
+        await launcher.report(lambda r: r.lease == 7)

@@ -10,12 +10,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.model import Model
-from muster.contracts.nodes import NodeReport
+from muster.contracts.nodes import NodeReport, NodeReturned
 from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import (
     PodAction,
@@ -71,6 +72,7 @@ class Launcher:
         self._seen: dict[str, int] = {}
 
     async def __aenter__(self) -> Launcher:
+        self._since_ms = time.time_ns() // 1_000_000
         self._producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap)
         await self._producer.start()
         self._consumer = AIOKafkaConsumer(
@@ -80,9 +82,6 @@ class Launcher:
             fetch_max_wait_ms=10,
         )
         await self._consumer.start()
-        await self._consumer.seek_to_end()
-        for partition in self._consumer.assignment():
-            await self._consumer.position(partition)
         self._task = asyncio.create_task(self._hear())
         return self
 
@@ -93,6 +92,8 @@ class Launcher:
 
     async def _hear(self) -> None:
         async for record in self._consumer:
+            if record.timestamp < self._since_ms:
+                continue  # of another test over the same broker
             topic = TOPICS.get(record.topic)
             if topic is None:
                 self.words.append((record.topic, Model()))
@@ -173,6 +174,11 @@ class Launcher:
         )
         value = notice.model_dump_json().encode()
         await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")
+
+    async def returned(self, lease: int) -> None:
+        """Says, as the Scheduler does, that the node was lost and is so no more."""
+        word = NodeReturned(node="node-a", lease=lease, at=datetime.fromtimestamp(0, UTC))
+        await self.send(word.model_dump_json().encode(), "scheduler/returned", "node-returned")
 
     async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
         """Asks for the pod, for the journal that the newest report names."""

@@ -148,6 +148,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         doorbell.listen(agent.watch.ring)
         _spawn(runtime, agent)
         yield
+        await runtime.bus._drop_producer()  # its start may have been cut off by the stop
         await agent.end()
         await runtime.bus._drop_producer()
     finally:
@@ -244,6 +245,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("looks", watch.run_looks),
         ("times", watch.run_times),
         ("cleaning", watch.run_cleaning),
+        ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
         ("reports", reporter.run_reports),
         ("heartbeats", reporter.run_heartbeats),
         ("devices", reporter.run_devices),

@@ -90,6 +90,17 @@ class Handlers:
         self._commit(step)
         self._changed()
 
+    def on_return(self) -> None:
+        """The agent was away, or was given up: it says which pods are still there.
+
+        Who has ended them meanwhile answers at once, however rarely its stop is repeated by now.
+        """
+        step = Step(self.memory)
+        for entry in self.live():
+            step.say_still_there(entry)
+        if step.changed:
+            self._commit(step)
+
     def on_time(self, allowance: int) -> tuple[int, float | None]:
         """Says again and answers what is due, at most `allowance` words.
 

@@ -51,6 +51,7 @@ class Reporter:
     has_begun: asyncio.Event
     on_gpus: Callable[[int], None]
     is_stopping: bool = False
+    has_returned: asyncio.Event = field(default_factory=asyncio.Event)
     _gpus: tuple[Gpu, ...] = ()
     _problem: str | None = None
     _lease: int = 0
@@ -76,6 +77,7 @@ class Reporter:
             return
         if word.lease > self._lease:
             self._lease = word.lease
+            self.has_returned.set()
             self.changed()
 
     async def run_reports(self) -> None:

@@ -191,6 +191,10 @@ class Step:
         verdict = None if decision.word is None else decision.word.verdict
         return None if verdict is None else verdict.rule
 
+    def say_still_there(self, entry: Entry) -> None:
+        """A new word about a live pod, though nothing has changed."""
+        self.put(entry, decide.still_there(entry.pod, self._surroundings()))
+
     def put(self, entry: Entry, decision: Decision) -> None:
         """Takes a decision over, and says what it says."""
         self.effects.extend(decision.effects)

@@ -28,6 +28,7 @@ from runtime_agent.settings import AgentSettings
 SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
 LOOKS_APART_S = 0.01
+RETURNS_APART_S = 0.5
 DOORBELL_BYTES = 64 * 1024
 
 _log = structlog.get_logger()
@@ -187,6 +188,16 @@ class Watch:
                 await self.handlers.has_times.wait()
         except TimeoutError:
             pass
+
+    async def run_returns(self, has_begun: asyncio.Event, has_returned: asyncio.Event) -> None:
+        """Say which pods are there: at the start, and when the node was lost and is so no more."""
+        await has_begun.wait()
+        while True:
+            with self._counting_failures():
+                self.handlers.on_return()
+            await has_returned.wait()
+            await asyncio.sleep(RETURNS_APART_S)
+            has_returned.clear()
 
     def on_new_bus(self) -> None:
         """What the old bus may have lost is said again."""

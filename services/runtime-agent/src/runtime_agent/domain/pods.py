@@ -200,6 +200,14 @@ def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
     return Decision(now, _status(now, around, PodState.RUNNING))
 
 
+def still_there(pod: Pod, around: Surroundings) -> Decision:
+    """The agent was away: whoever has given the pod up meanwhile shall hear that it lives."""
+    if pod.phase is Phase.ENDED:
+        return Decision(pod)
+    state = PodState.RUNNING if pod.phase is Phase.RUNNING else PodState.ACCEPTED
+    return Decision(pod, _status(pod, around, state))
+
+
 def ended(
     pod: Pod, ending: Ending, at: datetime, started_at: datetime | None, around: Surroundings
 ) -> Decision:
