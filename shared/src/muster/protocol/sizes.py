@@ -29,9 +29,9 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 MAX_RECORD_BYTES = 1_000_000
 """Of a record's value; the rest of the bus's 1 MiB is for headers and the batch around it."""
 
-TEXT_BYTES = 300
-"""All the words of one task's verdict in `job-updated` together; the Launcher shortens evidence to
-that."""
+TEXT_BYTES = 800
+"""All the words of one task's verdict in `job-updated` together: evidence of 500 characters, cause,
+symptom and outcome."""
 
 _NODE = "n" * 64
 _LOG_URL = "h" * 96
