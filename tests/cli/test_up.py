@@ -15,7 +15,12 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("up"),  # one at a time: each is seven processes
+]
 DEADLINE_S, POLL_S = 120.0, 0.3
 IS_UP = "Muster is up"
 PARTS = {"database", "kafka", "rest", "launcher", "scheduler", "runtime-agent", "alerting"}

@@ -28,7 +28,7 @@ from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
 EMBEDDED_FETCH_WAITS_MS = (10, 50)  # while records flow, and when none did for a while
-KAFKA_PORT, DATABASE_PORT, FIRST_SERVICE_PORT = 9092, 15432, 18080
+KAFKA_PORT, DATABASE_PORT = 9092, 15432
 MIGRATION_TIMEOUT_S = 300.0
 
 
@@ -81,8 +81,8 @@ class Whole:
         database_url = self._start_database()
         bootstrap = self._start_broker()
         ports = {"rest": rest_port}
-        for place, name in enumerate(SERVICES[1:], 1):
-            ports[name] = self._state.port(name, FIRST_SERVICE_PORT + place)
+        for name in SERVICES[1:]:
+            ports[name] = self._state.port(name)
         endpoints = Endpoints(bootstrap, database_url, ports)
         choices = self._choices(admin_password)
         self._state.save()
