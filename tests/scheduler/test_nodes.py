@@ -81,11 +81,23 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
     cluster.take_back("n0")
     cluster.report(kit.report("n0", gpus=1, revision=2), 0.0)
     assert cluster.free.gpus == 0
+    assert cluster.hold_of("g-w-0") is not None
     held = {"g-w-0": (0,)}
     cluster.report(kit.report("n0", gpus=1, revision=3, lease=1, holding=held), 0.0)
     assert cluster.free.gpus == 0
     cluster.report(kit.report("n0", gpus=1, revision=4, lease=1), 0.0)
     assert cluster.free.gpus == 1
+
+
+def test_a_node_that_is_back_takes_nothing_before_it_names_its_lease(kit: Kit) -> None:
+    cluster = kit.cluster(kit.report("n0", gpus=1))
+    cluster.lose("n0")
+    cluster.take_back("n0")
+    cluster.request(kit.gang("g", *kit.pods("g", 1, gpus=1)), 0.0)
+    cluster.report(kit.report("n0", gpus=1, revision=2), 0.0)
+    assert _decide(cluster, 0.0).reason.code == "health"
+    cluster.report(kit.report("n0", gpus=1, revision=3, lease=1), 0.0)
+    assert _decide(cluster, 0.0).placements[0].gpus == (0,)
 
 
 def test_what_an_unknown_pod_holds_is_not_free(kit: Kit) -> None:
