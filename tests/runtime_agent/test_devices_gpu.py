@@ -1,4 +1,9 @@
-"""The agent on a machine with a real NVIDIA driver: `pytest -m gpu tests/runtime_agent`."""
+"""The agent on a machine with a real NVIDIA driver: `pytest -m gpu tests/runtime_agent`.
+
+It needs pytest, pydantic, psutil and nvidia-ml-py alone, where nothing else can be installed:
+`PYTHONPATH=shared/src:services/runtime-agent/src python -m pytest -c /dev/null --rootdir . \
+--noconftest tests/runtime_agent/test_devices_gpu.py`.
+"""
 
 from __future__ import annotations
 
