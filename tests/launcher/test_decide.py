@@ -168,7 +168,9 @@ def test_no_pod_runs_before_its_whole_gang_has_a_place(story: Tell) -> None:
 
 
 def test_a_pod_is_told_of_its_peers_and_of_what_it_got(story: Tell) -> None:
-    run = story({"ps": 1, "worker": 2}).place().runs()[1].run
+    asked = story({"ps": 1, "worker": 2}).place().runs()[1]
+    assert (asked.node, asked.journal, asked.gang) == ("n1", "journal-of-n1", "j1-0")
+    run = asked.run
     assert run is not None
     assert [(p.role, p.index, p.address) for p in run.peers] == [
         ("ps", 0, "127.0.0.1"),

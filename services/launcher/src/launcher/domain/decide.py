@@ -215,7 +215,6 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
         return
     if task.placement is None:
         task = replace(task, placement=Placement(node=word.node, journal=word.journal))
-        turn.put(task)
     match word.state:
         case PodState.ACCEPTED:
             if task.phase is TaskPhase.WAITING:

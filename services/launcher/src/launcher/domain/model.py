@@ -4,7 +4,7 @@ All values are frozen: a decision makes new ones, and the tasks that it changed 
 only they are written.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -164,10 +164,6 @@ class Life:
     def gang(self, task: Task) -> str:
         """The gang that the task's pod belongs to: a pod that may start singly is its own."""
         return gang_name(self.job.id, self.job.attempt) if self.job.spec.gang else self.pod(task)
-
-    def live(self) -> Iterator[Task]:
-        """The tasks whose pods' ends are awaited."""
-        return (task for task in self.tasks.values() if task.phase in LIVE)
 
 
 def wake_at(life: Life) -> datetime | None:

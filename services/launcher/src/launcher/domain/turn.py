@@ -37,7 +37,6 @@ class Turn:
         self._tasks = dict(life.tasks)
         self._changed = set(life.changed)
         self._has_put = False
-        self._has_news = False
         self._says: dict[tuple[Kind, str], Say] = {}
         self.job = life.job
         self.now = now
@@ -131,7 +130,6 @@ class Turn:
         if not was_final and self._is_loud():
             self._say_status()
         elif not was_final and self._is_changed():
-            self._has_news = True
             self.set_job(status_unsaid=True)
         self._set_quiet()
         if self.job == self._before.job and not self._has_put:
@@ -169,5 +167,5 @@ class Turn:
             return
         quiet = self.policy.quiet_new if self._is_new else self.policy.quiet
         at = self.now + quiet
-        if self.job.quiet_at is None or (self._has_news and at < self.job.quiet_at):
+        if self.job.quiet_at is None or at < self.job.quiet_at:
             self.set_job(quiet_at=at)
