@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+import asyncpg
 import httpx2
 import pytest
 from cli.embedded.broker import EmbeddedBroker
@@ -265,6 +266,28 @@ async def test_a_silent_node_is_lost_and_its_gpus_count_again_from_its_lease(
         await others.report(kit.report("n0", gpus=1, revision=3, lease=others.returned[0].lease))
         await others.until(lambda: others.states("b") == ["placed"])
         assert await held(runtime) == {("n0", 0, "b-w-0")}
+
+
+async def test_lost_connections_cost_no_decision_and_make_no_second(
+    kit: Kit, settings: SchedulerSettings, others: Others, database_url: str
+) -> None:
+    async with scheduler(settings):
+        await others.report(kit.report("n0", gpus=12))
+        admin = await asyncpg.connect(database_url)
+        for number in range(12):
+            name = f"g{number}"
+            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+            await admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'muster-scheduler' AND datname = current_database()"
+            )
+        names = [f"g{number}" for number in range(12)]
+        await others.until(lambda: all(others.states(name) == ["placed"] for name in names))
+        said = {(p.node, p.gpus[0], p.pod) for n in names for p in others.decisions[n].pods}
+        rows = await admin.fetch("SELECT node, gpu, pod FROM scheduler.held_gpu")
+        assert {(row["node"], row["gpu"], row["pod"]) for row in rows} == said
+        assert len({gpu for _, gpu, _ in said}) == 12
+        await admin.close()
 
 
 async def test_a_bus_that_is_away_loses_no_node(

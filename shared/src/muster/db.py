@@ -19,7 +19,8 @@ TRANSIENT_STATES = ("08", "40", "53", "55", "57", "58")
 resources (full disk, too many connections), lock not available, operator intervention (shutdown,
 statement timeout), system error."""
 
-TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError)
+TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""The last is what asyncpg raises, among others, where a connection ends within an operation."""
 
 
 async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
