@@ -28,6 +28,7 @@ _log = structlog.get_logger()
 DUE_PAUSE_S = 0.1
 """What is due is said in groups: an acknowledgement has half a second."""
 
+CATCH_UP_S = 60.0
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
 
@@ -43,6 +44,7 @@ class Relay:
         self._settings = settings
         self._woken = asyncio.Event()
         self._new_bus = False
+        self._catching_up_until = 0.0
         self._due_at = 0.0
         self._repeats_left = float(settings.repeats_per_s)
         self._looked = time.monotonic()
@@ -56,6 +58,7 @@ class Relay:
 
     def _on_new_bus(self) -> None:
         self._new_bus = True
+        self._catching_up_until = time.monotonic() + CATCH_UP_S
         self._due_at = 0.0
         self._woken.set()
 
@@ -149,7 +152,9 @@ class Relay:
 
     def _allowance(self) -> int:
         now = time.monotonic()
-        rate = self._settings.repeats_per_s
+        is_new_bus = now < self._catching_up_until
+        settings = self._settings
+        rate = settings.repeats_per_s_on_new_bus if is_new_bus else settings.repeats_per_s
         self._repeats_left = min(rate, self._repeats_left + rate * (now - self._looked))
         self._looked = now
         # Below 0 where rows that were taken for their answer were due to be repeated as well.
