@@ -94,7 +94,7 @@ class AgentSettings(ServiceSettings):
     follow_look_s: PositiveFloat = Field(0.2, description="A followed log is looked at this often.")
     log_streams: PositiveInt = Field(200, description="Followed logs at a time.")
 
-    repeats_per_s: PositiveInt = Field(300, description="Words said again, at the most.")
+    repeats_per_s: PositiveInt = Field(50, description="Words said again, at the most.")
     retry_s: PositiveFloat = Field(0.5, description="Between tries to reach a bus that is away.")
     partitions_look_s: PositiveFloat = Field(60.0, description="The partition count is looked at.")
     old_partition_s: PositiveFloat = Field(
