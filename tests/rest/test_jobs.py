@@ -261,6 +261,25 @@ async def test_two_replicas_keep_one_promise(start_rest: Any) -> None:
         assert content["jobStatus"]["state"] == "STOPPING"
 
 
+async def test_bodies_in_memory_are_bounded_and_let_go(start_rest: Any) -> None:
+    async with start_rest(bodies_bytes=2000) as rest:
+        assert (await rest.submit("small")).status_code == 202
+        large = rest.job_file("large") + "#" * 2000
+        answer = await rest.client.post("/api/v2/jobs", content=large)
+        assert (answer.status_code, answer.json()["code"]) == (503, "UnavailableError")
+        for n in range(10):
+            assert (await rest.submit(f"small-{n}")).status_code == 202
+
+
+async def test_metrics_name_routes_and_no_made_up_words(rest: Any) -> None:
+    await rest.client.get("/api/v2/jobs/admin~some-name")
+    await rest.client.request("MADEUP", "/api/v2/jobs")
+    text = (await rest.client.get("/metrics")).text
+    assert 'route="/api/v2/jobs/{job}"' in text
+    assert "MADEUP" not in text
+    assert "some-name" not in text
+
+
 async def test_what_waits_to_be_written_is_bounded(start_rest: Any) -> None:
     async with start_rest(submit_queue_bytes=2000) as rest:
         answers = await asyncio.gather(*(rest.submit(f"flood-{n}") for n in range(60)))

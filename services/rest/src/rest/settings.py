@@ -28,6 +28,9 @@ class RestSettings(DatabaseSettings):
     )
 
     body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
+    bodies_bytes: PositiveInt = Field(
+        128 * 1024 * 1024, description="Of all requests that are being read; more: 503."
+    )
     page_default: PositiveInt = Field(5000, description="Jobs on a page, when nobody says.")
     page_largest: PositiveInt = 50_000
     peer_timeout_s: PositiveFloat = Field(5.0, description="An agent or the Scheduler answers.")

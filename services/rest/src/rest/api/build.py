@@ -9,10 +9,9 @@ from starlette.types import ASGIApp
 
 from rest.api import cluster, errors, info, jobs, logs, subscriptions, tokens, users
 from rest.api.context import Context
-from rest.api.edge import Edge
+from rest.api.edge import PREFIX, Edge
 from rest.api.errors import ErrorBody
 
-PREFIX = "/api/v2"
 PUBLIC = frozenset(
     {
         f"{PREFIX}/info",
@@ -46,7 +45,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document(app)
-    return Edge(app, context.metrics, context.settings.body_bytes)
+    return Edge(app, context.metrics, context.settings)
 
 
 def _document(app: FastAPI) -> None:

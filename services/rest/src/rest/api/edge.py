@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
+from fastapi.routing import APIRoute
 from muster.protocol import MAX_BYTES
 from muster.telemetry import span
 from opentelemetry.trace import SpanKind
@@ -11,9 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rest.metrics import RestMetrics
+from rest.settings import RestSettings
 
-JOBS_PATH = "/api/v2/jobs"
+PREFIX = "/api/v2"
+JOBS_PATH = f"{PREFIX}/jobs"
 UNTRACED = ("/healthz", "/readyz", "/metrics")
+
+METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
+"""Other words are one label: whoever asks can make up as many as they like."""
 
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_S = 5.0
@@ -28,10 +35,11 @@ SECURITY_HEADERS = (
 class Edge:
     """ASGI middleware around the whole API."""
 
-    def __init__(self, app: ASGIApp, metrics: RestMetrics, body_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, metrics: RestMetrics, settings: RestSettings) -> None:
         self._app = app
         self._metrics = metrics
-        self._body_bytes = body_bytes
+        self._settings = settings
+        self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in UNTRACED:
@@ -50,41 +58,62 @@ class Edge:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        limit = self._limit(scope)
+        body = _Body(receive, headers, self._limit(scope), self._hold)
         with span(
             str(scope["method"]), kind=SpanKind.SERVER, parent=headers.get("traceparent")
         ) as opened:
             try:
-                await self._app(scope, _bounded(receive, headers, limit), sending)
+                await self._app(scope, body, sending)
             finally:
-                route = getattr(scope.get("route"), "path", "none")
+                self._held -= body.held
+                method = scope["method"] if scope["method"] in METHODS else "other"
+                route = _route(scope)
                 opened.update_name(f"{scope['method']} {route}")
                 opened.set_attribute("http.response.status_code", status)
-                self._metrics.requests.labels(route, scope["method"], str(status)).observe(
+                self._metrics.requests.labels(route, method, str(status)).observe(
                     time.perf_counter() - started
                 )
 
     def _limit(self, scope: Scope) -> int:
         is_submission = scope["method"] == "POST" and scope["path"] == JOBS_PATH
-        return MAX_BYTES if is_submission else self._body_bytes
+        return MAX_BYTES if is_submission else self._settings.body_bytes
+
+    def _hold(self, count: int) -> None:
+        """Count bytes of bodies in memory. Raises HTTPException where they are too many."""
+        if self._held + count > self._settings.bodies_bytes:
+            raise HTTPException(503, "Too much is being sent at once; try again in a moment.")
+        self._held += count
 
 
-def _bounded(receive: Receive, headers: Headers, limit: int) -> Receive:
-    """Passes on no more than ``limit`` bytes of the body."""
-    said = headers.get("content-length", "")
-    read = 0
+def _route(scope: Scope) -> str:
+    """The template of the request's path; one word for all that lead nowhere."""
+    route = scope.get("route")
+    path: str = getattr(route, "path", "none")
+    return f"{PREFIX}{path}" if isinstance(route, APIRoute) else path
 
-    async def receiving() -> Message:
-        nonlocal read
-        if said.isdigit() and int(said[:20]) > limit:
-            raise await _too_large(receive, limit)
-        message = await receive()
-        read += len(message.get("body", b""))
-        if read > limit:
-            raise await _too_large(receive, limit)
+
+class _Body:
+    """Reads no more than ``limit`` bytes of a request's body; ``held`` of them are in memory."""
+
+    def __init__(
+        self, receive: Receive, headers: Headers, limit: int, hold: Callable[[int], None]
+    ) -> None:
+        self._receive = receive
+        self._said = headers.get("content-length", "")
+        self._limit = limit
+        self._hold = hold
+        self.held = 0
+
+    async def __call__(self) -> Message:
+        if self._said.isdigit() and int(self._said[:20]) > self._limit:
+            raise await _too_large(self._receive, self._limit)
+        message = await self._receive()
+        count = len(message.get("body", b""))
+        if self.held + count > self._limit:
+            raise await _too_large(self._receive, self._limit)
+        self._hold(count)
+        self.held += count
         return message
-
-    return receiving
 
 
 async def _too_large(receive: Receive, limit: int) -> HTTPException:

@@ -135,6 +135,8 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             return refusal(405, "NoApiError", message, headers={"Allow": allowed})
         case 413:
             return refusal(413, "RequestTooLargeError", str(error.detail), headers=headers)
+        case 503:
+            return refusal(503, BUSY, str(error.detail), headers={"Retry-After": "1"})
         case status:
             code = "InvalidParametersError" if status < 500 else "UnknownError"
             return refusal(status, code, str(error.detail), headers=headers)
