@@ -194,7 +194,7 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
         on_gpus=lambda count: setattr(memory, "gpu_count", count),
     )
     handlers = Handlers(memory, speaker.say, reporter.changed)
-    watch = Watch(handlers, runner, directories, settings, metrics)
+    watch = Watch(handlers, runner, directories, settings, metrics, runtime.metrics)
     return Agent(
         settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
     )

@@ -53,6 +53,11 @@ class Handlers:
         """The pods that may hold something of the node."""
         return [entry for entry in self.memory.entries.values() if entry.is_live]
 
+    def unacknowledged(self) -> int:
+        """How many last words the Launcher has not named yet."""
+        entries = self.memory.entries.values()
+        return sum(entry.exchange.repeat_at is not None for entry in entries)
+
     def knows(self, name: str) -> bool:
         """Whether the pod was there before."""
         return name in self.memory.entries or bool(self.memory.journal.load([name]))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import assert_never
 
 import structlog
+from muster.metrics import PlumbingMetrics
 
 from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
 from runtime_agent.handlers import Handlers
@@ -73,6 +74,7 @@ class Watch:
     directories: PodDirectories
     settings: AgentSettings
     metrics: AgentMetrics
+    plumbing: PlumbingMetrics
     _rung: set[str] = field(default_factory=set)
     _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
     _accepted_s: dict[str, float] = field(default_factory=dict)
@@ -178,6 +180,8 @@ class Watch:
             with self._counting_failures():
                 spoken, wait_s = self.handlers.on_time(int(allowance))
                 allowance -= spoken
+                self.plumbing.repeated.inc(spoken)
+                self.plumbing.open_subjects.set(self.handlers.unacknowledged())
             await self._until_due(wait_s)
 
     async def _until_due(self, wait_s: float | None) -> None:
