@@ -319,7 +319,7 @@ def rebuilt(history: History, *, reverse: bool) -> Cluster:
 
 
 HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))
-"""How many histories are tried; more in a deep run."""
+"""How many histories are tried; in a deep run more, and pytest gets --timeout=0."""
 
 
 def test_random_histories_are_safe_and_live(kit: Kit) -> None:
