@@ -65,6 +65,7 @@ test: install ## Run every test that needs no Java
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -m apache
+	$(BIN)/pytest --broker apache -m "not slow and not apache" tests/system tests/muster/test_plumbing.py
 
 run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
 	@$(BIN)/muster up --demo --kafka $(KAFKA)

@@ -26,6 +26,11 @@ MIGRATE_TIMEOUT_S = 120
 PARTITIONS = 4
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--broker apache`: the tests with a broker of their own run on a real Apache Kafka."""
+    parser.addoption("--broker", choices=("embedded", "apache"), default="embedded")
+
+
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
     """A PostgreSQL server without fsync, for this test process."""
@@ -75,9 +80,20 @@ def bootstrap(broker: EmbeddedBroker) -> str:
 
 
 @pytest.fixture
-def fresh_broker() -> Iterator[EmbeddedBroker]:
-    """A broker of this test's own: `kill()` and `start()` it at will, its port stays."""
-    with EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as running:
+def fresh_broker(
+    request: pytest.FixtureRequest, tmp_path: Path, apache_installation: Path
+) -> Iterator[EmbeddedBroker | ApacheKafka]:
+    """A broker of this test's own: `kill()` and `start()` it at will, its port stays.
+
+    The embedded one forgets all records when it is killed; with `--broker apache` it is a real
+    Apache Kafka, which keeps them.
+    """
+    running: EmbeddedBroker | ApacheKafka
+    if request.config.getoption("--broker") == "apache":
+        running = ApacheKafka(tmp_path / "kafka", apache_installation)
+    else:
+        running = EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS)
+    with running:
         yield running
 
 

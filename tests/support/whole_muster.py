@@ -214,7 +214,7 @@ async def a_muster(
                 "scheduler_url": f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}",
             },
             Service.LAUNCHER: {},
-            Service.SCHEDULER: {"lease_s": 30.0},
+            Service.SCHEDULER: {"lease_timeout_s": 30.0},
             Service.RUNTIME_AGENT: {
                 "node": "node-1",
                 "agent_home": home / "agent",

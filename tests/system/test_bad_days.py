@@ -140,7 +140,7 @@ async def test_a_bus_away_for_three_leases_restarts_no_job(
         fresh_broker.bootstrap,
         tmp_path,
         launcher=QUICK,
-        scheduler={"lease_s": 2.0},
+        scheduler={"lease_timeout_s": 2.0},
         runtime_agent={"heartbeat_s": 0.4},
     ) as muster:
         name = await muster.submit(a_job("long", "sleep 12", gpus=8))
@@ -183,7 +183,7 @@ async def test_a_lost_node_fails_its_pods_at_no_cost_and_they_are_stopped_when_i
         fresh_broker.bootstrap,
         tmp_path,
         launcher=QUICK,
-        scheduler={"lease_s": 2.0},
+        scheduler={"lease_timeout_s": 2.0},
         runtime_agent={"heartbeat_s": 0.4, "agent_on_stop": "keep"},
     ) as muster:
         marks = tmp_path / "marks"

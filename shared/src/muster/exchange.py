@@ -150,4 +150,5 @@ def _named(row: Exchange, named: int, *, speaker_revision: int, now: datetime) -
         return row
     if named == row.revision:
         return replace(row, acknowledged=named, repeats=0, repeat_at=None)
-    return replace(row, acknowledged=named, repeat_at=row.repeat_at or now + REPEAT_FIRST)
+    soon = now + REPEAT_FIRST  # the other side is there: no need to go on doubling
+    return replace(row, acknowledged=named, repeat_at=min(row.repeat_at or soon, soon))
