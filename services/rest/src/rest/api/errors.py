@@ -86,6 +86,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(asyncpg.DataError, _unstorable)
     app.add_exception_handler(asyncpg.PostgresError, _database)
     app.add_exception_handler(asyncpg.InterfaceError, _database)
+    app.add_exception_handler(asyncpg.InternalClientError, _database)
     app.add_exception_handler(OSError, _database)
     app.add_exception_handler(Exception, _unexpected)
 
