@@ -83,6 +83,7 @@ async def test_a_follower_reads_from_the_start_and_again_on_another_bus(
         assert await read.get() == "c"
         for task in tasks:
             task.cancel()
+    await bus.close()
 
 
 async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroker) -> None:

@@ -353,3 +353,29 @@ async def test_a_restored_backup_becomes_equal_again(
         await eventually(applied, {"new"})
         await eventually(lambda: answers(rest), {f"j{n}": "NEW" for n in range(10)})
         await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_at_rest_nothing_flows_with_100_000_open_subjects(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for service in (rest, launcher):
+            await service.pool.execute(
+                "INSERT INTO subject (kind, subject, revision, seen, acknowledged, topic, key,"
+                " word) SELECT 'job', 'rest-' || n, 1, 1, 1, 'job-submitted', 'k', '{}'"
+                " FROM generate_series(1, 100000) n"
+            )
+        await submit(rest, "j", "one")
+        await eventually(lambda: answers(rest), {"j": "ONE"})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+        def published() -> float:
+            return sum(
+                sample.value
+                for service in (rest, launcher)
+                for metric in service.registry.collect()
+                for sample in metric.samples
+                if sample.name == "muster_records_published_total"
+            )
+
+        assert 4 <= published() <= 8, "more than this one exchange flowed"

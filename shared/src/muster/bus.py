@@ -285,7 +285,10 @@ class Consumer:
         bus.on_new_bus.append(self._rebuild.set)
 
     async def run(self) -> None:
-        """Read until cancelled; a reader that failed, or that lost its bus, is built anew."""
+        """Read until cancelled; a reader that failed, or that lost its bus, is built anew.
+
+        Nothing is committed at its end: the offsets could be those of another bus.
+        """
         while True:
             self._rebuild.clear()
             try:
@@ -339,8 +342,6 @@ class Consumer:
             if uncommitted and time.monotonic() - committed > self.COMMIT_EVERY_S:
                 await _commit(consumer)
                 committed, uncommitted = time.monotonic(), False
-        if uncommitted:
-            await _commit(consumer)
 
 
 async def _commit(consumer: AIOKafkaConsumer) -> None:

@@ -1,0 +1,150 @@
+"""What must hold at rest, whoever is asked: all parts agree, secrets are nowhere, nothing flows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from aiokafka import AIOKafkaConsumer
+from cli.embedded.broker import EmbeddedBroker
+from muster.contracts.topics import EVERY_TOPIC, Service
+from whole_muster import PASSWORD, Muster, a_job, a_muster, eventually, free_port
+
+pytestmark = pytest.mark.system
+
+MARKER = "marker-f3a91c"
+
+
+async def everything_on_the_bus(bootstrap: str) -> bytes:
+    """All records of all topics, keys and headers too, as one text."""
+    consumer = AIOKafkaConsumer(
+        *EVERY_TOPIC, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    text = b""
+    try:
+        while got := await consumer.getmany(timeout_ms=1500):
+            for records in got.values():
+                for record in records:
+                    text += (
+                        (record.key or b"") + (record.value or b"") + repr(record.headers).encode()
+                    )
+    finally:
+        await consumer.stop()
+    return text
+
+
+async def everything_in_the_database(muster: Muster) -> str:
+    """Every row of every table, as one text."""
+    pool = muster.runtimes[Service.REST].pool
+    tables = await pool.fetch(
+        "SELECT table_schema AS s, table_name AS t FROM information_schema.tables"
+        " WHERE table_type = 'BASE TABLE'"
+        " AND table_schema NOT IN ('pg_catalog', 'information_schema')"
+    )
+    text = ""
+    for table in tables:
+        rows = await pool.fetch(
+            f'SELECT row_to_json(x)::text AS r FROM "{table["s"]}"."{table["t"]}" x'
+        )
+        text += "\n".join(row["r"] for row in rows)
+    return text
+
+
+async def test_at_rest_all_parts_agree_on_who_holds_what(muster: Muster) -> None:
+    names = [await muster.submit(a_job(f"long-{n}", "exec sleep 600", gpus=2)) for n in range(3)]
+    for name in names:
+        await eventually(lambda name=name: muster.state(name), lambda s: s == "RUNNING")
+    await eventually(muster.unsettled, lambda count: count == 0)
+    pool = muster.runtimes[Service.REST].pool
+    placed = {
+        row["pod"]: sorted(row["gpus"])
+        for row in await pool.fetch("SELECT pod, gpus FROM scheduler.placement WHERE is_wanted")
+    }
+    wanted = {
+        pod["pod"]
+        for row in await pool.fetch("SELECT request FROM scheduler.gang")
+        for pod in _json(row["request"])["pods"]
+    }
+    details = [await muster.job(name) for name in names]
+    shown = {
+        task["taskUid"]: bin(int(task["containerGpus"])).count("1")
+        for detail in details
+        for role in detail["taskRoles"].values()
+        for task in role["taskStatuses"]
+    }
+    nodes = (await muster.call("GET", "/api/v2/cluster/nodes")).json()["nodes"]
+    reported: dict[str, list[int]] = {}
+    for gpu in (gpu for node in nodes for gpu in node["gpus"] if gpu.get("pod")):
+        reported.setdefault(gpu["pod"], []).append(gpu["index"])
+    assert placed == {pod: sorted(gpus) for pod, gpus in reported.items()}
+    assert set(placed) == wanted
+    assert shown == {pod: len(gpus) for pod, gpus in placed.items()}
+    memory = await _scheduler_nodes(muster)
+    assert sum(node["free"]["gpus"] for node in memory) == 2
+
+
+def _json(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+async def _scheduler_nodes(muster: Muster) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/v1/nodes"
+    headers = {"Authorization": f"Bearer {muster.internal_token}"}
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        answer = await client.get(url, headers=headers)
+    found = answer.json()["nodes"]
+    assert isinstance(found, list)
+    return found
+
+
+async def test_a_secret_is_in_no_topic_table_log_or_answer(
+    muster: Muster, fresh_broker: EmbeddedBroker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with_secret = a_job("secret") + f"secrets:\n  key: {MARKER}\n"
+    refused = await muster.call(
+        "POST", "/api/v2/jobs", content=with_secret, headers={"Content-Type": "text/yaml"}
+    )
+    assert refused.status_code == 400
+    name = await muster.submit(a_job("plain"))
+    assert await muster.end_of(name) == "SUCCEEDED"
+    await muster.call(
+        "POST", "/api/v2/users", json={"username": "eve", "password": MARKER, "email": "e@x.org"}
+    )
+    secrets = [MARKER, PASSWORD, muster.token, muster.internal_token]
+    places = {
+        "the answer": refused.text,
+        "the bus": (await everything_on_the_bus(fresh_broker.bootstrap)).decode(errors="replace"),
+        "the database": await everything_in_the_database(muster),
+        "the journal": _files(muster.home / "agent"),
+        "the logs": "".join(capfd.readouterr()),
+    }
+    found = [(place, s[:6]) for place, text in places.items() for s in secrets if s in text]
+    assert found == []
+
+
+def _files(folder: Path) -> str:
+    return "".join(
+        path.read_bytes().decode(errors="replace") for path in folder.rglob("*") if path.is_file()
+    )
+
+
+async def test_a_get_at_any_replica_shows_the_write(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path) as muster:
+        first = muster.ports[Service.REST]
+        one = muster.runtimes.pop(Service.REST), muster.stacks.pop(Service.REST)
+        muster.ports[Service.REST] = free_port()
+        await muster.start(Service.REST)
+        second = muster.ports[Service.REST]
+        for turn in range(5):
+            muster.ports[Service.REST] = (first, second)[turn % 2]
+            name = await muster.submit(a_job(f"j{turn}", "sleep 5"))
+            muster.ports[Service.REST] = (second, first)[turn % 2]
+            assert (await muster.job(name))["name"] == f"j{turn}"
+            await muster.call("PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"})
+            muster.ports[Service.REST] = (first, second)[turn % 2]
+            assert (await muster.job(name))["jobStatus"]["executionType"] == "STOP"
+        await one[1].aclose()
