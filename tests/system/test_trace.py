@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from muster.telemetry import set_up_tracing
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -30,7 +29,7 @@ WAY = (
 def spans() -> InMemorySpanExporter:
     """Every span that ends in this process from here on."""
     if not isinstance(trace.get_tracer_provider(), TracerProvider):
-        set_up_tracing("tests", None)
+        trace.set_tracer_provider(TracerProvider())
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider)
     exporter = InMemorySpanExporter()

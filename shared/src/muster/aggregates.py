@@ -28,6 +28,9 @@ from muster.telemetry import current_traceparent, span
 
 State = TypeVar("State")
 
+ACKNOWLEDGED = "revision-acknowledged"
+_SIDES = {kind.value: sides for kind, sides in SIDES.items()}
+
 _log = structlog.get_logger()
 
 
@@ -175,8 +178,19 @@ class _Run(Generic[State]):
         await self._subjects.save()
 
 
+def _is_to_me(me: Service, event_id: str) -> bool:
+    """Whether an acknowledgement is to me, by its id (`sender/kind/subject/…`): most are not, and
+    so need not be parsed. Those with an id of another form are.
+    """
+    sender, _, rest = event_id.partition("/")
+    sides = _SIDES.get(rest.partition("/")[0])
+    return sides is None or (me in (sides.opener, sides.other) and sides.across(me).value == sender)
+
+
 def _read(me: Service, record: Received) -> _Incoming | None:
     """What a record says to me; None where it is not for me."""
+    if record.topic == ACKNOWLEDGED and not _is_to_me(me, record.event_id):
+        return None
     try:
         model = record.model()
     except Broken as error:

@@ -46,6 +46,12 @@ HEARTBEATS = "node-heartbeat"
 
 PRODUCER_STOP_S = 2.0
 
+LINGER_FROM = 8
+LINGER_S = 0.015
+"""Where batches have this many records there will be more in a moment: fewer, larger
+transactions.
+"""
+
 BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
 
 BatchHandler = Callable[[Sequence[Received]], Awaitable[None]]
@@ -280,6 +286,7 @@ class Consumer:
         self._bus = bus
         self._topics = tuple(topics)
         self._handle = handle
+        self._last_batch = 0
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
         bus.on_new_bus.append(self._rebuild.set)
@@ -331,10 +338,7 @@ class Consumer:
         committed = time.monotonic()
         uncommitted = False
         while not self._rebuild.is_set():
-            got = await consumer.getmany(
-                timeout_ms=200, max_records=self._bus.settings.batch_records
-            )
-            records = [received(r) for batch in got.values() for r in batch]
+            records = await self._batch(consumer)
             self._waits.adapt(consumer, bool(records))
             if records:
                 await self._handle(records)
@@ -342,6 +346,18 @@ class Consumer:
             if uncommitted and time.monotonic() - committed > self.COMMIT_EVERY_S:
                 await _commit(consumer)
                 committed, uncommitted = time.monotonic(), False
+
+    async def _batch(self, consumer: AIOKafkaConsumer) -> list[Received]:
+        """The next records; under load a little more than what is there at once."""
+        limit = self._bus.settings.batch_records
+        got = await consumer.getmany(timeout_ms=200, max_records=limit)
+        records = [received(r) for batch in got.values() for r in batch]
+        if self._last_batch >= LINGER_FROM and LINGER_FROM <= len(records) < limit:
+            await asyncio.sleep(LINGER_S)
+            got = await consumer.getmany(timeout_ms=0, max_records=limit - len(records))
+            records += [received(r) for batch in got.values() for r in batch]
+        self._last_batch = len(records)
+        return records
 
 
 async def _commit(consumer: AIOKafkaConsumer) -> None:

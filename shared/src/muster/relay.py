@@ -14,7 +14,7 @@ from datetime import datetime
 import asyncpg
 import structlog
 
-from muster.bus import Bus, Outgoing
+from muster.bus import LINGER_FROM, LINGER_S, Bus, Outgoing
 from muster.contracts.notices import RevisionAcknowledged
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
@@ -97,8 +97,11 @@ class Relay:
         if self._new_bus:
             await self._say_all_again()
             self._new_bus = False
-        if await self._publish_outbox() == self._settings.relay_batch:
+        published = await self._publish_outbox()
+        if published == self._settings.relay_batch:
             return 0.0
+        if published >= LINGER_FROM:  # there will be more in a moment
+            await asyncio.sleep(LINGER_S)
         if time.monotonic() >= self._due_at:
             self._due_at = time.monotonic() + await self._say_due()
         await self._clean()

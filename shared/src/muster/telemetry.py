@@ -12,6 +12,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased
 from opentelemetry.trace import Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from structlog.typing import EventDict
@@ -68,7 +69,9 @@ def set_up_tracing(service: str, otlp_endpoint: str | None) -> TracerProvider:
     """Give every span an id; send them to an OTLP collector if there is one."""
     propagate.set_global_textmap(_PROPAGATOR)
     provider = TracerProvider(
-        resource=Resource({"service.name": f"muster-{service}", "process.pid": os.getpid()})
+        # Without a collector spans have ids, for the logs, and cost little else.
+        sampler=ALWAYS_OFF if otlp_endpoint is None else ParentBased(ALWAYS_ON),
+        resource=Resource({"service.name": f"muster-{service}", "process.pid": os.getpid()}),
     )
     if otlp_endpoint is not None:
         exporter = OTLPSpanExporter(endpoint=otlp_endpoint.rstrip("/") + "/v1/traces", timeout=5)
