@@ -67,6 +67,9 @@ test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 1
 	$(BIN)/pytest -m apache
 	$(BIN)/pytest --broker apache -m "not slow and not apache" tests/system tests/muster/test_plumbing.py
 
+bench: install ## Measure latency, throughput, memory and idle CPU beside their floor
+	$(BIN)/python tests/bench/bench.py
+
 run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
 	@$(BIN)/muster up --demo --kafka $(KAFKA)
 
@@ -85,4 +88,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka bench run demo kafka clean

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,17 +72,25 @@ def test_root_never_runs_the_server_itself(private_home: Path) -> None:
         assert Path(f"/proc/{server.pid}").stat().st_uid != 0
 
 
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that every user can enter; those of pytest are closed, and shared by other tests."""
+    with tempfile.TemporaryDirectory(prefix="muster-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder
+
+
 @pytest.mark.skipif(not AS_ROOT, reason="only root has to become another user")
 @pytest.mark.parametrize("home_is_open", [True, False])
 def test_binaries_below_a_private_folder_are_brought_to_a_readable_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home_is_open: bool
+    reachable: Path, monkeypatch: pytest.MonkeyPatch, home_is_open: bool
 ) -> None:
+    tmp_path = reachable
     home = tmp_path / ("open" if home_is_open else "closed") / "postgres"
     home.parent.mkdir(mode=0o755 if home_is_open else 0o700)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest closes its folders to others
-        folder.chmod(0o711)
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
     monkeypatch.setattr(binaries, "find_spec", _below_a_private_folder(tmp_path / "private"))
     with EmbeddedPostgres(home) as server:

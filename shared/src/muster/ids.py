@@ -33,9 +33,9 @@ def parse_pod(pod: str) -> PodName:
     return PodName(job, int(job_attempt), role, int(index), int(task_attempt))
 
 
-def gang_name(job: str, job_attempt: int, task: tuple[str, int] | None = None) -> str:
-    """The gang of a job attempt; or of one task of it, where tasks may start singly."""
-    return f"{job}-{job_attempt}" if task is None else f"{job}-{job_attempt}-{task[0]}-{task[1]}"
+def gang_name(job: str, job_attempt: int) -> str:
+    """The gang of a job attempt. Where tasks may start singly, a gang has its one pod's name."""
+    return f"{job}-{job_attempt}"
 
 
 def job_of(name: str) -> str:

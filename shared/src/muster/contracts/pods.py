@@ -68,8 +68,9 @@ class PodStop(Model):
 
 
 class PodRequest(Word):
-    """Launcher on a pod. ``run`` is there with every action but ``forget``; ``journal`` names the
-    journal it was placed for.
+    """Launcher on a pod. ``run`` comes with the action run, ``stop`` with stop; ``journal`` names
+    the
+    journal that it was placed for.
     """
 
     pod: str

@@ -28,6 +28,9 @@ GANG_REQUESTED = "gang-requested"
 GANG_RELEASED = "gang-released"
 POD_REQUESTED = "pod-requested"
 
+EVIDENCE_BYTES = 500
+"""Of a task's verdict in `job-updated`; muster.protocol.sizes counts on it."""
+
 
 def say_job(life: Life) -> Say:
     """The job's state, as users see it; the last word of a final one."""
@@ -264,5 +267,13 @@ def _task_status(life: Life, task: Task) -> TaskStatus:
         launched_at=task.launched_at,
         completed_at=task.completed_at,
         exit_code=task.exit_code,
-        verdict=task.verdict,
+        verdict=_bounded(task.verdict),
     )
+
+
+def _bounded(verdict: Verdict | None) -> Verdict | None:
+    """With evidence so short that a large job whose tasks all fail still fits a record."""
+    if verdict is None or verdict.evidence is None:
+        return verdict
+    cut = verdict.evidence.encode()[:EVIDENCE_BYTES].decode(errors="ignore")
+    return verdict if cut == verdict.evidence else verdict.model_copy(update={"evidence": cut})
