@@ -9,12 +9,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from muster.bus import Bus, Follower, Outgoing, partition_of
+from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
+from muster.readers import Follower
 from muster.records import Received, headers, read_word_id, said, word_id
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry

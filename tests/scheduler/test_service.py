@@ -18,12 +18,13 @@ import asyncpg
 import httpx2
 import pytest
 from cli.embedded.broker import EmbeddedBroker
-from muster.bus import Bus, Follower
+from muster.bus import Bus
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
 from muster.contracts.topics import Service
 from muster.metrics import PlumbingMetrics
+from muster.readers import Follower
 from muster.records import Received
 from muster.service import Runtime, running
 from muster.settings import ServiceSettings

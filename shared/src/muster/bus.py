@@ -1,28 +1,22 @@
-"""The bus: Kafka as Muster uses it.
+"""The bus: Kafka as Muster uses it. Here the producer, and the watch over the bus's identity.
 
-One consumer group per service, whose batches are handled in one transaction each; readers without a
-group for one-way words; a producer. No record is trusted to arrive and none is handled twice (the
-exchange sees to both), so offsets are committed lazily and a bus that was thrown away is read
-from its start again.
+No record is trusted to arrive and none is handled twice (the exchange sees to both), so a bus that
+was thrown away costs delay only.
 """
 
 import asyncio
-import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
 import structlog
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.metadata import MetadataRequest
-from faststream import AckPolicy
-from faststream.kafka import KafkaBroker
 
 from muster.contracts.model import Model
 from muster.contracts.topics import (
@@ -33,16 +27,13 @@ from muster.contracts.topics import (
     Topic,
     dead_letter_topic,
 )
-from muster.errors import Broken, Transient
+from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
-from muster.records import Received, headers
+from muster.records import headers
 from muster.settings import ServiceSettings
 from muster.telemetry import current_traceparent
 
 _log = structlog.get_logger()
-
-HEARTBEATS = "node-heartbeat"
-"""The topic whose records never hurry: they don't make a reader busy."""
 
 PRODUCER_STOP_S = 2.0
 
@@ -53,9 +44,6 @@ transactions.
 """
 
 BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
-
-BatchHandler = Callable[[Sequence[Received]], Awaitable[None]]
-OnRecord = Callable[[Received, Model | None], None]
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -254,216 +242,3 @@ def _outcome(result: object) -> BaseException | None:
     if isinstance(result, KafkaError) and not getattr(result, "retriable", False):
         return cast(BaseException, result)
     raise Transient(f"the bus takes no records: {result}") from result
-
-
-class FetchWaits:
-    """How long a fetch waits at the broker: short while records flow, longer when idle."""
-
-    def __init__(self, settings: ServiceSettings) -> None:
-        self._settings = settings
-        self._last = 0.0
-
-    def adapt(self, consumer: AIOKafkaConsumer, got_records: bool) -> None:
-        now = time.monotonic()
-        if got_records:
-            self._last = now
-        is_busy = now - self._last < self._settings.fetch_idle_after_s
-        wait = self._settings.fetch_wait_busy_ms if is_busy else self._settings.fetch_wait_idle_ms
-        # aiokafka has no public way to change it; tests/muster/test_bus.py guards the name.
-        consumer._fetcher._fetch_max_wait_ms = wait
-
-
-class Consumer:
-    """The service's member of its consumer group: reads its topics in batches, in order.
-
-    ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
-    for what passes.
-    """
-
-    COMMIT_EVERY_S = 1.0
-
-    def __init__(self, bus: Bus, topics: Sequence[str], handle: BatchHandler) -> None:
-        self._bus = bus
-        self._topics = tuple(topics)
-        self._handle = handle
-        self._last_batch = 0
-        self._rebuild = asyncio.Event()
-        self._waits = FetchWaits(bus.settings)
-        bus.on_new_bus.append(self._rebuild.set)
-
-    async def run(self) -> None:
-        """Read until cancelled; a reader that failed, or that lost its bus, is built anew.
-
-        Nothing is committed at its end: the offsets could be those of another bus.
-        """
-        while True:
-            self._rebuild.clear()
-            try:
-                await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("reading failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._bus.settings.bus_watch_s)
-            self._bus.metrics.rebuilt.inc()
-
-    async def _read(self) -> None:
-        settings = self._bus.settings
-        broker = KafkaBroker(
-            settings.kafka_bootstrap,
-            client_id=f"muster-{self._bus.me.value}",
-            allow_auto_create_topics=False,
-            consumer_only=True,
-            logger=None,
-        )
-        subscriber = broker.subscriber(
-            *self._topics,
-            group_id=f"muster-{self._bus.me.value}",
-            ack_policy=AckPolicy.MANUAL,
-            auto_offset_reset="earliest",
-            fetch_max_wait_ms=settings.fetch_wait_busy_ms,
-            session_timeout_ms=int(settings.group_session_s * 1000),
-            heartbeat_interval_ms=int(settings.group_session_s * 1000 / 3),
-            # A database that is away for long must not cost the membership.
-            max_poll_interval_ms=24 * 3600 * 1000,
-        )
-        try:
-            async with asyncio.timeout(settings.bus_timeout_s):
-                await broker.start()
-            consumer = subscriber.consumer
-            assert consumer is not None
-            await self._drain(consumer)
-        finally:
-            await end_in_time(broker.stop(), settings.shutdown_s)
-
-    async def _drain(self, consumer: AIOKafkaConsumer) -> None:
-        committed = time.monotonic()
-        uncommitted = False
-        while not self._rebuild.is_set():
-            records = await self._batch(consumer)
-            self._waits.adapt(consumer, bool(records))
-            if records:
-                await self._handle(records)
-                uncommitted = True
-            if uncommitted and time.monotonic() - committed > self.COMMIT_EVERY_S:
-                await _commit(consumer)
-                committed, uncommitted = time.monotonic(), False
-
-    async def _batch(self, consumer: AIOKafkaConsumer) -> list[Received]:
-        """The next records; under load a little more than what is there at once."""
-        limit = self._bus.settings.batch_records
-        got = await consumer.getmany(timeout_ms=200, max_records=limit)
-        records = [received(r) for batch in got.values() for r in batch]
-        if self._last_batch >= LINGER_FROM and LINGER_FROM <= len(records) < limit:
-            await asyncio.sleep(LINGER_S)
-            got = await consumer.getmany(timeout_ms=0, max_records=limit - len(records))
-            records += [received(r) for batch in got.values() for r in batch]
-        self._last_batch = len(records)
-        return records
-
-
-async def _commit(consumer: AIOKafkaConsumer) -> None:
-    try:
-        await consumer.commit()
-    except KafkaError as error:  # a rebalance: whoever has the partition now reads them again
-        _log.debug("offsets were not committed", error=str(error))
-
-
-async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
-    """Let something end, however long it would take and whatever it meets: the caller's own error
-    or cancellation goes on from here.
-    """
-    try:
-        async with asyncio.timeout(limit_s):
-            await ending
-    except BUS_ERRORS as error:
-        _log.warning("a reader did not end in order", error=str(error) or type(error).__name__)
-
-
-class Follower:
-    """Reads whole topics from their start, without a group: one-way words.
-
-    ``on_record`` is called for each record, in order within a partition; with None for a removed
-    key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``:
-    how
-    many each topic has, once they are read.
-    """
-
-    def __init__(
-        self, bus: Bus, topics: Sequence[str], on_record: OnRecord, *, from_start: bool = True
-    ) -> None:
-        self._bus = bus
-        self._topics = tuple(topics)
-        self._on_record = on_record
-        self._from_start = from_start
-        self._rebuild = asyncio.Event()
-        self._waits = FetchWaits(bus.settings)
-        self.caught_up = asyncio.Event()
-        self.restarts = 0
-        self.partitions: dict[str, int] = {}
-        bus.on_new_bus.append(self._rebuild.set)
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-        while True:
-            self._rebuild.clear()
-            try:
-                await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("following failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._bus.settings.bus_watch_s)
-            self.restarts += 1
-            self._bus.metrics.rebuilt.inc()
-
-    async def _read(self) -> None:
-        settings = self._bus.settings
-        consumer = AIOKafkaConsumer(
-            *self._topics,
-            bootstrap_servers=settings.kafka_bootstrap,
-            client_id=f"muster-{self._bus.me.value}",
-            group_id=None,
-            auto_offset_reset="earliest" if self._from_start else "latest",
-            fetch_max_wait_ms=settings.fetch_wait_busy_ms,
-        )
-        try:
-            async with asyncio.timeout(settings.bus_timeout_s):
-                await consumer.start()
-                ends = await consumer.end_offsets(consumer.assignment())
-            self.partitions = dict(Counter(partition.topic for partition in ends))
-            await self._follow(consumer, ends)
-        finally:
-            await end_in_time(consumer.stop(), settings.shutdown_s)
-
-    async def _follow(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
-        behind = {p for p, end in ends.items() if end > 0} if self._from_start else set()
-        while not self._rebuild.is_set():
-            if not behind:
-                self.caught_up.set()
-            got = await consumer.getmany(timeout_ms=200, max_records=500)
-            self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
-            for partition, batch in got.items():
-                for record in batch:
-                    self._take(received(record))
-                if batch[-1].offset + 1 >= ends.get(partition, 0):
-                    behind.discard(partition)
-
-    def _take(self, record: Received) -> None:
-        self._bus.metrics.received.labels(record.topic).inc()
-        try:
-            model = None if record.value is None else record.model()
-        except Broken as error:
-            self._bus.metrics.dead.labels(record.topic).inc()
-            _log.warning("a record can't be read", topic=record.topic, reason=str(error))
-            return
-        self._on_record(record, model)
-
-
-def received(record: object) -> Received:
-    """A record of aiokafka's as Muster's."""
-    raw = record  # aiokafka.ConsumerRecord, which has no types
-    return Received(
-        topic=raw.topic,  # type: ignore[attr-defined]
-        partition=raw.partition,  # type: ignore[attr-defined]
-        offset=raw.offset,  # type: ignore[attr-defined]
-        key=None if raw.key is None else raw.key.decode(errors="replace"),  # type: ignore[attr-defined]
-        headers={k: v.decode(errors="replace") for k, v in raw.headers},  # type: ignore[attr-defined]
-        value=raw.value,  # type: ignore[attr-defined]
-    )

@@ -22,11 +22,12 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from muster.aggregates import Aggregate
-from muster.bus import Bus, Consumer, Follower, OnRecord
+from muster.bus import Bus
 from muster.contracts.topics import Service
 from muster.db import Pool, is_transient, open_pool
 from muster.inbox import Handler, Inbox, words_of
 from muster.metrics import PlumbingMetrics
+from muster.readers import Consumer, Follower, OnRecord
 from muster.relay import Relay
 from muster.settings import DatabaseSettings, ServiceSettings
 from muster.telemetry import set_up_logging, set_up_tracing

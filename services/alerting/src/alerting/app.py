@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
-from muster.bus import Consumer, Follower
 from muster.contracts.topics import Service
 from muster.db import is_transient, transaction
+from muster.readers import Consumer, Follower
 from muster.service import Runtime, run_service
 
 from alerting.book import Book, Entry

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from muster.bus import BUS_ERRORS, Bus, FetchWaits, end_in_time, partition_of, received
+from muster.bus import BUS_ERRORS, Bus, partition_of
 from muster.errors import Transient
+from muster.readers import FetchWaits, end_in_time, received
 from muster.records import Received
 
 from runtime_agent.settings import AgentSettings

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import structlog
-from muster.bus import Consumer
 from muster.contracts.topics import Service
 from muster.db import is_transient
 from muster.errors import Transient
+from muster.readers import Consumer
 from muster.service import Runtime, run_service
 
 from scheduler import leadership

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import structlog
-from muster.bus import Bus, Follower, Outgoing, partition_of
+from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
 from muster.contracts.topics import Service
 from muster.errors import Transient
+from muster.readers import Follower
 from muster.records import Received
 
 from scheduler.domain.cluster import Cluster
