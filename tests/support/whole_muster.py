@@ -219,6 +219,7 @@ async def a_muster(
                 "node": "node-1",
                 "agent_home": home / "agent",
                 "fake_gpus": 8,
+                "cpu": 64,
                 "heartbeat_s": 1.0,
                 "report_s": 5.0,
                 "withdraw_grace_s": 1.0,

@@ -1,5 +1,6 @@
 """What must hold at rest, whoever is asked: all parts agree, secrets are nowhere, nothing flows."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -17,19 +18,23 @@ MARKER = "marker-f3a91c"
 
 
 async def everything_on_the_bus(bootstrap: str) -> bytes:
-    """All records of all topics, keys and headers too, as one text."""
+    """All records that all topics have now, keys and headers too, as one text."""
     consumer = AIOKafkaConsumer(
         *EVERY_TOPIC, bootstrap_servers=bootstrap, auto_offset_reset="earliest"
     )
     await consumer.start()
     text = b""
     try:
-        while got := await consumer.getmany(timeout_ms=1500):
-            for records in got.values():
-                for record in records:
-                    text += (
-                        (record.key or b"") + (record.value or b"") + repr(record.headers).encode()
-                    )
+        ends = await consumer.end_offsets(consumer.assignment())
+        unread = {partition for partition, end in ends.items() if end > 0}
+        async with asyncio.timeout(30):
+            while unread:
+                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
+                    for record in records:
+                        headers = repr(record.headers).encode()
+                        text += (record.key or b"") + (record.value or b"") + headers
+                    if records[-1].offset + 1 >= ends[partition]:
+                        unread.discard(partition)
     finally:
         await consumer.stop()
     return text
@@ -82,7 +87,7 @@ async def test_at_rest_all_parts_agree_on_who_holds_what(muster: Muster) -> None
     assert set(placed) == wanted
     assert shown == {pod: len(gpus) for pod, gpus in placed.items()}
     memory = await _scheduler_nodes(muster)
-    assert sum(node["free"]["gpus"] for node in memory) == 2
+    assert sum(node["gpusFree"] for node in memory) == 2
 
 
 def _json(value: Any) -> Any:
@@ -90,7 +95,7 @@ def _json(value: Any) -> Any:
 
 
 async def _scheduler_nodes(muster: Muster) -> list[dict[str, Any]]:
-    url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/v1/nodes"
+    url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/nodes"
     headers = {"Authorization": f"Bearer {muster.internal_token}"}
     async with httpx2.AsyncClient(trust_env=False) as client:
         answer = await client.get(url, headers=headers)
