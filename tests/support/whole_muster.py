@@ -6,7 +6,6 @@ Tests that kill processes start `muster up` instead; here records can be lost an
 import asyncio
 import contextlib
 import secrets
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import httpx2
 import pytest
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
+from cli.embedded.process import free_port
 from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
 from muster.contracts.topics import Service
@@ -56,15 +56,6 @@ def a_job(
     return JOB.format(name=name, command=command, instances=instances, gpus=gpus, retries=retries)
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert isinstance(port, int)
-    return port
-
-
 async def eventually(
     question: Callable[[], Awaitable[Any]], is_right: Callable[[Any], bool], wait_s: float = WAIT_S
 ) -> Any:
@@ -86,7 +77,6 @@ class Muster:
     database_url: str
     bootstrap: str
     home: Path
-    stack: contextlib.AsyncExitStack
     settings: dict[Service, dict[str, Any]] = field(default_factory=dict)
     ports: dict[Service, int] = field(default_factory=dict)
     runtimes: dict[Service, Runtime] = field(default_factory=dict)
@@ -205,35 +195,34 @@ async def a_muster(
     database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
     """All five services; `settings` by service name, with `_` for `-`."""
-    async with contextlib.AsyncExitStack() as stack:
-        muster = Muster(database_url, bootstrap, home, stack)
-        muster.ports[Service.SCHEDULER] = free_port()
-        muster.settings = {
-            Service.REST: {
-                "admin_password": PASSWORD,
-                "scheduler_url": f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}",
-            },
-            Service.LAUNCHER: {},
-            Service.SCHEDULER: {"lease_timeout_s": 30.0},
-            Service.RUNTIME_AGENT: {
-                "node": "node-1",
-                "agent_home": home / "agent",
-                "fake_gpus": 8,
-                "cpu": 64,
-                "heartbeat_s": 1.0,
-                "report_s": 5.0,
-                "withdraw_grace_s": 1.0,
-                "memory_limits": False,
-            },
-            Service.ALERTING: {},
-        }
-        for name, more in settings.items():
-            muster.settings[Service(name.replace("_", "-"))].update(more)
-        for service in _SERVICES:
-            await muster.start(service)
-        try:
-            await muster.log_in()
-            yield muster
-        finally:
-            for service in list(muster.runtimes):
-                await muster.stop(service)
+    muster = Muster(database_url, bootstrap, home)
+    muster.ports[Service.SCHEDULER] = free_port()
+    muster.settings = {
+        Service.REST: {
+            "admin_password": PASSWORD,
+            "scheduler_url": f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}",
+        },
+        Service.LAUNCHER: {},
+        Service.SCHEDULER: {"lease_timeout_s": 30.0},
+        Service.RUNTIME_AGENT: {
+            "node": "node-1",
+            "agent_home": home / "agent",
+            "fake_gpus": 8,
+            "cpu": 64,
+            "heartbeat_s": 1.0,
+            "report_s": 5.0,
+            "withdraw_grace_s": 1.0,
+            "memory_limits": False,
+        },
+        Service.ALERTING: {},
+    }
+    for name, more in settings.items():
+        muster.settings[Service(name.replace("_", "-"))].update(more)
+    for service in _SERVICES:
+        await muster.start(service)
+    try:
+        await muster.log_in()
+        yield muster
+    finally:
+        for service in list(muster.runtimes):
+            await muster.stop(service)

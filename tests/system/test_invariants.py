@@ -9,8 +9,9 @@ import httpx2
 import pytest
 from aiokafka import AIOKafkaConsumer
 from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.process import free_port
 from muster.contracts.topics import EVERY_TOPIC, Service
-from whole_muster import PASSWORD, Muster, a_job, a_muster, eventually, free_port
+from whole_muster import PASSWORD, Muster, a_job, a_muster, eventually
 
 pytestmark = pytest.mark.system
 

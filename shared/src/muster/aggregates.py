@@ -178,18 +178,26 @@ class _Run(Generic[State]):
         await self._subjects.save()
 
 
-def _is_to_me(me: Service, event_id: str) -> bool:
-    """Whether an acknowledgement is to me, by its id (`sender/kind/subject/…`): most are not, and
-    so need not be parsed. Those with an id of another form are.
+def _is_to_me(me: Service, kind: str, sender: str) -> bool:
+    """Whether what ``sender`` acknowledges about a subject of ``kind`` is a word of mine."""
+    sides = _SIDES.get(kind)
+    return (
+        sides is not None and me in (sides.opener, sides.other) and sides.across(me).value == sender
+    )
+
+
+def _is_for_others(me: Service, record: Received) -> bool:
+    """Whether the id of an acknowledgement (`sender/kind/subject/…`) says that it is to another
+    service: most are, and so need not be parsed. An id of another form says nothing.
     """
-    sender, _, rest = event_id.partition("/")
-    sides = _SIDES.get(rest.partition("/")[0])
-    return sides is None or (me in (sides.opener, sides.other) and sides.across(me).value == sender)
+    sender, _, rest = record.event_id.partition("/")
+    kind = rest.partition("/")[0]
+    return record.topic == ACKNOWLEDGED and kind in _SIDES and not _is_to_me(me, kind, sender)
 
 
 def _read(me: Service, record: Received) -> _Incoming | None:
     """What a record says to me; None where it is not for me."""
-    if record.topic == ACKNOWLEDGED and not _is_to_me(me, record.event_id):
+    if _is_for_others(me, record):
         return None
     try:
         model = record.model()
@@ -197,12 +205,9 @@ def _read(me: Service, record: Received) -> _Incoming | None:
         return _unreadable(record, error)
     match model:
         case RevisionAcknowledged():
-            kind = Kind(model.kind) if model.kind in {k.value for k in Kind} else None
-            if kind is None or me not in (SIDES[kind].opener, SIDES[kind].other):
+            if not _is_to_me(me, model.kind, model.sender):
                 return None
-            if SIDES[kind].across(me).value != model.sender:
-                return None
-            return _Incoming(record, (kind, model.subject), 0, model)
+            return _Incoming(record, (Kind(model.kind), model.subject), 0, model)
         case Word():
             kind = TOPICS[record.topic].kind
             assert kind is not None

@@ -157,8 +157,7 @@ class Follower:
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
     key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``:
-    how
-    many each topic has, once they are read.
+    how many each topic has, once they are read.
     """
 
     def __init__(

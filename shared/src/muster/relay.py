@@ -78,11 +78,6 @@ class Relay:
                 self._woken.clear()
             await self._sleep(pause)
 
-    async def flush(self) -> None:
-        """Publish what is in the outbox now: before a stop."""
-        while await self._publish_outbox() == self._settings.relay_batch:
-            pass
-
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             try:

@@ -148,9 +148,9 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         doorbell.listen(agent.watch.ring)
         _spawn(runtime, agent)
         yield
-        await runtime.bus._drop_producer()  # its start may have been cut off by the stop
+        await runtime.bus.close()  # its start may have been cut off by the stop
         await agent.end()
-        await runtime.bus._drop_producer()
+        await runtime.bus.close()
     finally:
         doorbell.close()
         agent.nursery.close()
