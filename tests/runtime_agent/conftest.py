@@ -20,16 +20,6 @@ from runtime_agent.supervisor.records import ExitRecord, PodSpec
 DEADLINE_S = 20.0
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker for all of this folder: its pods have the same few names, and an agent ends every
-    process that bears the name of a pod that is over.
-    """
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("runtime_agent"))
-
-
 class Node:
     """Starts real pods below a temporary directory, and leaves none behind."""
 

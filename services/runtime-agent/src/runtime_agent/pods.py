@@ -42,8 +42,11 @@ from runtime_agent.supervisor.records import (
 
 LONGEST_NAME = 200
 """Longer pod names are kept under their hash: file systems end at 255 bytes."""
-MARK = "MUSTER_POD"
-"""The variable that tells of a process which pod it belongs to, when its parents are gone."""
+MARK = "MUSTER_POD_DIRECTORY"
+"""The variable that tells of a process which pod it belongs to, when its parents are gone.
+
+The directory and not the name: what another agent's pods are called says nothing here.
+"""
 
 
 class Phase(StrEnum):
@@ -117,7 +120,9 @@ class PodDirectories:
             (fresh / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
             os.mkfifo(fresh / DOORBELL_FILE, 0o600)
             (fresh / COMMAND_FILE).write_text(command)
-            write_record(fresh / SPEC_FILE, replace(spec, boot_id=self._boot), durable=False)
+            environment = spec.environment | {MARK: str(directory)}
+            spec = replace(spec, environment=environment, boot_id=self._boot)
+            write_record(fresh / SPEC_FILE, spec, durable=False)
             fresh.rename(directory)
         except OSError:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -201,7 +206,7 @@ class PodDirectories:
         return len(found)
 
     def _leftovers(self, name: str, start: StartRecord | None) -> Iterator[int]:
-        mark = f"{MARK}={name}".encode()
+        mark = os.fsencode(f"{MARK}={self.path(name)}")
         session = None
         if start is not None and start.boot_id == self._boot:
             if start.cgroup_dir is not None:

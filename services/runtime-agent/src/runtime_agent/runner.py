@@ -15,7 +15,7 @@ from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.nursery import Nursery
-from runtime_agent.pods import MARK, Phase, PodDirectories, never_ran
+from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor.logs import stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, ring
@@ -102,7 +102,7 @@ class SupervisedPods:
         limited = self.cgroup_parent is not None
         spec = PodSpec(
             name=pod.pod,
-            environment=task_environment(pod.run, place) | {MARK: pod.pod},
+            environment=task_environment(pod.run, place),
             memory_limit_bytes=pod.run.memory_mb * MEBIBYTE if limited else None,
             cgroup_parent=None if self.cgroup_parent is None else str(self.cgroup_parent),
             default_grace_s=self.settings.grace_s,
