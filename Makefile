@@ -11,6 +11,8 @@ KAFKA ?= embedded
 KAFKA_NEEDS := $(if $(filter apache,$(KAFKA)),kafka)
 # Many images set PYTHONDONTWRITEBYTECODE; without bytecode every start compiles every library anew.
 unexport PYTHONDONTWRITEBYTECODE
+# The system knows the authority of a company's proxy; uv by itself knows the public ones only.
+export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),true,false)
 
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'

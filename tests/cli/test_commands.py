@@ -48,6 +48,7 @@ class Rest:
 
     url: str = ""
     answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    first: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
     asked: list[tuple[str, str, bytes, dict[str, str]]] = field(default_factory=list)
 
     def answer(self, request: str, content: object, status: int = 200) -> None:
@@ -64,7 +65,9 @@ def rest() -> Iterator[Rest]:
             stub.asked.append((self.command, self.path, body, dict(self.headers.items())))
             missing = (404, "application/json", '{"code": "NoJobError", "message": "No such job."}')
             request = f"{self.command} {self.path}"
-            status, kind, text = stub.answers.get(request, missing)
+            earlier = stub.first.get(request)
+            answer = earlier.pop(0) if earlier else stub.answers.get(request, missing)
+            status, kind, text = answer
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.end_headers()
@@ -224,6 +227,70 @@ def test_a_followed_log_ends_with_the_task(rest: Rest, tmp_path: Path) -> None:
     )
     rest.answers[f"GET {LOG}/all/events"] = (200, "text/event-stream", events)
     assert _muster(rest, tmp_path, "logs", JOB, "-f").out == "first\nsecond\nthird\n"
+
+
+AWAY = (503, "application/json", '{"code": "Away", "message": "It starts again."}')
+EVENTS = "id: 1\ndata: first\n\nevent: end\ndata:\n\n"
+
+
+def test_a_followed_log_outlives_a_restart_of_the_server(rest: Rest, tmp_path: Path) -> None:
+    _with_log(rest)
+    rest.answers[f"GET {LOG}/all/events"] = (200, "text/event-stream", EVENTS)
+    rest.first[f"GET {LOG}/all/events"] = [AWAY]
+    running = (200, "application/json", json.dumps(_status("RUNNING")))
+    rest.first[f"GET /api/v2/jobs/{JOB}"] = [running, AWAY, running]
+    ran = _muster(rest, tmp_path, "logs", JOB, "-f")
+    assert (ran.code, ran.out) == (0, "first\n"), ran.err
+
+
+def test_another_attempts_log_is_followed_from_its_start(rest: Rest, tmp_path: Path) -> None:
+    _with_log(rest)
+    broken = (200, "text/event-stream", "id: 9\ndata: before\n\n")
+    rest.first[f"GET {LOG}/all/events"] = [broken]
+    earlier = (200, "application/json", json.dumps(_status("RUNNING")))
+    rest.first[f"GET /api/v2/jobs/{JOB}"] = [earlier]
+    later = _status("RUNNING")
+    later["taskRoles"]["train"]["taskStatuses"][0]["attemptId"] = 1
+    rest.answer(f"GET /api/v2/jobs/{JOB}", later)
+    log = LOG.removesuffix("0/logs") + "1/logs"
+    rest.answer(f"GET {log}", {"locations": [{"name": "all", "uri": f"{log}/all"}]})
+    rest.answers[f"GET {log}/all/events"] = (200, "text/event-stream", EVENTS)
+    assert _muster(rest, tmp_path, "logs", JOB, "-f").out == "before\nfirst\n"
+    assert "Last-Event-ID" not in rest.asked[-1][3]
+
+
+def test_a_task_that_there_is_not_is_told_also_while_its_job_runs(
+    rest: Rest, tmp_path: Path
+) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("RUNNING"))
+    ran = _muster(rest, tmp_path, "logs", JOB, "nobody", "-f")
+    assert ran.code == 4
+    assert "there are: train 0" in ran.err
+
+
+def test_waiting_outlives_a_restart_of_the_server(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    rest.answer(f"GET /api/v2/jobs/{JOB}", _status("SUCCEEDED"))
+    rest.first[f"GET /api/v2/jobs/{JOB}"] = [AWAY]
+    assert _muster(rest, tmp_path, "submit", "-", "--wait", text="name: digits\n").code == 0
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:8080", "http://host:port", "ftp://host", "http://host/path", "http://:1"]
+)
+def test_what_is_no_address_of_a_server_is_wrong_usage(
+    rest: Rest, tmp_path: Path, url: str
+) -> None:
+    rest.url = url
+    ran = _muster(rest, tmp_path, "jobs")
+    assert ran.code == 2
+    assert "http://host:8080" in ran.err
+
+
+def test_a_name_is_taken_as_it_is(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    _muster(rest, tmp_path, "submit", "-", "--name", r"\1", text="name: digits\n")
+    assert rest.asked[0][2] == b"name: \\1\n"
 
 
 def test_a_login_is_kept_for_the_commands_that_follow(rest: Rest, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from cli.embedded.broker import EmbeddedBroker
 TIMEOUT_S = 30
 
 
-async def _start(home: Path, **environment: str) -> asyncio.subprocess.Process:
+async def _start(home: Path, *words: str, **environment: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "cli", "events", "--from-start", "-o", "json"),
+        *(sys.executable, "-m", "cli", "events", "--from-start", "-o", "json", *words),
         env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(home), **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -48,6 +48,34 @@ async def test_events_are_followed_as_json_lines(
     assert by_topic["job-submitted"]["headers"] == {"ce_type": "muster.job-submitted.v1"}
     assert by_topic["job-updated"]["value"] is None
     assert following.returncode == 130
+
+
+@pytest.mark.kafka
+async def test_one_jobs_events_are_followed_by_its_name(
+    fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
+    await producer.start()
+    bootstrap = fresh_broker.bootstrap
+    following = await _start(tmp_path, "--job", "ada~train", MUSTER_KAFKA_BOOTSTRAP=bootstrap)
+    assert following.stdout is not None
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            for job, user in (("j2", b"bob"), ("j1", b"ada")):
+                word = b'{"job": "%s", "user": "%s", "name": "train"}' % (job.encode(), user)
+                await producer.send_and_wait("job-updated", word, job.encode())
+            first = json.loads(await following.stdout.readline())
+            for job in ("j2", "j1"):
+                await producer.send_and_wait("pod-failed", b'{"pod": "p"}', job.encode())
+            second = json.loads(await following.stdout.readline())
+    finally:
+        await producer.stop()
+        following.send_signal(signal.SIGINT)
+        await following.wait()
+    assert [(it["topic"], it["key"]) for it in (first, second)] == [
+        ("job-updated", "j1"),
+        ("pod-failed", "j1"),
+    ]
 
 
 async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
@@ -94,7 +122,14 @@ async def test_resync_makes_every_open_subject_speak_again(database_url: str) ->
 
 
 @pytest.mark.parametrize("word", ["redrive", "resync"])
-def test_a_database_that_is_away_is_not_reachable(word: str) -> None:
-    done = _muster("events", word, url="postgresql://muster@127.0.0.1:9/muster")
+@pytest.mark.parametrize("url", ["postgresql://muster@127.0.0.1:9/muster", "nonsense"])
+def test_a_database_that_is_away_is_not_reachable(word: str, url: str) -> None:
+    done = _muster("events", word, url=url)
     assert done.returncode == 3
     assert "Traceback" not in done.stderr
+
+
+def test_a_topic_that_there_is_not_is_wrong_usage() -> None:
+    done = _muster("events", "--topic", "job-submited", url="")
+    assert done.returncode == 2
+    assert "there are job-submitted," in done.stderr

@@ -1,5 +1,7 @@
 """MUSTER_HOME: found in one place, private, whole after any kill, owned by one process."""
 
+import resource
+import signal
 import socket
 import stat
 import subprocess
@@ -110,3 +112,19 @@ def test_a_large_log_is_cut_while_its_writer_goes_on(tmp_path: Path) -> None:
         writer.flush()
     assert log.read_text() == "new\n"
     assert (tmp_path / "rest.log.1").read_text() == "x" * 100
+
+
+def test_a_full_disk_leaves_the_old_file_whole(tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    write_json(file, {"old": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            write_json(file, {"new": "x" * 100})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert read_json(file) == {"old": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]

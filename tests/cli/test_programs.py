@@ -13,7 +13,7 @@ ENDPOINTS = Endpoints(
 CHOICES = Choices(
     internal_token="internal",
     webhook_key="webhook-key",
-    fetch_waits_ms=(10, 50),
+    bus_settings={},
     topic_partitions=4,
     fake_gpus=8,
     keep_jobs=False,
@@ -34,6 +34,12 @@ def test_the_agent_gets_neither_database_nor_webhook_key(monkeypatch: pytest.Mon
     agent = " ".join(_environments()["runtime-agent"].values())
     for secret in ("marker-secret", "webhook-key", "admin-password"):
         assert secret not in agent
+
+
+def test_the_mail_servers_password_is_for_alerting_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SMTP_PASSWORD", "mail-password")
+    told = {name for name, each in _environments().items() if "mail-password" in each.values()}
+    assert told == {"alerting"}
 
 
 def test_a_persons_settings_reach_the_services(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,16 @@ class Client:
     url: str
     token: str = ""
 
+    def __post_init__(self) -> None:
+        """Raises CommandError where no request could be made with these."""
+        if not _is_server(self.url):
+            raise CommandError(
+                Exit.USAGE,
+                f"{self.url!r} is no server's address: write MUSTER_URL like http://host:8080.",
+            )
+        if not (self.token.isascii() and self.token.isprintable()):
+            raise CommandError(Exit.USAGE, "MUSTER_TOKEN has characters that no token has.")
+
     def get(self, path: str, query: Mapping[str, str | int | None] | None = None) -> Answer:
         """GET below /api/v2; CommandError where the answer is not 2xx."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
@@ -122,6 +132,15 @@ class Client:
         if parts.scheme == "https":
             return http.client.HTTPSConnection(host, parts.port, timeout=timeout_s)
         return http.client.HTTPConnection(host, parts.port, timeout=timeout_s)
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:  # a port that is no number
+        return False
+    return named and parts.scheme in ("http", "https") and parts.path in ("", "/")
 
 
 def job_path(job: str, rest: str = "") -> str:

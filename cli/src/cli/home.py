@@ -48,7 +48,8 @@ def read_credentials(home: Path, environment: Mapping[str, str] = os.environ) ->
     """What the last login (or `muster up`) left, overridden by MUSTER_URL and MUSTER_TOKEN."""
     stored = read_json(home / "credentials.json")
     port = environment.get("MUSTER_PORT", "8080")
-    url = environment.get("MUSTER_URL") or stored.get("url") or f"http://127.0.0.1:{port}"
+    asked = environment.get("MUSTER_URL", "").rstrip("/")
+    url = asked or stored.get("url") or f"http://127.0.0.1:{port}"
     # A token is sent only to the server that gave it.
     own = stored.get("token", "") if url == stored.get("url") else ""
     return Credentials(url, environment.get("MUSTER_TOKEN") or own, stored.get("user", ""))
@@ -72,14 +73,25 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace a private JSON file in one step: a kill leaves the old or the new one, whole."""
+    """Replace a private JSON file in one step."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_private(path, json.dumps(content, indent=1))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace a file that is for this user alone: a kill or a full disk leaves the old one or the
+    new one, whole.
+    """
     making = path.with_name(f".{path.name}.{os.getpid()}")
     making.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
-    ) as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    making.replace(path)
+    try:
+        with os.fdopen(
+            os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE), "w"
+        ) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        making.replace(path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise

@@ -1,6 +1,7 @@
 """What commands do with jobs over REST, at OpenPAI's paths and with its field names."""
 
 import re
+import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 from cli.client import API, Client, CommandError, Exit, job_path
 
 NAME_LINE = re.compile(r"^name:[ \t]*(?P<quote>[\"']?)(?P<name>[A-Za-z0-9_-]+)(?P=quote)", re.M)
+AWAY_S, AWAY_POLL_S = 60.0, 0.5  # how long a server may be away while one of its jobs is followed
 FINAL = ("SUCCEEDED", "STOPPED", "FAILED")
 EXIT_BY_STATE: Mapping[str, Exit] = {
     "SUCCEEDED": Exit.OK,
@@ -34,7 +36,7 @@ def submit(client: Client, text: str, name: str | None = None) -> Json:
     """
     if name is not None:
         own_name(text)
-        text = NAME_LINE.sub(f"name: {name}", text, count=1)
+        text = NAME_LINE.sub(lambda _: f"name: {name}", text, count=1)
     headers = {"Content-Type": "text/yaml", "Idempotency-Key": str(uuid.uuid4())}
     answer: Json = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
     return answer
@@ -44,6 +46,18 @@ def detail(client: Client, job: str) -> Json:
     """The whole detail of a job."""
     answer: Json = client.get(job_path(job)).json()
     return answer
+
+
+def detail_when_back(client: Client, job: str, patience_s: float = AWAY_S) -> Json:
+    """The whole detail of a job; a server that is away, as when it starts again, is waited for."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return detail(client, job)
+        except CommandError as error:
+            if error.code is not Exit.UNREACHABLE or time.monotonic() > deadline:
+                raise
+        time.sleep(AWAY_POLL_S)
 
 
 def is_over(state: str) -> bool:

@@ -38,12 +38,21 @@ def follow(
     topic: Annotated[
         list[str] | None, Parameter(help="Only this topic; may be given again.")
     ] = None,
-    job: Annotated[str | None, Parameter(help="Only what has this text in key or value.")] = None,
+    job: Annotated[
+        str | None, Parameter(help="Only what is about this job: user~name, or its id.")
+    ] = None,
     from_start: Annotated[bool, Parameter(help="Also what the bus still has.")] = False,
     chatter: Annotated[bool, Parameter(help="Heartbeats and acknowledgements, too.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
     """Follow the bus, as a plain consumer without a group, until Ctrl-C."""
+    unknown = sorted(set(topic or ()) - {*TOPICS, *(name + DEAD_LETTER for name in TOPICS)})
+    if unknown:
+        known = ", ".join(TOPICS)
+        raise CommandError(
+            Exit.USAGE,
+            f"There is no topic {unknown[0]}; there are {known}, each with {DEAD_LETTER}.",
+        )
     topics = topic or [name for name in TOPICS if chatter or name not in CHATTER]
     if topic is None:
         topics += [name + DEAD_LETTER for name in TOPICS]
@@ -64,9 +73,10 @@ def resync() -> None:
 
 
 async def _follow(
-    topics: list[str], text: str | None, offset: str, show: Callable[[ConsumerRecord], None]
+    topics: list[str], job: str | None, offset: str, show: Callable[[ConsumerRecord], None]
 ) -> None:
     bootstrap = _bootstrap()
+    is_wanted = about(job)
     consumer = AIOKafkaConsumer(
         *topics,
         bootstrap_servers=bootstrap,
@@ -76,7 +86,7 @@ async def _follow(
     try:
         await consumer.start()
         async for record in consumer:
-            if text is None or text.encode() in (record.key or b"") + (record.value or b""):
+            if is_wanted(record):
                 show(record)
     except KafkaError as error:
         raise CommandError(
@@ -86,6 +96,25 @@ async def _follow(
         ) from error
     finally:
         await consumer.stop()
+
+
+def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
+    """Which records are about a job. Few name it as user~name does; from the first one that does,
+    its id is known, which all the others have.
+    """
+    ids = {job or ""}
+    user, is_full_name, name = (job or "").partition("~")
+    if is_full_name:
+        ids.clear()
+
+    def is_wanted(record: ConsumerRecord) -> bool:
+        said = _value(record.value) if is_full_name else None
+        if isinstance(said, dict) and (said.get("user"), said.get("name")) == (user, name):
+            ids.add(str(said.get("job")))
+        text = (record.key or b"") + b" " + (record.value or b"")
+        return any(each.encode() in text for each in ids)
+
+    return is_wanted
 
 
 def _bootstrap() -> str:
@@ -147,5 +176,5 @@ def _on_each_schema(
 
     try:
         asyncio.run(each())
-    except (OSError, asyncpg.PostgresError) as error:
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise CommandError(Exit.UNREACHABLE, f"The database can't be used: {error}") from error

@@ -174,7 +174,8 @@ def _wait(server: Client, job: str, timeout_s: float | None, output: Format) -> 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     told = None
     while True:
-        content = rest.detail(server, job)
+        patience_s = rest.AWAY_S if deadline is None else deadline - time.monotonic()
+        content = rest.detail_when_back(server, job, min(rest.AWAY_S, patience_s))
         state = content["jobStatus"]["state"]
         if state != told and output is Format.TABLE:
             sys.stdout.write(f"{job}: {state}\n")

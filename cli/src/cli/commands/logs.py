@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from cli.client import Answer, Client, CommandError, Exit, refusal
 from cli.commands.session import JobName, client, full_name
-from cli.jobs import detail, is_over, log_target
+from cli.jobs import detail_when_back, is_over, log_target, task_attempt
 
 RETRY_S = 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
@@ -73,29 +73,31 @@ def _print_log(server: Client, wanted: _Wanted) -> None:
 
 
 def _follow_to_end(server: Client, wanted: _Wanted) -> None:
-    last_id = ""
-    while True:
+    target, last_id, has_ended = "", "", False
+    while not has_ended:
         try:
-            last_id, has_ended = _follow(server, wanted, last_id)
+            now = wanted.target(server)
+            if now != target:  # another attempt has a log of its own
+                target, last_id = now, ""
+            last_id, has_ended = _follow(server, wanted, target, last_id)
         except CommandError as error:
             # A task that has not started yet has no log; REST or its agent may be starting again.
-            passes = error.code in (Exit.REFUSED, Exit.UNREACHABLE)
-            if not passes or is_over(detail(server, wanted.job)["jobStatus"]["state"]):
+            if error.code not in (Exit.REFUSED, Exit.UNREACHABLE):
                 raise
-            has_ended = False
-        if has_ended:
-            return
-        time.sleep(RETRY_S)
+            content = detail_when_back(server, wanted.job)
+            task_attempt(content, wanted.role, wanted.index)  # one that there is not is told
+            if is_over(content["jobStatus"]["state"]):
+                raise
+        if not has_ended:
+            time.sleep(RETRY_S)
 
 
-def _follow(server: Client, wanted: _Wanted, last_id: str) -> tuple[str, bool]:
+def _follow(server: Client, wanted: _Wanted, target: str, last_id: str) -> tuple[str, bool]:
     """Print one connection's lines; where it ended, and whether the log is complete."""
     headers = {"Accept": "text/event-stream"}
     if last_id:
         headers["Last-Event-ID"] = last_id
-    with server.request(
-        "GET", f"{wanted.target(server)}/events", None, headers, STREAM_TIMEOUT_S
-    ) as response:
+    with server.request("GET", f"{target}/events", None, headers, STREAM_TIMEOUT_S) as response:
         if response.status != http.client.OK:
             raise refusal(Answer(response.status, "", response.read()))
         return _print_events(response, wanted, last_id)

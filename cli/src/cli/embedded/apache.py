@@ -16,8 +16,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cli.embedded.mock_cluster import check
 from cli.embedded.process import (
@@ -27,13 +25,12 @@ from cli.embedded.process import (
     end_leftovers,
     free_port,
 )
+from cli.embedded.server import EmbeddedKafka, open_log
 
 START_TIMEOUT_S = 120.0
-STOP_TIMEOUT_S = 30.0
 PREPARE_TIMEOUT_S = 180.0
 POLL_S = 0.1
 OLDEST_JAVA = 17
-LOG_KEPT_BYTES = 8 << 20
 RETENTION_HOURS = 72  # DESIGN: topics keep records for three days
 HEAP = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 ARCHIVE = "classes.jsa"
@@ -66,58 +63,25 @@ auto.create.topics.enable=false
 """
 
 
-class ApacheKafka:
+class ApacheKafka(EmbeddedKafka):
     """A broker over the folder `home`; `installation` holds the jars and what `prepare` made."""
 
     def __init__(self, home: Path, installation: Path, *, port: int | None = None) -> None:
+        super().__init__(port)
         self.home = home.absolute()
-        self.port = port if port is not None else free_port()
         self.log_path = self.home / "kafka.log"
         self._installation = installation.absolute()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def bootstrap(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id while it runs."""
-        if self._process is None or self._process.poll() is not None:
-            return None
-        return self._process.pid
 
     def start(self) -> None:
         """Start the broker over its data, or over new data; returns when it answers."""
         java = _java()
         classes = _class_path(self._installation)
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        end_leftovers(self.home, "java", signal.SIGTERM, STOP_TIMEOUT_S)
+        end_leftovers(self.home, "java", self.stop_signal, self.stop_timeout_s)
         if not (self.home / "data").exists():
             _format(self.home, self._installation)
         self._launch(_command(java, classes, self._installation, self._write_properties()))
         self._await_ready()
-
-    def stop(self) -> None:
-        """Stop the broker cleanly. Harmless if it is down."""
-        self._close(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the broker at once, as an accident would; its data stays."""
-        self._close(signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _write_properties(self) -> Path:
         text = PROPERTIES.format(
@@ -131,9 +95,7 @@ class ApacheKafka:
         return path
 
     def _launch(self, command: Sequence[str]) -> None:
-        if self.log_path.exists() and self.log_path.stat().st_size > LOG_KEPT_BYTES:
-            self.log_path.replace(self.log_path.with_suffix(".log.1"))
-        with self.log_path.open("ab") as log:
+        with open_log(self.log_path) as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -141,7 +103,7 @@ class ApacheKafka:
                 stderr=log,
                 cwd=self.home,  # by which a later owner knows what was left over
                 start_new_session=True,
-                preexec_fn=dying_with_me(signal.SIGTERM),
+                preexec_fn=dying_with_me(self.stop_signal),
             )
 
     def _await_ready(self) -> None:
@@ -161,11 +123,6 @@ class ApacheKafka:
         raise EmbeddedServerError(
             f"{where} was not ready after {START_TIMEOUT_S:.0f} s: see {self.log_path}."
         )
-
-    def _close(self, signal_number: signal.Signals) -> None:
-        if self._process is not None:
-            end(self._process, signal_number, STOP_TIMEOUT_S)
-            self._process = None
 
 
 def prepare(installation: Path) -> None:

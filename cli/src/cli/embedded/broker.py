@@ -15,18 +15,18 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from cli.embedded.process import EmbeddedServerError, die_with_parent, end, free_port
+from cli.embedded.process import EmbeddedServerError, die_with_parent
+from cli.embedded.server import EmbeddedKafka, open_log
 
 DEFAULT_PARTITIONS = 8
 START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 5.0
 
 
-class EmbeddedBroker:
-    """A broker process on 127.0.0.1 that ends with the process that started it."""
+class EmbeddedBroker(EmbeddedKafka):
+    """A broker process; its end is the end of every record."""
+
+    stop_timeout_s = 5.0
 
     def __init__(
         self,
@@ -36,26 +36,13 @@ class EmbeddedBroker:
         partitions: int = DEFAULT_PARTITIONS,
         log: Path | None = None,
     ) -> None:
-        self.port = port if port is not None else free_port()
+        super().__init__(port)
         self._topics = list(topics)
         self._partitions = partitions
         self._log_path = log or Path(os.devnull)
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def bootstrap(self) -> str:
-        """Where clients connect."""
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def pid(self) -> int | None:
-        """The broker's process id while it runs."""
-        if self._process is None or self._process.poll() is not None:
-            return None
-        return self._process.pid
 
     def start(self) -> None:
-        """Start the process; returns when it has passed its self-test. EmbeddedServerError else."""
+        """Start the process, anew where it runs; returns when it has passed its self-test."""
         self.stop()
         command = [
             sys.executable,
@@ -65,7 +52,7 @@ class EmbeddedBroker:
             str(os.getpid()),
         ]
         command += ["--port", str(self.port), "--partitions", str(self._partitions), *self._topics]
-        with self._log_path.open("ab") as log:
+        with open_log(self._log_path) as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -78,26 +65,6 @@ class EmbeddedBroker:
         except BaseException:
             self.kill()
             raise
-
-    def stop(self) -> None:
-        """End the process, and with it every record. Harmless if it is down."""
-        self._close(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the process at once, as an accident would."""
-        self._close(signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdout is not None
@@ -114,14 +81,6 @@ class EmbeddedBroker:
                     break
         words = said.decode(errors="replace").strip() or "it was not ready in time"
         raise EmbeddedServerError(f"The embedded broker on {self.bootstrap} did not start: {words}")
-
-    def _close(self, signal_number: signal.Signals) -> None:
-        if self._process is None:
-            return
-        end(self._process, signal_number, STOP_TIMEOUT_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process = None
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from cli.embedded.process import EmbeddedServerError
+from cli.home import write_private
 
 ROLE = DATABASE = "muster"
 INIT_TIMEOUT_S = 120.0
@@ -78,13 +79,7 @@ def make_password(home: Path) -> None:
         return
     if (home / "data").exists():
         raise EmbeddedServerError(f"{path} is missing: put the database's password back into it.")
-    making = path.with_suffix(".making")
-    making.unlink(missing_ok=True)
-    with os.fdopen(os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secrets.token_urlsafe(24) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    making.rename(path)
+    write_private(path, secrets.token_urlsafe(24) + "\n")
 
 
 def initialise(home: Path, binaries: Path, user: ServerUser, *, fsync: bool) -> None:

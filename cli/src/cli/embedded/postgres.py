@@ -8,13 +8,11 @@ an open file descriptor.
 """
 
 import fcntl
-import os
 import signal
 import subprocess
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 from cli.embedded.binaries import forget_binaries, readable_binaries
 from cli.embedded.database_folder import (
@@ -28,13 +26,12 @@ from cli.embedded.database_folder import (
     server_environment,
     server_user,
 )
-from cli.embedded.process import EmbeddedServerError, dying_with_me, end, end_leftovers, free_port
+from cli.embedded.process import EmbeddedServerError, dying_with_me, end_leftovers
+from cli.embedded.server import EmbeddedServer, open_log
 
 START_TIMEOUT_S = 120.0  # recovery after a kill replays the write-ahead log first
-STOP_TIMEOUT_S = 30.0
 POLL_S = 0.01
 MAX_CONNECTIONS = 200
-LOG_KEPT_BYTES = 8 << 20
 PID_FILE_STATUS_LINE = 7  # miscadmin.h: LOCK_FILE_LINE_PM_STATUS, counted from 0
 
 TUNING = {
@@ -51,33 +48,27 @@ TUNING = {
 WITHOUT_FSYNC = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(EmbeddedServer):
     """One PostgreSQL server over the folder `home`; one process at a time owns the folder.
 
     Without `fsync` a crash of the machine may lose the database (a crash of the server does not):
     for tests.
     """
 
+    stop_signal = signal.SIGINT
+
     def __init__(self, home: Path, *, port: int | None = None, fsync: bool = True) -> None:
+        super().__init__(port)
         self.home = home.absolute()
-        self.port = port if port is not None else free_port()
         self.log_path = self.home / "postgres.log"
         self._fsync = fsync
-        self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
 
     @property
     def dsn(self) -> str:
         """The URL of the database, with its password."""
         password = (self.home / "password").read_text().strip()
-        return f"postgresql://{ROLE}:{password}@127.0.0.1:{self.port}/{DATABASE}"
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process id while it runs."""
-        if self._process is None or self._process.poll() is not None:
-            return None
-        return self._process.pid
+        return f"postgresql://{ROLE}:{password}@{self.address}/{DATABASE}"
 
     def start(self) -> None:
         """Make the database if there is none, and return when the server takes connections.
@@ -100,31 +91,11 @@ class EmbeddedPostgres:
 
     def stop(self) -> None:
         """Stop the server: connections are cut, what is committed stays. Harmless if it is down."""
-        if self._process is not None:
-            end(self._process, signal.SIGINT, STOP_TIMEOUT_S)
-            self._process = None
-            forget_binaries(self.home)
+        super().stop()
         if self._lock is not None:
+            forget_binaries(self.home)
             self._lock.close()
             self._lock = None
-
-    def kill(self) -> None:
-        """End the server at once, as an accident would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(STOP_TIMEOUT_S)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def _data(self) -> Path:
@@ -146,7 +117,7 @@ class EmbeddedPostgres:
     def _launch(self, binaries: Path, user: ServerUser) -> None:
         settings = TUNING | {"port": str(self.port)} | ({} if self._fsync else WITHOUT_FSYNC)
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with open_directory(self._data) as data, self._open_log() as log:
+        with open_directory(self._data) as data, open_log(self.log_path) as log:
             self._process = subprocess.Popen(
                 [str(binaries / "bin/postgres"), "-D", fd_path(data), *options],
                 stdin=subprocess.DEVNULL,
@@ -161,15 +132,8 @@ class EmbeddedPostgres:
             )
         self._await_ready(self._process)
 
-    def _open_log(self) -> IO[bytes]:
-        if self.log_path.exists() and self.log_path.stat().st_size > LOG_KEPT_BYTES:
-            self.log_path.replace(self.log_path.with_suffix(".log.1"))
-        return os.fdopen(
-            os.open(self.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
-        )
-
     def _await_ready(self, process: "subprocess.Popen[bytes]") -> None:
-        where = f"PostgreSQL on 127.0.0.1:{self.port} over {self._data}"
+        where = f"PostgreSQL on {self.address} over {self._data}"
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             lines = self._pid_file()
@@ -200,5 +164,5 @@ class EmbeddedPostgres:
 
     def _end_leftovers(self) -> None:
         """Have the folder to ourselves; then the old pid file says nothing any more."""
-        end_leftovers(self._data, "postgres", signal.SIGINT, STOP_TIMEOUT_S)
+        end_leftovers(self._data, "postgres", self.stop_signal, self.stop_timeout_s)
         (self._data / "postmaster.pid").unlink(missing_ok=True)

@@ -19,11 +19,19 @@ FAKE_GPUS = 8
 CPUS_PER_FAKE_GPU = 4
 HEARTBEAT_S, LEASE_S = 3, 30  # one machine: its network does not stall
 STOP_GRACE_S = 15.0
+EMBEDDED_BUS: dict[str, str] = {
+    # The embedded broker answers a fetch when its wait is over, real Kafka when there is a record.
+    "MUSTER_FETCH_WAIT_BUSY_MS": "10",
+    "MUSTER_FETCH_WAIT_IDLE_MS": "50",
+    # It keeps a member's place until its session is over, also where the member left in order.
+    "MUSTER_GROUP_SESSION_S": "3",
+}
 KEPT_BACK = frozenset(
     {
         "PYTHONDONTWRITEBYTECODE",  # without bytecode every start would compile every library anew
         "MUSTER_ADMIN_PASSWORD",  # secrets are given to those services that need them
         "MUSTER_DATABASE_URL",
+        "MUSTER_SMTP_PASSWORD",
         "MUSTER_TOKEN",
         "MUSTER_WEBHOOK_KEY",
     }
@@ -49,7 +57,7 @@ class Choices:
 
     internal_token: str
     webhook_key: str
-    fetch_waits_ms: tuple[int, int] | None  # busy, idle; None leaves the services' defaults
+    bus_settings: dict[str, str]
     topic_partitions: int
     fake_gpus: int
     keep_jobs: bool
@@ -107,6 +115,8 @@ def _environment(
         settings |= _if_set("MUSTER_ADMIN_PASSWORD", choices.admin_password)
     if name in ("rest", "alerting"):
         settings["MUSTER_WEBHOOK_KEY"] = choices.webhook_key
+    if name == "alerting":
+        settings |= _if_set("MUSTER_SMTP_PASSWORD", os.environ.get("MUSTER_SMTP_PASSWORD"))
     if name == "runtime-agent":
         settings["MUSTER_AGENT_HOME"] = str(home / "agent")
         settings["MUSTER_AGENT_ON_STOP"] = "keep" if choices.keep_jobs else "withdraw"
@@ -118,11 +128,7 @@ def _environment(
 def _defaults(choices: Choices) -> dict[str, str]:
     """What fits one machine, unless this process's environment says otherwise."""
     defaults = {"MUSTER_LEASE_TIMEOUT_S": str(LEASE_S), "MUSTER_HEARTBEAT_S": str(HEARTBEAT_S)}
-    if choices.fetch_waits_ms is not None:
-        busy, idle = choices.fetch_waits_ms
-        defaults["MUSTER_FETCH_WAIT_BUSY_MS"] = str(busy)
-        defaults["MUSTER_FETCH_WAIT_IDLE_MS"] = str(idle)
-    return defaults
+    return defaults | choices.bus_settings
 
 
 def _offered_cpus(fake_gpus: int) -> str | None:

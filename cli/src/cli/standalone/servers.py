@@ -5,29 +5,12 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from cli.embedded.process import EmbeddedServerError
+from cli.embedded.server import EmbeddedServer
 from cli.standalone.processes import PATIENCE, Backoff, Part, Patience, State
 
 POLL_S = 0.2
-
-
-class Server(Protocol):
-    """What every embedded server can do. `start` blocks until it serves."""
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id while it runs."""
-
-    def start(self) -> None:
-        """Start it; EmbeddedServerError where that fails."""
-
-    def stop(self) -> None:
-        """Stop it cleanly."""
-
-    def kill(self) -> None:
-        """End it at once."""
 
 
 class ServerKeeper:
@@ -36,7 +19,7 @@ class ServerKeeper:
     def __init__(
         self,
         name: str,
-        server: Server,
+        server: EmbeddedServer,
         say: Callable[[str], None],
         patience: Patience = PATIENCE,
     ) -> None:

@@ -20,6 +20,7 @@ from cli.home import (
     read_json,
     write_credentials,
     write_json,
+    write_private,
 )
 from cli.jobs import log_in
 from cli.standalone.demo import follow_demo
@@ -175,10 +176,7 @@ class _Up:
         if self.settings.admin_password is not None:
             return self.settings.admin_password.get_secret_value()
         if not pending.exists():
-            with os.fdopen(
-                os.open(pending, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w"
-            ) as file:
-                file.write(secrets.token_urlsafe(12))
+            write_private(pending, secrets.token_urlsafe(12))
         return pending.read_text()
 
     def _log_in(self, password: str | None) -> Client | None:

@@ -15,6 +15,7 @@ from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import EmbeddedServerError
 from cli.standalone.processes import Part, ServiceProcess, State
 from cli.standalone.programs import (
+    EMBEDDED_BUS,
     FAKE_GPUS,
     SERVICES,
     Choices,
@@ -27,7 +28,6 @@ from cli.standalone.servers import ServerKeeper
 from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
-EMBEDDED_FETCH_WAITS_MS = (10, 50)  # while records flow, and when none did for a while
 KAFKA_PORT, DATABASE_PORT = 9092, 15432
 MIGRATION_TIMEOUT_S = 300.0
 
@@ -126,7 +126,7 @@ class Whole:
         return Choices(
             internal_token=self._secret("internal_token"),
             webhook_key=self._secret("webhook_key"),
-            fetch_waits_ms=None if self._has_prompt_bus() else EMBEDDED_FETCH_WAITS_MS,
+            bus_settings=EMBEDDED_BUS if self._brings_embedded_broker() else {},
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
             keep_jobs=self._keep_jobs,
@@ -138,9 +138,8 @@ class Whole:
         """One that the environment gives, else this installation's own."""
         return os.environ.get(f"MUSTER_{name.upper()}") or self._state.secret(name)
 
-    def _has_prompt_bus(self) -> bool:
-        """Real Kafka answers a fetch as soon as there is a record; the embedded one does not."""
-        return self._settings.kafka_bootstrap is not None or self._settings.kafka == "apache"
+    def _brings_embedded_broker(self) -> bool:
+        return self._settings.kafka_bootstrap is None and self._settings.kafka == "embedded"
 
     def _start_database(self) -> str:
         if self._settings.database_url is not None:
