@@ -37,6 +37,7 @@ _LIMITS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "too_short": "must not be empty: add an entry, or leave the field out",
+    "too_long": "has more than {max_length} entries",
 }
 
 _EXAMPLES = {

@@ -1,5 +1,7 @@
 """A job file becomes a job's specification; or one error says all that is wrong with it."""
 
+import re
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -10,7 +12,7 @@ from muster.errors import Problem
 from muster.protocol.checks import check_references, find_warnings
 from muster.protocol.document import Node, read_document
 from muster.protocol.messages import problems_of
-from muster.protocol.problems import ProtocolError, join_path
+from muster.protocol.problems import MAX_PROBLEMS, ProtocolError, join_path
 from muster.protocol.shape import JobFile, TaskRole
 from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record
 from muster.protocol.templates import MAX_RENDERED_CHARACTERS, render
@@ -57,12 +59,10 @@ def parse_job(data: bytes) -> ParsedJob:
     """
     text, root = read_document(data)
     problems = check_references(root)
-    commands = {
-        name: _command(name, role, root, text, problems)
-        for name, role in fields(root, "taskRoles").items()
-    }
+    commands = _Commands(root, text, problems)
+    scripts = {name: commands.of(name, role) for name, role in fields(root, "taskRoles").items()}
     job = _validate(root, problems)
-    roles = [_role_spec(name, role, commands[name]) for name, role in job.task_roles.items()]
+    roles = [_role_spec(name, role, scripts[name]) for name, role in job.task_roles.items()]
     spec = _job_spec(job, tuple(roles))
     _check_size(spec, root)
     hived = job.extras.hived_scheduler
@@ -71,8 +71,17 @@ def parse_job(data: bytes) -> ParsedJob:
         text=text,
         spec=spec,
         priority_class=hived.job_priority_class if hived else None,
-        warnings=tuple(find_warnings(job, root)),
+        warnings=_bounded(find_warnings(job, root)),
     )
+
+
+def _bounded(warnings: list[Problem]) -> tuple[Problem, ...]:
+    """They are kept with the job and shown whenever it is: the first ones and a count."""
+    left = len(warnings) - MAX_PROBLEMS
+    if left <= 0:
+        return tuple(warnings)
+    more = Problem("", f"{left} more like these are not shown", 1, 1)
+    return (*warnings[:MAX_PROBLEMS], more)
 
 
 def _validate(root: Node, problems: list[Problem]) -> JobFile:
@@ -122,66 +131,91 @@ def _role_spec(name: str, role: TaskRole, command: str) -> TaskRoleSpec:
     )
 
 
-def _command(name: str, role: Node, root: Node, text: str, problems: list[Problem]) -> str:
-    """The script of a role: the deployment's commands around its own, references filled in."""
-    scopes = _scopes(role, root)
-    lines: list[str] = []
-    length = 0
-    for path, node in _command_nodes(name, role, root):
-        if not isinstance(node.value, str):
-            continue
-        rendered = render(node.value.strip(), scopes)
-        length += len(rendered.text) + 1
-        for error in rendered.errors:
-            line, column = _place(text, node, error.reference)
-            message = f"{error.reference[:200]} {error.message}"
-            problems.append(Problem(join_path(path), message, line, column))
+class _Commands:
+    """Makes the scripts of all task roles, within bounds for the whole file: a reference of a few
+    characters can stand for many.
+    """
+
+    def __init__(self, root: Node, text: str, problems: list[Problem]) -> None:
+        self._text = text
+        self._problems = problems
+        self._room = MAX_RECORD_BYTES
+        self._line_starts: list[int] = []
+        self._parameters = find(root, ("parameters",)) if fields(root, "parameters") else None
+        self._prerequisites = {
+            (string(entry, "type"), string(entry, "name")): entry
+            for entry in items(root, "prerequisites")
+        }
+        self._around: Mapping[str, Node] = {}
+        self._around_place: Path = ()
+        wanted = string(root, "defaults", "deployment")
+        for index, deployment in enumerate(items(root, "deployments") if wanted else ()):
+            if string(deployment, "name") == wanted:
+                self._around = fields(deployment, "taskRoles")
+                self._around_place = ("deployments", index, "taskRoles")
+                break
+
+    def of(self, name: str, role: Node) -> str:
+        """The script of a role: the deployment's commands around its own, references filled in."""
+        scopes = self._scopes(role)
+        lines: list[str] = []
+        length = 0
+        for path, node in self._nodes(name, role):
+            if not isinstance(node.value, str):
+                continue
+            if self._room < 0 or len(self._problems) >= MAX_PROBLEMS:
+                break
+            rendered = render(node.value.strip(), scopes)
+            for error in rendered.errors:
+                line, column = self._place(node, error.reference)
+                message = f"{error.reference[:200]} {error.message}"
+                self._problems.append(Problem(join_path(path), message, line, column))
+            length += len(rendered.text) + 1
+            self._room -= len(rendered.text) + 1
+            if too_long := self._too_long(length):
+                self._problems.append(Problem(join_path(path), too_long, node.line, node.column))
+                break
+            lines.append(rendered.text)
+        return "\n".join(lines).strip()
+
+    def _too_long(self, length: int) -> str | None:
         if length > MAX_RENDERED_CHARACTERS:
-            message = f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters"
-            problems.append(Problem(join_path(path), message, node.line, node.column))
-            break
-        lines.append(rendered.text)
-    return "\n".join(lines).strip()
+            return f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters"
+        if self._room < 0:
+            return f"makes the commands of all roles longer than {MAX_RECORD_BYTES} characters"
+        return None
 
+    def _nodes(self, name: str, role: Node) -> list[tuple[Path, Node]]:
+        """Each command of a role with its path, in the order in which they run."""
+        own: list[tuple[Path, Node]] = _listed(role, ("taskRoles", name), "commands")
+        around = self._around.get(name)
+        if around is None:
+            return own
+        place = (*self._around_place, name)
+        before = _listed(around, place, "preCommands")
+        return [*before, *own, *_listed(around, place, "postCommands")]
 
-def _command_nodes(name: str, role: Node, root: Node) -> list[tuple[Path, Node]]:
-    """Each command of a role with its path, in the order in which they run."""
-    own: list[tuple[Path, Node]] = _listed(role, ("taskRoles", name), "commands")
-    wanted = string(root, "defaults", "deployment")
-    for index, deployment in enumerate(items(root, "deployments")):
-        around = fields(deployment, "taskRoles").get(name)
-        if wanted and string(deployment, "name") == wanted and around is not None:
-            place = ("deployments", index, "taskRoles", name)
-            before = _listed(around, place, "preCommands")
-            return [*before, *own, *_listed(around, place, "postCommands")]
-    return own
+    def _scopes(self, role: Node) -> dict[str, Node | None]:
+        scopes: dict[str, Node | None] = {"parameters": self._parameters}
+        for kind in ("script", "output", "data"):
+            name = string(role, kind)
+            scopes[kind] = self._prerequisites.get((kind, name)) if name else None
+        return scopes
+
+    def _place(self, node: Node, reference: str) -> tuple[int, int]:
+        """Where a reference stands; of a text over several lines, the line that has it."""
+        if not self._line_starts:
+            ends = re.finditer("\n", self._text)
+            self._line_starts = [0, *(end.end() for end in ends)]
+        at = self._text.find(reference, self._line_starts[node.line - 1])
+        if at < 0:
+            return node.line, node.column
+        line = bisect_right(self._line_starts, at)
+        return line, at - self._line_starts[line - 1] + 1
 
 
 def _listed(node: Node, place: Path, field: str) -> list[tuple[Path, Node]]:
     return [((*place, field, index), entry) for index, entry in enumerate(items(node, field))]
-
-
-def _scopes(role: Node, root: Node) -> dict[str, Node | None]:
-    scopes: dict[str, Node | None] = {"parameters": None}
-    if fields(root, "parameters"):
-        scopes["parameters"] = find(root, ("parameters",))
-    for kind in ("script", "output", "data"):
-        name = string(role, kind)
-        scopes[kind] = None
-        for prerequisite in items(root, "prerequisites") if name else ():
-            if (string(prerequisite, "type"), string(prerequisite, "name")) == (kind, name):
-                scopes[kind] = prerequisite
-    return scopes
-
-
-def _place(text: str, node: Node, reference: str) -> tuple[int, int]:
-    """Where a reference stands; of a text over several lines, the line that has it."""
-    lines = text.split("\n")
-    for number, line in enumerate(lines[node.line - 1 :], start=node.line):
-        column = line.find(reference)
-        if column >= 0:
-            return number, column + 1
-    return node.line, node.column
 
 
 def _check_size(spec: JobSpec, root: Node) -> None:

@@ -19,6 +19,9 @@ MAX_GPUS = 1024
 MAX_PORTS = 1000
 """Ports of one label; a node has 10,000 to give."""
 
+MAX_PORT_LABELS = 100
+"""Of one task role. With MAX_PORTS it bounds what is made to find out how large a record can be."""
+
 MAX_TIME_LIMIT_S = 10 * 365 * 86_400
 
 
@@ -128,7 +131,7 @@ class Resources(Shape):
     gpu: Annotated[Integer, Field(ge=0, le=MAX_GPUS)]
     ports: Annotated[
         dict[PortLabel, Annotated[Integer, Field(ge=0, le=MAX_PORTS)]],
-        Field(min_length=1),
+        Field(min_length=1, max_length=MAX_PORT_LABELS),
     ] = {}
 
 

@@ -90,7 +90,7 @@ class _TaskBytes:
     peer: int
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _task_bytes(
     role: str,
     instances: int,

@@ -6,10 +6,12 @@ value would make up a new reference, the job is refused.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 from muster.protocol.document import Node
+from muster.protocol.problems import MAX_PROBLEMS
 
 OPEN, CLOSE = "<%", "%>"
 SCOPES = ("parameters", "script", "output", "data")
@@ -40,7 +42,10 @@ class Rendered:
 
 
 def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
-    """Fill in the references of ``text``. A scope that is None has nothing here."""
+    """Fill in the references of ``text``. A scope that is None has nothing here.
+
+    Reads on after an error, up to MAX_PROBLEMS of them.
+    """
     if OPEN not in text:
         return Rendered(text)
     pieces: list[str] = []
@@ -49,14 +54,17 @@ def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
     position = 0
     for start, end in _references(text):
         raw = text[start:end]
+        room -= start - position
         try:
-            value = _look_up(raw, scopes)
+            value = _look_up(raw, scopes, room)
         except RenderError as error:
             errors.append(error)
+            if len(errors) >= MAX_PROBLEMS:
+                return Rendered(text, tuple(errors))
             continue
-        room -= len(value) + start - position
+        room -= len(value)
         if room < 0:
-            errors.append(RenderError(raw, _too_long()))
+            errors.append(_too_long(raw))
             return Rendered(text, tuple(errors))
         pieces += (text[position:start], value)
         position = end
@@ -67,23 +75,22 @@ def render(text: str, scopes: Mapping[str, Node | None]) -> Rendered:
     return Rendered(result, tuple(errors))
 
 
-def _too_long() -> str:
-    return f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters; use shorter ones"
+def _too_long(raw: str) -> RenderError:
+    message = f"makes the commands longer than {MAX_RENDERED_CHARACTERS} characters"
+    return RenderError(raw, f"{message}; use shorter ones")
 
 
-def _references(text: str) -> list[tuple[int, int]]:
+def _references(text: str) -> Iterator[tuple[int, int]]:
     """Where the references to be filled in start and end. Linear in the text."""
-    found: list[tuple[int, int]] = []
     position = 0
     while (start := text.find(OPEN, position)) >= 0:
         close = text.find(CLOSE, start + len(OPEN))
         if close < 0:
-            break
+            return
         position = close + len(CLOSE)
         inner = text[start + len(OPEN) : close].strip()
         if inner.startswith("$") and not _is_left_alone(inner):
-            found.append((start, position))
-    return found
+            yield start, position
 
 
 def _is_left_alone(inner: str) -> bool:
@@ -93,11 +100,11 @@ def _is_left_alone(inner: str) -> bool:
 def _new_references(result: str) -> list[RenderError]:
     return [
         RenderError(result[start:end], "is made up by a value; write it out in the commands")
-        for start, end in _references(result)
+        for start, end in islice(_references(result), MAX_PROBLEMS)
     ]
 
 
-def _look_up(raw: str, scopes: Mapping[str, Node | None]) -> str:
+def _look_up(raw: str, scopes: Mapping[str, Node | None], room: int) -> str:
     match = _REFERENCE.fullmatch(raw[len(OPEN) : -len(CLOSE)].strip())
     if match is None:
         raise RenderError(raw, "can't be read; write `<% $parameters.name %>` or `...name[0]`")
@@ -114,7 +121,7 @@ def _look_up(raw: str, scopes: Mapping[str, Node | None]) -> str:
         if below is None:
             raise RenderError(raw, f"is not defined: {done} has no `{step[:80]}`")
         node, done = below, f"{done}.{name}" if name else f"{done}[{index}]"
-    return _text(raw, node)
+    return _text(raw, node, room)
 
 
 def _no_scope(scope: str) -> str:
@@ -132,10 +139,18 @@ def _child(node: Node, step: str) -> Node | None:
     return None
 
 
-def _text(raw: str, node: Node) -> str:
-    """A value as it is written; a list of plain values as OpenPAI writes it, with commas."""
+def _text(raw: str, node: Node, room: int) -> str:
+    """A value as it is written; a list of plain values as OpenPAI writes it, with commas. Aliases
+    make long lists of long texts from a small file, so no more than ``room`` is put together.
+    """
     if isinstance(node.children, list) and node.children:
-        return ",".join(_text(raw, child) for child in node.children)
+        parts: list[str] = []
+        for child in node.children:
+            parts.append(_text(raw, child, room))
+            room -= len(parts[-1]) + 1
+            if room < 0:
+                raise _too_long(raw)
+        return ",".join(parts)
     if node.children is not None:
         raise RenderError(raw, "has fields of its own; name one of them")
     if node.value is None or node.text is None:
