@@ -15,16 +15,19 @@ from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 from muster.aggregates import Aggregate, apply_records
+from muster.bus import Bus
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Word
-from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodRequest, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Behavior, Fault
 from muster.db import Pool, transaction
 from muster.decisions import Decision, Due, Input
+from muster.metrics import PlumbingMetrics
 from muster.records import Received, said, subject_of
+from muster.relay import Relay
 from muster.states import JobPhase, TaskPhase
 from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
 from prometheus_client import CollectorRegistry
@@ -43,10 +46,16 @@ def received(word: Model) -> Received:
         JobRequest: ("job-submitted", "job"),
         GangDecision: ("placement-decided", "gang"),
         PodStatus: ("pod-started", "job"),
-        RevisionAcknowledged: ("revision-acknowledged", "subject"),
+        RevisionAcknowledged: ("revision-acknowledged", "sender"),
     }[type(word)]
     value = word.model_dump_json().encode()
     return Received(topic, 0, 0, getattr(word, key), {}, value)
+
+
+def relay(pool: Pool, settings: LauncherSettings) -> Relay:
+    """A relay that nobody runs: what is said stays in the outbox."""
+    metrics = PlumbingMetrics(CollectorRegistry())
+    return Relay(Bus(settings, Service.LAUNCHER, metrics), pool)
 
 
 class Launcher:
@@ -56,7 +65,9 @@ class Launcher:
         self.pool = pool
         self.aggregate = jobs(settings.policy())
         self.metrics = LauncherMetrics(CollectorRegistry())
-        self.timers = Timers(pool, self.aggregate, settings, self.metrics, lambda _changed: None)
+        self.timers = Timers(
+            relay(pool, settings), self.aggregate, settings, self.metrics, lambda _changed: None
+        )
 
     async def hear(self, words: Sequence[Model]) -> None:
         async with transaction(self.pool) as conn:
@@ -173,11 +184,16 @@ class World:
         side = {Kind.JOB: "rest", Kind.GANG: "scheduler", Kind.POD: "runtime-agent"}
         return [
             RevisionAcknowledged(
-                kind=kind.value,
-                subject=subject_of(kind, word),
                 sender=side[kind],
-                revision=word.revision,
-                spoken=10_000,
+                receiver="launcher",
+                applied=(
+                    AppliedRevision(
+                        kind=kind.value,
+                        subject=subject_of(kind, word),
+                        revision=word.revision,
+                        spoken=10_000,
+                    ),
+                ),
             )
             for kind, word in heard
         ]
@@ -284,7 +300,9 @@ async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
         return decide(job, life, given, now)
 
     aggregate = Aggregate(launcher.aggregate.of, store.load, poisoned, store.save)
-    launcher.timers = Timers(pool, aggregate, settings, launcher.metrics, lambda _changed: None)
+    launcher.timers = Timers(
+        relay(pool, settings), aggregate, settings, launcher.metrics, lambda _changed: None
+    )
     await launcher.ring_until(lambda life: life.job.quiet_at is None, "good")
 
     told = [w for w in await launcher.said() if isinstance(w, JobStatus)]

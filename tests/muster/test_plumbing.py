@@ -17,7 +17,7 @@ from muster.aggregates import Aggregate, Dead, Decision, Due, Input
 from muster.bus import Bus
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection, transaction
+from muster.db import Connection
 from muster.recovery import redrive, resync_all
 from muster.service import Runtime, running
 from muster.settings import DatabaseSettings
@@ -135,11 +135,10 @@ async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime
 
 
 async def submit(rest: Runtime, job: str, name: str) -> None:
-    async with transaction(rest.pool) as conn:
+    async with rest.relay.transaction() as conn:
         now = await conn.fetchval("SELECT now()")
         say = Say(Kind.JOB, job, "job-submitted", job, request(job, name))
         await say_all(conn, Service.REST, [say], now)
-    rest.relay.wake()
 
 
 async def eventually(question: Callable[[], Any], wanted: object) -> None:
@@ -318,7 +317,6 @@ async def test_redriving_brings_a_dead_letter_back(
         POISON["is"] = False
         async with rest.pool.acquire() as conn:
             assert await redrive(conn, Service.REST) == 1
-        rest.relay.wake()
 
         async def cured() -> str | None:
             return (await answers(rest)).get("j")

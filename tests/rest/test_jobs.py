@@ -17,7 +17,7 @@ from muster.contracts.jobs import (
     TaskStatus,
 )
 from muster.contracts.model import Reason
-from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -190,9 +190,8 @@ async def test_a_job_that_rest_does_not_know_is_told_to_stop(rest: Any) -> None:
 async def test_a_submission_that_the_launcher_could_not_handle_says_so(rest: Any) -> None:
     await rest.submit("poisoned")
     job = await rest.job_id("poisoned")
-    dead = RevisionAcknowledged(
-        kind="job", subject=job, sender="launcher", revision=1, spoken=0, dead=True
-    )
+    applied = AppliedRevision(kind="job", subject=job, revision=1, spoken=0, dead=True)
+    dead = RevisionAcknowledged(sender="launcher", receiver="rest", applied=(applied,))
     await rest.hear("revision-acknowledged", job, dead)
     why = (await rest.client.get("/api/v2/jobs/admin~poisoned/why")).json()
     assert why["reason"]["code"] == "dead-letter"

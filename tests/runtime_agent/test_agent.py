@@ -17,7 +17,6 @@ import httpx2
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for, wanted
-from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodState
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -59,10 +58,7 @@ async def test_an_end_is_repeated_until_it_is_acknowledged_and_not_after(
         )
         await launcher.forget(request)
         await launcher.until(
-            lambda: any(
-                isinstance(w, RevisionAcknowledged) and w.subject == "pod-1" and w.revision == 2
-                for _, w in launcher.words
-            )
+            lambda: any(a.subject == "pod-1" and a.revision == 2 for a in launcher.applied())
         )
     journal = Journal(settings.agent_home / "journal.sqlite", "unused")
     assert journal.active() == []
@@ -76,11 +72,7 @@ async def test_asking_twice_runs_once(launcher: Launcher, settings: AgentSetting
             await launcher.say(request, again=True)
         await launcher.ended("pod-1")
         await launcher.say(request)
-        await launcher.until(
-            lambda: any(
-                isinstance(w, RevisionAcknowledged) and w.revision == 2 for _, w in launcher.words
-            )
-        )
+        await launcher.until(lambda: any(a.revision == 2 for a in launcher.applied()))
     log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
     assert log.read_text() == "ran\n"
 
@@ -108,11 +100,7 @@ async def test_an_unknown_pod_is_answered_as_ended_and_never_runs(
         assert ended.verdict is not None
         assert ended.verdict.rule == "never-ran"
         await launcher.say(request)
-        await launcher.until(
-            lambda: any(
-                isinstance(w, RevisionAcknowledged) and w.revision == 2 for _, w in launcher.words
-            )
-        )
+        await launcher.until(lambda: any(a.revision == 2 for a in launcher.applied()))
     assert PodDirectories(settings.agent_home / "pods").names() == []
 
 
@@ -173,10 +161,7 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
             lambda: any(topic == "pod-requested.dead-letter" for topic, _ in launcher.words)
         )
         await launcher.until(
-            lambda: any(
-                isinstance(w, RevisionAcknowledged) and w.subject == "pod-0" and w.dead
-                for _, w in launcher.words
-            )
+            lambda: any(a.subject == "pod-0" and a.dead for a in launcher.applied())
         )
 
 

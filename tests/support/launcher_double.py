@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeReport, NodeReturned
-from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import (
     PodAction,
     PodRequest,
@@ -164,13 +164,20 @@ class Launcher:
             headers.append(("traceparent", traceparent.encode()))
         await self._producer.send_and_wait(topic, value, key=b"node-a", headers=headers)
 
+    def applied(self) -> list[AppliedRevision]:
+        """What the agent has acknowledged."""
+        notices = [w for _, w in self.words if isinstance(w, RevisionAcknowledged)]
+        return [applied for notice in notices for applied in notice.applied]
+
     async def acknowledge(self, status: PodStatus) -> None:
-        notice = RevisionAcknowledged(
+        applied = AppliedRevision(
             kind="pod",
             subject=status.pod,
-            sender="launcher",
             revision=status.revision,
             spoken=self._revisions[status.pod],
+        )
+        notice = RevisionAcknowledged(
+            sender="launcher", receiver="runtime-agent", applied=(applied,)
         )
         value = notice.model_dump_json().encode()
         await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")

@@ -12,9 +12,10 @@ from typing import Generic, TypeVar, assert_never
 import structlog
 from opentelemetry.trace import SpanKind
 
+from muster.acknowledgements import heard_by, is_for_others
 from muster.contracts.model import Word
-from muster.contracts.notices import RevisionAcknowledged
-from muster.contracts.topics import SIDES, TOPICS, Kind, Service
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
+from muster.contracts.topics import TOPICS, Kind, Service
 from muster.db import Connection
 from muster.decisions import Dead as Dead
 from muster.decisions import Decision as Decision
@@ -27,9 +28,6 @@ from muster.subjects import Key, Subjects
 from muster.telemetry import current_traceparent, span
 
 State = TypeVar("State")
-
-ACKNOWLEDGED = "revision-acknowledged"
-_SIDES = {kind.value: sides for kind, sides in SIDES.items()}
 
 _log = structlog.get_logger()
 
@@ -51,12 +49,12 @@ class Aggregate(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """A record with what it says, or why it can't be read."""
+    """What a record says about one subject, or why it can't be read."""
 
     record: Received
     key: Key | None
     revision: int
-    content: Word | RevisionAcknowledged | Broken
+    content: Word | AppliedRevision | Broken
 
 
 async def apply_records(
@@ -70,7 +68,7 @@ async def apply_records(
 
     Returns the states that changed. A record that can't be read or decided becomes a dead letter.
     """
-    incoming = [item for record in records if (item := _read(me, record)) is not None]
+    incoming = [item for record in records for item in _read(me, record)]
     subjects = Subjects(conn, me, now)
     run = _Run(aggregate, subjects, now)
     keys = {item.key for item in incoming if item.key is not None}
@@ -101,12 +99,13 @@ async def apply_due(
 
 async def bury(conn: Connection, me: Service, record: Received, reason: str, now: datetime) -> None:
     """Make a dead letter of a record whose transaction keeps failing."""
-    item = _read(me, record)
+    items = _read(me, record)
+    word = next((item for item in items if item.revision), None)
     subjects = Subjects(conn, me, now)
-    key = item.key if item is not None else None
+    key = word.key if word is not None else None
     if key is not None:
         await subjects.load([key])
-    subjects.bury(key, record, reason, item.revision if item is not None else 0)
+    subjects.bury(key, record, reason, word.revision if word is not None else 0)
     await subjects.save()
 
 
@@ -129,7 +128,7 @@ class _Run(Generic[State]):
         match item.content:
             case Broken() as error:
                 self._bury(item, error)
-            case RevisionAcknowledged() as notice:
+            case AppliedRevision() as notice:
                 assert item.key is not None
                 if self._subjects.hear_acknowledged(item.key, notice):
                     self._decide_on(item, Dead(*item.key))
@@ -178,42 +177,26 @@ class _Run(Generic[State]):
         await self._subjects.save()
 
 
-def _is_to_me(me: Service, kind: str, sender: str) -> bool:
-    """Whether what ``sender`` acknowledges about a subject of ``kind`` is a word of mine."""
-    sides = _SIDES.get(kind)
-    return (
-        sides is not None and me in (sides.opener, sides.other) and sides.across(me).value == sender
-    )
-
-
-def _is_for_others(me: Service, record: Received) -> bool:
-    """Whether the id of an acknowledgement (`sender/kind/subject/…`) says that it is to another
-    service: most are, and so need not be parsed. An id of another form says nothing.
-    """
-    sender, _, rest = record.event_id.partition("/")
-    kind = rest.partition("/")[0]
-    return record.topic == ACKNOWLEDGED and kind in _SIDES and not _is_to_me(me, kind, sender)
-
-
-def _read(me: Service, record: Received) -> _Incoming | None:
-    """What a record says to me; None where it is not for me."""
-    if _is_for_others(me, record):
-        return None
+def _read(me: Service, record: Received) -> list[_Incoming]:
+    """What a record says to me, of each subject; nothing where it is not for me."""
+    if is_for_others(me, record):
+        return []
     try:
         model = record.model()
     except Broken as error:
-        return _unreadable(record, error)
+        return [_unreadable(record, error)]
     match model:
         case RevisionAcknowledged():
-            if not _is_to_me(me, model.kind, model.sender):
-                return None
-            return _Incoming(record, (Kind(model.kind), model.subject), 0, model)
+            return [
+                _Incoming(record, (Kind(applied.kind), applied.subject), 0, applied)
+                for applied in heard_by(me, model)
+            ]
         case Word():
             kind = TOPICS[record.topic].kind
             assert kind is not None
-            return _Incoming(record, (kind, subject_of(kind, model)), model.revision, model)
+            return [_Incoming(record, (kind, subject_of(kind, model)), model.revision, model)]
         case _:
-            return None
+            return []
 
 
 def _unreadable(record: Received, error: Broken) -> _Incoming:

@@ -16,7 +16,7 @@ import structlog
 
 from muster.aggregates import Aggregate, apply_records, bury
 from muster.bus import Bus
-from muster.db import Connection, Pool, is_transient, transaction
+from muster.db import Connection, is_transient
 from muster.errors import Transient
 from muster.records import Received
 from muster.relay import Relay
@@ -38,13 +38,11 @@ class Inbox:
     def __init__(
         self,
         bus: Bus,
-        pool: Pool,
         relay: Relay,
         handler: Handler,
         after: Callable[[Any], None] | None = None,
     ) -> None:
         self._bus = bus
-        self._pool = pool
         self._relay = relay
         self._handler = handler
         self._after = after
@@ -91,7 +89,7 @@ class Inbox:
         wait = self._settings.retry_first_s
         while True:
             try:
-                async with transaction(self._pool) as conn:
+                async with self._relay.transaction() as conn:
                     now = await conn.fetchval("SELECT clock_timestamp()")
                     result = await handler(conn, records, now)
             except Exception as error:
@@ -102,7 +100,6 @@ class Inbox:
                 await asyncio.sleep(wait * (1 + random.random() / 4))  # noqa: S311 - jitter
                 wait = min(wait * 2, self._settings.retry_longest_s)
             else:
-                self._relay.wake()
                 if self._after is not None:
                     self._after(result)
                 return

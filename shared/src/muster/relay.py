@@ -1,24 +1,28 @@
 """Publishes what transactions wrote: the outbox, repeats of unacknowledged words, acknowledgements.
 
-Every replica runs one; rows are taken with SKIP LOCKED, and stay locked until the bus has them, so
-each word is published at least once, and a row that the bus refuses is parked until a later word
-replaces it. Order is not needed: revisions give it.
+What this process wrote is published as soon as it is committed. What was left, by a process that
+ended or while the bus was away, is taken by any replica's relay, with SKIP LOCKED. So each word is
+published at least once; a row that the bus refuses is parked until a later word replaces it. Order
+is not needed: revisions give it.
 """
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 
-import asyncpg
 import structlog
 
-from muster.bus import LINGER_FROM, LINGER_S, Bus, Outgoing
-from muster.contracts.notices import RevisionAcknowledged
+from muster.acknowledgements import acknowledgements
+from muster.bus import Bus, Outgoing
+from muster.contracts.notices import AppliedRevision
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
 from muster.exchange import ANSWER_AFTER, answered, repeated
+from muster.outbox import Written, forget, noting_written, park, take_left
 from muster.records import said, word_id
 from muster.settings import DatabaseSettings
 from muster.subjects import Subject, load_due, update_subjects
@@ -27,6 +31,12 @@ _log = structlog.get_logger()
 
 DUE_PAUSE_S = 0.1
 """What is due is said in groups: an acknowledgement has half a second."""
+
+LEFT_AGE_S = 5.0
+"""Rows that are older were left: whoever wrote them would have published them by now."""
+
+FRESH_ROWS = 5000
+"""More are left to be taken from the table, so that a slow bus costs no memory."""
 
 CATCH_UP_S = 60.0
 CLEAN_EVERY_S = 600.0
@@ -43,6 +53,10 @@ class Relay:
         assert isinstance(settings, DatabaseSettings)
         self._settings = settings
         self._woken = asyncio.Event()
+        self._fresh: deque[Written] = deque()
+        self._published: list[int] = []
+        self._has_left = True  # a process before this one may have ended in the middle
+        self._left_at = 0.0
         self._new_bus = False
         self._catching_up_until = 0.0
         self._due_at = 0.0
@@ -51,8 +65,16 @@ class Relay:
         self._cleaned = time.monotonic()
         bus.on_new_bus.append(self._on_new_bus)
 
-    def wake(self) -> None:
-        """There is something in the outbox, and perhaps something to answer soon."""
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction whose words are published as soon as it is committed."""
+        with noting_written() as written:
+            async with transaction(self._pool) as conn:
+                yield conn
+        if len(self._fresh) + len(written) > FRESH_ROWS:
+            self._has_left = True
+        else:
+            self._fresh.extend(written)
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
@@ -75,6 +97,7 @@ class Relay:
                 self._bus.metrics.retries.labels("relay").inc()
                 _log.warning("publishing is retried", error=str(error) or type(error).__name__)
                 pause, wait = wait, min(wait * 2, self._settings.retry_longest_s)
+                self._has_left = True
                 self._woken.clear()
             await self._sleep(pause)
 
@@ -92,44 +115,71 @@ class Relay:
         if self._new_bus:
             await self._say_all_again()
             self._new_bus = False
-        published = await self._publish_outbox()
-        if published == self._settings.relay_batch:
-            return 0.0
-        if published >= LINGER_FROM:  # there will be more in a moment
-            await asyncio.sleep(LINGER_S)
-        if time.monotonic() >= self._due_at:
-            self._due_at = time.monotonic() + await self._say_due()
+        await self._publish_fresh()
+        now = time.monotonic()
+        if now >= self._due_at:
+            self._due_at = now + await self._say_due()
+        if self._has_left or now >= self._left_at:
+            await self._publish_left()
+            self._left_at = now + LEFT_AGE_S
         await self._clean()
-        return max(self._due_at - time.monotonic(), 0.0)
+        return max(min(self._due_at, self._left_at) - time.monotonic(), 0.0)
 
-    async def _publish_outbox(self) -> int:
-        async with transaction(self._pool) as conn:
-            rows = await conn.fetch(_TAKE, self._settings.relay_batch)
-            if not rows:
-                return 0
-            outcomes = await self._bus.publish(
-                [
-                    Outgoing(
-                        r["topic"],
-                        r["key"],
-                        r["value"].encode(),
-                        r["event_id"],
-                        r["written_at"].timestamp(),
-                        r["traceparent"],
-                    )
-                    for r in rows
-                ]
-            )
-            for row, refusal in zip(rows, outcomes, strict=True):
-                if refusal is not None:
-                    await self._park(conn, row, refusal)
-        return len(rows)
+    async def _publish_fresh(self) -> None:
+        """What this process has written. Where the bus is away it is left in the table."""
+        while self._fresh:
+            count = min(len(self._fresh), self._settings.relay_batch)
+            rows = [self._fresh.popleft() for _ in range(count)]
+            try:
+                refused = await self._publish(rows)
+            except Transient:
+                self._fresh.clear()
+                raise
+            self._published += [row.id for row in rows if row.id not in refused]
+            if refused:
+                async with transaction(self._pool) as conn:
+                    await self._park(conn, refused)
+        if len(self._published) >= self._settings.relay_batch:
+            await self._forget_published()
 
-    async def _park(self, conn: Connection, row: asyncpg.Record, why: BaseException) -> None:
-        reason = f"{type(why).__name__}: {why}"
-        _log.error("the bus refuses a record", topic=row["topic"], key=row["key"], reason=reason)
-        self._bus.metrics.parked.labels(str(row["topic"])).inc()
-        await conn.execute(_PARK, *(row[c] for c in _OUTBOX_COLUMNS), reason)
+    async def _forget_published(self) -> None:
+        ids, self._published = self._published, []
+        async with self._pool.acquire() as conn:
+            await forget(conn, ids)
+
+    async def _publish_left(self) -> None:
+        """What nobody has published in time; after a failure, and at the start, all there is."""
+        await self._forget_published()
+        age_s = 0.0 if self._has_left else LEFT_AGE_S
+        self._has_left = False
+        limit = self._settings.relay_batch
+        count = limit
+        while count == limit:
+            async with transaction(self._pool) as conn:
+                rows = await take_left(conn, limit, age_s)
+                count = len(rows)
+                if rows:
+                    refused = await self._publish(rows)
+                    await self._park(conn, refused)
+                    await forget(conn, [row.id for row in rows if row.id not in refused])
+
+    async def _publish(self, rows: Sequence[Written]) -> dict[int, tuple[Outgoing, BaseException]]:
+        """Returns those that the bus refused, and why. Raises Transient where it is away."""
+        outcomes = await self._bus.publish([row.record for row in rows])
+        return {
+            row.id: (row.record, refusal)
+            for row, refusal in zip(rows, outcomes, strict=True)
+            if refusal is not None
+        }
+
+    async def _park(
+        self, conn: Connection, refused: dict[int, tuple[Outgoing, BaseException]]
+    ) -> None:
+        for ident, (record, refusal) in refused.items():
+            why = f"{type(refusal).__name__}: {refusal}"
+            _log.error("the bus refuses a record", topic=record.topic, key=record.key, reason=why)
+            self._bus.metrics.parked.labels(record.topic).inc()
+            await park(conn, ident, why)
 
     async def _say_due(self) -> float:
         """Repeats, acknowledgements and encores that are due; returns the time to look again."""
@@ -160,19 +210,24 @@ class Relay:
 
     async def _say(self, conn: Connection, rows: Sequence[Subject], now: datetime) -> None:
         records: list[Outgoing] = []
+        applied: list[tuple[str, AppliedRevision]] = []
         after: list[Subject] = []
         for row in rows:
-            said_again, changed = self._again(row, now)
-            records += said_again
+            changed = self._say_again(row, now, records)
+            answer_at = changed.exchange.answer_at
+            if answer_at is not None and answer_at <= now:
+                applied.append((row.key or row.subject, _applied(row)))
+                changed = changed.with_exchange(answered(changed.exchange))
             after.append(changed)
         await update_subjects(conn, after)
+        self._bus.metrics.acknowledged.inc(len(applied))
+        records += acknowledgements(self._bus.me, applied, now.timestamp())
         for refusal in await self._bus.publish(records):
             if refusal is not None:
                 _log.warning("a repeated record was refused", reason=str(refusal))
 
-    def _again(self, row: Subject, now: datetime) -> tuple[list[Outgoing], Subject]:
-        """What is said again about a subject, and its row after that."""
-        records: list[Outgoing] = []
+    def _say_again(self, row: Subject, now: datetime, records: list[Outgoing]) -> Subject:
+        """Adds my last word where it is due again; returns the row after that."""
         changed = row
         is_repeat = row.exchange.repeat_at is not None and row.exchange.repeat_at <= now
         if is_repeat:
@@ -184,12 +239,7 @@ class Relay:
             changed = changed.with_encore(now)
         if is_repeat or changed.encores > row.encores:
             records += self._last_word(row, now)
-        answer_at = changed.exchange.answer_at
-        if answer_at is not None and answer_at <= now:
-            self._bus.metrics.acknowledged.inc()
-            records.append(self._acknowledgement(row, now))
-            changed = changed.with_exchange(answered(changed.exchange))
-        return records, changed
+        return changed
 
     def _last_word(self, row: Subject, now: datetime) -> list[Outgoing]:
         if row.topic is None or row.key is None or row.word is None:
@@ -205,24 +255,6 @@ class Relay:
                 row.traceparent,
             )
         ]
-
-    def _acknowledgement(self, row: Subject, now: datetime) -> Outgoing:
-        notice = RevisionAcknowledged(
-            kind=row.kind.value,
-            subject=row.subject,
-            sender=self._bus.me.value,
-            revision=row.exchange.seen,
-            spoken=row.exchange.revision,
-            dead=row.exchange.dead > 0,
-        )
-        return Outgoing(
-            "revision-acknowledged",
-            row.key or row.subject,
-            notice.model_dump_json(exclude_defaults=True).encode(),
-            f"{self._bus.me.value}/{row.kind.value}/{row.subject}/seen-{row.exchange.seen}",
-            now.timestamp(),
-            row.traceparent,
-        )
 
     async def _say_all_again(self) -> None:
         """The bus was thrown away: what is not acknowledged is said again soon."""
@@ -242,17 +274,16 @@ class Relay:
         self._bus.metrics.open_subjects.set(counts["unacknowledged"])
 
 
-_OUTBOX_COLUMNS = ("topic", "key", "kind", "subject", "event_id", "value", "traceparent")
-_TAKE = """
-    DELETE FROM outbox WHERE id IN (
-        SELECT id FROM outbox WHERE parked_for IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+def _applied(row: Subject) -> AppliedRevision:
+    return AppliedRevision(
+        kind=row.kind.value,
+        subject=row.subject,
+        revision=row.exchange.seen,
+        spoken=row.exchange.revision,
+        dead=row.exchange.dead > 0,
     )
-    RETURNING topic, key, kind, subject, event_id, value, traceparent, written_at
-"""
-_PARK = """
-    INSERT INTO outbox (topic, key, kind, subject, event_id, value, traceparent, parked_for)
-    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-"""
+
+
 _NEXT = """
     SELECT clock_timestamp() AS now, least(
         (SELECT min(repeat_at) FROM subject WHERE repeat_at IS NOT NULL),

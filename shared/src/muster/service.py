@@ -91,7 +91,7 @@ class Runtime:
 
     def inbox(self, handler: Handler, after: Callable[[Any], None] | None = None) -> Inbox:
         """A handler of batches, each in one transaction."""
-        return Inbox(self.bus, self.pool, self.relay, handler, after)
+        return Inbox(self.bus, self.relay, handler, after)
 
     def consumer(
         self,

@@ -12,12 +12,13 @@ import asyncpg
 from opentelemetry.trace import SpanKind
 
 from muster.contracts.model import Word
-from muster.contracts.notices import DeadLetter, RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.db import Connection
 from muster.decisions import Say as Say
 from muster.errors import Transient
 from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
+from muster.outbox import OutboxRow, write
 from muster.records import Received, body, said, word_id
 from muster.telemetry import current_traceparent, span
 
@@ -58,19 +59,6 @@ class Subject:
         done = self.encores + 1
         next_at = now + ENCORES[done] if done < len(ENCORES) else None
         return replace(self, encore_at=next_at, encores=done)
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxRow:
-    """A record to be published."""
-
-    topic: str
-    key: str
-    kind: str | None
-    subject: str | None
-    event_id: str
-    value: str
-    traceparent: str | None
 
 
 class Subjects:
@@ -115,7 +103,7 @@ class Subjects:
             self.say_again(key)
         return heard.hearing is Hearing.APPLY
 
-    def hear_acknowledged(self, key: Key, notice: RevisionAcknowledged) -> bool:
+    def hear_acknowledged(self, key: Key, notice: AppliedRevision) -> bool:
         """The other side acknowledged; whether it says that it could not handle my last word."""
         if not self.is_known(key):
             return False
@@ -198,7 +186,7 @@ class Subjects:
         await update_subjects(
             self._conn, [self._rows[k] for k in sorted(self._changed - self._new)]
         )
-        await _insert_outbox(self._conn, self._outbox)
+        await write(self._conn, self._outbox, self._now)
 
     def _put(self, row: Subject) -> None:
         self._rows[(row.kind, row.subject)] = row
@@ -295,15 +283,6 @@ _UPDATE = f"""
     FROM unnest({_UNNEST}) AS n ({_LIST})
     WHERE s.kind = n.kind AND s.subject = n.subject
 """  # noqa: S608
-_OUTBOX = """
-    WITH replaced AS (
-        DELETE FROM outbox WHERE parked_for IS NOT NULL
-        AND (kind, subject) IN (SELECT * FROM unnest($3::text[], $4::text[]))
-    )
-    INSERT INTO outbox (topic, key, kind, subject, event_id, value, traceparent)
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
-                         $7::text[])
-"""
 
 
 def _values(row: Subject) -> tuple[object, ...]:
@@ -330,15 +309,3 @@ async def update_subjects(conn: Connection, rows: Sequence[Subject]) -> None:
     """Write rows that exist."""
     if rows:
         await conn.execute(_UPDATE, *map(list, zip(*map(_values, rows), strict=True)))
-
-
-async def _insert_outbox(conn: Connection, rows: Sequence[OutboxRow]) -> None:
-    if rows:
-        columns = zip(
-            *(
-                (r.topic, r.key, r.kind, r.subject, r.event_id, r.value, r.traceparent)
-                for r in rows
-            ),
-            strict=True,
-        )
-        await conn.execute(_OUTBOX, *map(list, columns))

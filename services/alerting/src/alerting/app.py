@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
+from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.contracts.topics import Service
 from muster.db import is_transient, transaction
 from muster.readers import Consumer, Follower
 from muster.service import Runtime, run_service
 
 from alerting.book import Book, Entry
-from alerting.domain.deliveries import Answer, Channel, Failed
+from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
 from alerting.domain.messages import Mail
 from alerting.handlers import TOPICS_HEARD, Listener, Told
 from alerting.keeper import Keeper
@@ -20,7 +21,7 @@ from alerting.metrics import AlertingMetrics
 from alerting.receivers.mail import MailMessage, MailReceiver
 from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_authority
 from alerting.settings import AlertingSettings
-from alerting.store import alerts
+from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim
 from alerting.subscription_file import FileWatcher
 
@@ -73,8 +74,6 @@ def _listen(
         if told.deliveries:
             for lane in lanes:
                 lane.wake()
-        if told.alerts:
-            runtime.relay.wake()
 
     listener = Listener(book, settings.policy())
     keeper = Keeper(settings, runtime, book, listener, metrics, after)
@@ -82,7 +81,7 @@ def _listen(
     consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
     runtime.spawn("keeper", keeper.run)
-    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, book))
+    runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, book, metrics))
     for lane in lanes:
         runtime.spawn("lane", lane.run)
 
@@ -157,20 +156,29 @@ async def _remember(runtime: Runtime, book: Book) -> None:
             book.learn(setting)
 
 
-async def _keep_subscriptions(runtime: Runtime, book: Book) -> None:
+async def _keep_subscriptions(runtime: Runtime, book: Book, metrics: AlertingMetrics) -> None:
+    """Write changed subscriptions down; what waits for removed ones is not sent any more."""
     settings = runtime.settings
     assert isinstance(settings, AlertingSettings)
     while True:
         await book.changed.wait()
         changes = book.take_changes()
+        removed = [
+            it.removeprefix(SUBSCRIPTION_SETTING) for it, kept in changes.items() if kept is None
+        ]
         try:
             async with transaction(runtime.pool) as conn:
                 await alerts.keep_subscriptions(conn, changes)
+                dropped = await deliveries.drop_waiting(
+                    conn, removed, GiveUp.UNSUBSCRIBED, "the subscription was removed"
+                )
         except Exception as error:
             if not is_transient(error):
                 raise
             book.put_back(changes)
             await asyncio.sleep(settings.retry_longest_s)
+        else:
+            metrics.given_up.labels("any", GiveUp.UNSUBSCRIBED).inc(dropped)
 
 
 def main() -> None:

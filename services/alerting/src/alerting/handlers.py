@@ -23,7 +23,7 @@ from alerting.book import Book
 from alerting.domain import deadletters, jobs, nodes
 from alerting.domain.deadletters import Pile
 from alerting.domain.deliveries import Delivery, deliveries
-from alerting.domain.events import Alert, Event
+from alerting.domain.events import NAME_CHARACTERS, Alert, Event, is_name
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
@@ -42,6 +42,9 @@ TOPICS_HEARD = (
     "node-returned",
     *(name + DEAD_LETTER for name in TOPICS),
 )
+
+KEYS = frozenset({"job", "node", "reader", "topic"})
+"""The fields of records by which rows are found."""
 
 
 @dataclass
@@ -83,7 +86,7 @@ class Listener:
             except Exception as error:
                 _log.exception("a decision failed", topic=record.topic, key=record.key)
                 _bury(subjects, record, f"{type(error).__name__}: {error}")
-        await self._save(conn, batch)
+        await self._save(conn, batch, now)
         await subjects.save()
         return batch.told
 
@@ -92,10 +95,10 @@ class Listener:
         batch = _Batch(self._policy, now)
         await batch.load_due(conn, limit)
         batch.pass_time()
-        await self._save(conn, batch)
+        await self._save(conn, batch, now)
         return batch.told
 
-    async def _save(self, conn: Connection, batch: "_Batch") -> None:
+    async def _save(self, conn: Connection, batch: "_Batch", now: datetime) -> None:
         await batch.save(conn)
         told = batch.told
         entries = list(self._book.entries())
@@ -105,16 +108,22 @@ class Listener:
         ]
         versions = {entry.subscription.id: entry.version for entry in entries}
         await delivery_store.add_deliveries(conn, told.events, told.deliveries, versions)
-        await alert_store.save_alerts(conn, told.alerts)
+        await alert_store.save_alerts(conn, told.alerts, now)
 
 
 def _read(record: Received) -> Model:
-    if not record.topic.endswith(DEAD_LETTER):
-        return record.model()
-    try:
-        return DeadLetter.model_validate_json(record.value or b"")
-    except ValidationError as error:
-        raise Broken(f"this is no dead letter: {error.error_count()} fields are wrong") from None
+    if record.topic.endswith(DEAD_LETTER):
+        try:
+            model: Model = DeadLetter.model_validate_json(record.value or b"")
+        except ValidationError as error:
+            wrong = error.error_count()
+            raise Broken(f"this is no dead letter: {wrong} fields are wrong") from None
+    else:
+        model = record.model()
+    for name in KEYS & type(model).model_fields.keys():
+        if not is_name(getattr(model, name)):
+            raise Broken(f"{name} is longer than {NAME_CHARACTERS} characters or has a NUL in it")
+    return model
 
 
 def _bury(subjects: Subjects, record: Received, reason: str) -> None:

@@ -36,6 +36,7 @@ class Keeper:
         self._settings = settings
         self._bus = runtime.bus
         self._pool = runtime.pool
+        self._relay = runtime.relay
         self._book = book
         self._listener = listener
         self._metrics = metrics
@@ -80,7 +81,7 @@ class Keeper:
         return time.monotonic() - self._up_since >= self._settings.settle_s
 
     async def _pass_time(self) -> None:
-        async with transaction(self._pool) as conn:
+        async with self._relay.transaction() as conn:
             now = await conn.fetchval("SELECT clock_timestamp()")
             told = await self._listener.pass_time(conn, now, self._settings.timer_batch)
         self._after(told)

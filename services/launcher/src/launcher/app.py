@@ -26,11 +26,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     metrics = LauncherMetrics(runtime.registry)
     aggregate = jobs(settings.policy())
 
-    def rung(changed: Mapping[str, Life]) -> None:
-        _tell(metrics, changed)
-        runtime.relay.wake()
-
-    timers = Timers(runtime.pool, aggregate, settings, metrics, rung)
+    timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 
     def heard(changed: Mapping[str, Life]) -> None:
         _tell(metrics, changed)

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 import structlog
 from muster.aggregates import Aggregate, apply_due
 from muster.contracts.topics import Kind, Service, word_topics
-from muster.db import Pool, is_transient, transaction
+from muster.db import Pool, is_transient
 from muster.decisions import Decision, Input
 from muster.errors import Transient
 from muster.ids import job_of
+from muster.relay import Relay
 from muster.states import JOB
 
 from launcher import store
@@ -47,13 +48,13 @@ class Timers:
 
     def __init__(
         self,
-        pool: Pool,
+        relay: Relay,
         aggregate: Aggregate[Life],
         settings: LauncherSettings,
         metrics: LauncherMetrics,
         after: Callable[[Mapping[str, Life]], None],
     ) -> None:
-        self._pool = pool
+        self._relay = relay
         self._aggregate = aggregate
         self._settings = settings
         self._metrics = metrics
@@ -104,7 +105,7 @@ class Timers:
 
     async def _ring(self, limit: int) -> tuple[datetime, datetime | None]:
         """Tell due jobs so, in one transaction; returns the time, and when the next are due."""
-        async with transaction(self._pool) as conn:
+        async with self._relay.transaction() as conn:
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             due = await store.take_due(conn, now, limit)
             changed = await apply_due(conn, Service.LAUNCHER, self._aggregate, due, now)
@@ -126,7 +127,7 @@ class Timers:
         return await self._ring(1)
 
     async def _postpone(self, error: Exception) -> None:
-        async with transaction(self._pool) as conn:
+        async with self._relay.transaction() as conn:
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             for ident in await store.take_due(conn, now, 1):
                 _log.error("a timer can't be handled", job=ident, error=str(error))

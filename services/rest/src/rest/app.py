@@ -34,7 +34,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     cluster = Cluster()
     runtime.follow(CLUSTER_TOPICS, cluster.on_record)
     runtime.consume_words(TOPICS, jobs_aggregate())
-    submissions = Submissions(runtime.pool, runtime.relay, settings, metrics)
+    submissions = Submissions(runtime.relay, settings, metrics)
     runtime.spawn("submissions", submissions.run)
     publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)
     runtime.spawn("settings", publisher.run)

@@ -15,6 +15,7 @@ from datetime import datetime
 
 import structlog
 from muster.bus import Outgoing
+from muster.contracts.notices import AppliedRevision
 from muster.exchange import answered, repeated
 from muster.records import Received
 
@@ -30,15 +31,16 @@ _log = structlog.get_logger()
 class Handlers:
     """One function for each thing that can happen; they raise sqlite3.Error where the disk fails.
 
-    `say` takes a record for the bus under a key, by which a newer one replaces it; `changed` is
-    called when the node's report is outdated; `effects` is emptied by whoever carries them out,
-    who is woken by `has_effects`; `has_times` wakes whoever calls `on_time`.
+    `say` takes a record or an acknowledgement for the bus under a key, by which a newer one
+    replaces it; `changed` is called when the node's report is outdated; `effects` is emptied by
+    whoever carries them out, who is woken by `has_effects`; `has_times` wakes whoever calls
+    `on_time`.
     """
 
     def __init__(
         self,
         memory: Memory,
-        say: Callable[[str, Outgoing], None],
+        say: Callable[[str, Outgoing | AppliedRevision], None],
         changed: Callable[[], None],
     ) -> None:
         self.memory = memory
@@ -141,8 +143,8 @@ class Handlers:
                 entries[name] = entry
             else:
                 entries.pop(name, None)
-        for key, record in step.records:
-            self._say(key, record)
+        for key, word in step.said:
+            self._say(key, word)
         if step.effects:
             self.effects.extend(step.effects)
             self.has_effects.set()

@@ -8,9 +8,14 @@ is in the journal, unacknowledged, and is said again.
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Iterable
 
 import structlog
+from muster.acknowledgements import acknowledgements
 from muster.bus import Bus, Outgoing
+from muster.contracts.notices import AppliedRevision
+from muster.contracts.topics import Service
 from muster.errors import Transient
 
 from runtime_agent.settings import AgentSettings
@@ -26,13 +31,13 @@ class Speaker:
         self._bus = bus
         self._settings = settings
         self._journal = journal
-        self._waiting: dict[str, Outgoing] = {}
+        self._waiting: dict[str, Outgoing | AppliedRevision] = {}
         self._woken = asyncio.Event()
         self._woken.set()  # dead letters may have been left by the process before
 
-    def say(self, key: str, record: Outgoing) -> None:
-        """Takes a record; a newer one under the same key replaces it."""
-        self._waiting[key] = record
+    def say(self, key: str, word: Outgoing | AppliedRevision) -> None:
+        """Takes a record or an acknowledgement; a newer one under the same key replaces it."""
+        self._waiting[key] = word
         self._woken.set()
 
     @property
@@ -60,11 +65,12 @@ class Speaker:
             for key in taken:
                 del self._waiting[key]
             try:
-                outcomes = await self._bus.publish(list(taken.values()))
+                records = _records(taken.values())
+                outcomes = await self._bus.publish(records)
             except BaseException:
                 self._waiting = taken | self._waiting
                 raise
-            for record, refusal in zip(taken.values(), outcomes, strict=True):
+            for record, refusal in zip(records, outcomes, strict=True):
                 if refusal is not None:
                     self._bus.metrics.parked.labels(record.topic).inc()
                     _log.error("the bus refuses a record", id=record.event_id, why=str(refusal))
@@ -78,3 +84,16 @@ class Speaker:
             for letter in letters:
                 self._bus.metrics.dead.labels(letter.topic).inc()
             self._journal.drop_letters([letter.id for letter in letters])
+
+
+def _records(words: Iterable[Outgoing | AppliedRevision]) -> list[Outgoing]:
+    """Records as they are; the acknowledgements among them together."""
+    records: list[Outgoing] = []
+    applied: list[tuple[str, AppliedRevision]] = []
+    for word in words:
+        match word:
+            case Outgoing():
+                records.append(word)
+            case AppliedRevision(subject=subject):
+                applied.append((subject, word))
+    return records + acknowledgements(Service.RUNTIME_AGENT, applied, time.time())

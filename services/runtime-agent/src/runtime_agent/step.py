@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import structlog
+from muster.acknowledgements import heard_by
 from muster.bus import Outgoing
-from muster.contracts.notices import DeadLetter, RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, DeadLetter, RevisionAcknowledged
 from muster.contracts.pods import PodRequest
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.errors import Broken
@@ -67,7 +68,7 @@ class Step:
         self._held: tuple[dict[int, str], dict[int, str]] | None = None
         self.now = datetime.fromtimestamp(time.time(), UTC)
         self.changed: dict[str, Entry] = {}
-        self.records: list[tuple[str, Outgoing]] = []
+        self.said: list[tuple[str, Outgoing | AppliedRevision]] = []
         self.letters: list[Letter] = []
         self.effects: list[Effect] = []
         self.outdates_report = False
@@ -87,9 +88,9 @@ class Step:
         match model:
             case PodRequest() if model.node == self._memory.node.name:
                 self._take_request(record, model)
-            case RevisionAcknowledged() if model.kind == Kind.POD.value:
-                if model.sender == Service.LAUNCHER.value:
-                    self._take_acknowledgement(model)
+            case RevisionAcknowledged():
+                for applied in heard_by(Service.RUNTIME_AGENT, model):
+                    self._take_acknowledgement(applied)
             case _:
                 return
 
@@ -158,7 +159,7 @@ class Step:
             for numbers in entry.pod.run.ports.values():
                 ports |= dict.fromkeys(numbers, entry.pod.pod)
 
-    def _take_acknowledgement(self, notice: RevisionAcknowledged) -> None:
+    def _take_acknowledgement(self, notice: AppliedRevision) -> None:
         entry = self.entry(notice.subject)
         if entry is None:
             return
@@ -238,7 +239,7 @@ class Step:
                 self.now.timestamp(),
                 entry.traceparent,
             )
-            self.records.append((entry.pod.pod, record))
+            self.said.append((entry.pod.pod, record))
 
     def _say_again(self, entry: Entry) -> None:
         """My last word, under a revision that the other side takes for new."""
@@ -247,24 +248,14 @@ class Step:
 
     def acknowledge(self, entry: Entry) -> None:
         """Says that the Launcher's word is applied, or was skipped as dead."""
-        notice = RevisionAcknowledged(
+        applied = AppliedRevision(
             kind=Kind.POD.value,
             subject=entry.pod.pod,
-            sender=ME,
             revision=entry.exchange.seen,
             spoken=entry.exchange.revision,
             dead=entry.exchange.dead > 0,
         )
-        event_id = f"{word_id(ME, Kind.POD.value, entry.pod.pod, entry.exchange.revision)}-seen"
-        record = Outgoing(
-            "revision-acknowledged",
-            entry.pod.job,
-            notice.model_dump_json(exclude_defaults=True).encode(),
-            f"{event_id}-{entry.exchange.seen}",
-            self.now.timestamp(),
-            entry.traceparent,
-        )
-        self.records.append((f"{entry.pod.pod}/seen", record))
+        self.said.append((f"{entry.pod.pod}/seen", applied))
 
     def _bury(self, record: Received, reason: str) -> None:
         """A dead letter; where the record is a word about a pod, its revision is skipped."""

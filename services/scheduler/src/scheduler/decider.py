@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import asyncpg
@@ -43,6 +43,7 @@ class Outcome:
     nodes: list[str] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=dict)
     returned: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -91,7 +92,10 @@ class Decider:
         now = time.monotonic()
         cluster = Cluster(self.settings.policy())
         for node in nodes:
-            cluster.restore_node(node.node, lease=node.lease, is_lost=node.is_lost)
+            if node.is_removed:
+                cluster.removed[node.node] = node.lease
+            else:
+                cluster.restore_node(node.node, lease=node.lease, is_lost=node.is_lost)
         for hold in holds:
             cluster.restore_hold(hold)
         for gang in gangs:
@@ -136,7 +140,8 @@ class Decider:
         """One cycle, and where it decided anything its transaction. Raises Deposed."""
         started = time.monotonic()
         async with self.deciding:
-            if self._has_words or self.watch.to_lose or self.watch.to_return:
+            watch = self.watch
+            if self._has_words or watch.to_lose or watch.to_return or watch.to_remove:
                 self._has_words = False
                 async with self._transaction() as (conn, now):
                     requests = await store.take_dirty(conn, self.settings.cycle_words)
@@ -150,7 +155,6 @@ class Decider:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
         if outcome:
-            self._runtime.relay.wake()
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             elapsed = time.monotonic() - started
@@ -158,7 +162,7 @@ class Decider:
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
-        async with transaction(self._runtime.pool) as conn:
+        async with self._runtime.relay.transaction() as conn:
             now = await leadership.check(conn, self.epoch, self.holder, self.settings)
             yield conn, now
 
@@ -172,17 +176,19 @@ class Decider:
             cluster.request(request, now)
         watch.settle()
         for name in sorted(watch.to_lose):
-            outcome.lost[name] = cluster.lose(name)
+            outcome.lost[name] = cluster.lose(name, now)
             outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
         for name in sorted(watch.to_return):
             cluster.take_back(name)
             outcome.returned.append(name)
+        outcome.removed = [name for name in sorted(watch.to_remove) if cluster.remove(name)]
         outcome.decisions = run_cycle(cluster, now)
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = _topic(decision)
         outcome.changes = cluster.take_changes()
         new = [n.name for n in cluster.nodes.values() if n.is_alive and n.name not in self.known]
         outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new})
+        outcome.nodes += outcome.removed
         self.metrics.core_seconds.observe(time.perf_counter() - started)
         return outcome
 
@@ -215,8 +221,12 @@ class Decider:
     def _nodes(self, outcome: Outcome, now: datetime) -> list[KnownNode]:
         rows = []
         for name in outcome.nodes:
-            node = self.cluster.nodes[name]
-            rows.append(KnownNode(name, node.lease, node.is_lost, now if node.is_lost else None))
+            node = self.cluster.nodes.get(name)
+            if node is None:
+                rows.append(replace(self.known[name], is_removed=True))
+            else:
+                since = now if node.is_lost else None
+                rows.append(KnownNode(name, node.lease, node.is_lost, since))
         return rows
 
     def _say(self, gang: str, topic: str) -> Say:
@@ -239,6 +249,9 @@ class Decider:
             _log.error("a node is lost", node=node, gangs=gangs)
         for node in outcome.returned:
             _log.info("a lost node is back", node=node)
+        for node in outcome.removed:
+            self.watch.leases.forget(node)
+            _log.warning("a lost node was removed", node=node)
         self.watch.settle()
         if outcome.lost or outcome.returned:
             for node in (*outcome.lost, *outcome.returned):

@@ -6,20 +6,28 @@ from typing import Any
 from muster.contracts.model import Model
 
 
-class RevisionAcknowledged(Model):
-    """Your ``revision`` of this subject is applied; never answered. Under 200 bytes.
+class AppliedRevision(Model):
+    """``revision`` of the receiver's words about this subject is applied.
 
-    ``sender`` is who acknowledges, and ``spoken`` its own revision of the subject; ``dead`` says
-    that the revision could not be handled and was
-    skipped.
+    ``spoken`` is the acknowledging side's own revision; ``dead`` says that the word could not be
+    handled and was skipped.
     """
 
     kind: str
     subject: str
-    sender: str
     revision: int
     spoken: int
     dead: bool = False
+
+
+class RevisionAcknowledged(Model):
+    """What ``sender`` has applied of ``receiver``'s words, of many subjects at once, 500 at the
+    most; never answered.
+    """
+
+    sender: str
+    receiver: str
+    applied: tuple[AppliedRevision, ...]
 
 
 class DeadLetter(Model):

@@ -1,9 +1,11 @@
 """Alerts, with the records that tell of them; and subscriptions as last published."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from muster.contracts.notices import SettingChanged
 from muster.db import Connection
+from muster.outbox import OutboxRow, write
 
 from alerting.domain.events import Alert
 from alerting.store.rows import plain, text
@@ -18,18 +20,13 @@ _SAVE = """
     ON CONFLICT (fingerprint, starts_at) DO UPDATE SET ends_at = excluded.ends_at
     WHERE alert.ends_at IS NULL
 """
-_SAY = """
-    INSERT INTO outbox (topic, key, event_id, value, traceparent)
-    SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[])
-"""
 
 
-async def save_alerts(conn: Connection, alerts: Sequence[Traced]) -> None:
+async def save_alerts(conn: Connection, alerts: Sequence[Traced], now: datetime) -> None:
     """Write alerts that fire or are resolved, and tell the bus."""
     for alert, _ in alerts:  # one by one: the same alert may fire and be resolved in one batch
         await conn.execute(_SAVE, [plain(_row(alert))])
-    if alerts:
-        await conn.execute(_SAY, *map(list, zip(*map(_record, alerts), strict=True)))
+    await write(conn, [_record(traced) for traced in alerts], now)
 
 
 def _row(alert: Alert) -> dict[str, object]:
@@ -44,13 +41,15 @@ def _row(alert: Alert) -> dict[str, object]:
     }
 
 
-def _record(traced: Traced) -> tuple[str, str, str, str, str | None]:
+def _record(traced: Traced) -> OutboxRow:
     alert, traceparent = traced
     is_firing = alert.ends_at is None
     how = "raised" if is_firing else "resolved"
-    return (
+    return OutboxRow(
         f"alert-{how}",
         alert.fingerprint,
+        None,
+        None,
         f"alerting/alert/{alert.fingerprint}/{alert.starts_at.isoformat()}/{how}",
         alert.notice().model_dump_json(exclude_none=True),
         traceparent,

@@ -201,7 +201,7 @@ async def set_execution_type(
     """Stop a job. What was stopped can't be started again."""
     username, name = split_name(job)
     target = (username, name, Execution(wanted.value))
-    await set_execution(here.pool, here.relay, caller, address, target)
+    await set_execution(here.relay, caller, address, target)
     return Done(message=f"{username}~{name}: {wanted.value} is accepted.")
 
 

@@ -3,7 +3,6 @@
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
-from muster.db import Pool, transaction
 from muster.errors import Rejected
 from muster.relay import Relay
 from muster.subjects import Say, say_all
@@ -23,7 +22,6 @@ def no_job(username: str, name: str) -> Rejected:
 
 
 async def set_execution(
-    pool: Pool,
     relay: Relay,
     caller: Caller,
     address: str,
@@ -34,7 +32,7 @@ async def set_execution(
     Raises Rejected: no such job, not the caller's, over, or stopped before.
     """
     username, name, wanted = target
-    async with transaction(pool) as conn:
+    async with relay.transaction() as conn:
         job = await lock_job(conn, username, name)
         if job is None:
             raise no_job(username, name)
@@ -50,7 +48,6 @@ async def set_execution(
         detail = {"job": job.id}
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])
-    relay.wake()
     _log.info("a job shall stop", job=job.id, name=f"{username}~{name}", by=caller.username)
 
 

@@ -15,7 +15,7 @@ from datetime import datetime
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection, Pool, is_transient, transaction
+from muster.db import Connection, is_transient
 from muster.errors import MusterError, Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.protocol import ParsedJob
@@ -71,10 +71,7 @@ def new_job_id() -> str:
 class Submissions:
     """Takes submissions from requests and writes them in batches."""
 
-    def __init__(
-        self, pool: Pool, relay: Relay, settings: RestSettings, metrics: RestMetrics
-    ) -> None:
-        self._pool = pool
+    def __init__(self, relay: Relay, settings: RestSettings, metrics: RestMetrics) -> None:
         self._relay = relay
         self._settings = settings
         self._metrics = metrics
@@ -165,7 +162,7 @@ class Submissions:
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         """One transaction; the callers are told after its commit."""
-        async with transaction(self._pool) as conn:
+        async with self._relay.transaction() as conn:
             known = await answers.claim(conn, [key for w in batch if (key := w.key)])
             new = [w for w in batch if _known(w, known) is None]
             written = await insert_jobs(conn, [_new_job(w) for w in new])
@@ -174,7 +171,6 @@ class Submissions:
             told = {w.id: _answer(w.submission) for w in accepted}
             await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
-        self._relay.wake()
         for waiting in batch:
             before = _known(waiting, known)
             if before is not None:
