@@ -21,7 +21,7 @@ install: .venv/.installed ## Install uv, the locked dependencies and the workspa
 
 .uv/.installed: Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer: make PYTHON=python3.11")'
-	@test -x .uv/bin/python || $(PYTHON) -m venv .uv
+	@test -x .uv/bin/pip || $(PYTHON) -m venv --clear .uv
 	@.uv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
 	@touch $@
 

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.client import Client, CommandError
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
+from cli.home import read_credentials, read_json
+from cli.jobs import detail
 
 pytestmark = [
     pytest.mark.system,
@@ -21,7 +24,7 @@ pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.xdist_group("up"),  # one at a time: each is seven processes
 ]
-DEADLINE_S, POLL_S = 120.0, 0.3
+DEADLINE_S, POLL_S = 120.0, 0.1
 IS_UP = "Muster is up"
 PARTS = {"database", "kafka", "rest", "launcher", "scheduler", "runtime-agent", "alerting"}
 
@@ -103,12 +106,24 @@ class Here:
             assert time.monotonic() < deadline, told() or self.run("jobs").stdout
             time.sleep(POLL_S)
 
-    def pids(self) -> dict[str, int]:
-        services = self.json("status")["services"]
+    def pids(self) -> dict[str, int | None]:
+        """What `muster status` shows, without the start of a command."""
+        services = read_json(self.home / "running.json").get("services", {})
         return {name: part["pid"] for name, part in services.items()}
 
+    def job(self, name: str) -> Any:
+        credentials = read_credentials(self.home, {})
+        try:
+            found = detail(Client(credentials.url, credentials.token), f"admin~{name}")
+        except CommandError:  # it is just starting
+            return {}
+        return found["jobStatus"]
+
     def state(self, job: str) -> str:
-        return str(self.json("job", job)["jobStatus"]["state"])
+        return str(self.job(job).get("state"))
+
+    def retries(self, job: str) -> Any:
+        return self.job(job)["retryDetails"]
 
 
 @pytest.fixture
@@ -118,14 +133,14 @@ def here(tmp_path: Path) -> Here:
     return Here(closed / "home")
 
 
-def _is_running(pid: int) -> bool:
+def _is_running(pid: int | None) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def test_it_tells_what_runs_and_leaves_nothing_running(here: Here) -> None:
+def test_what_dies_comes_back_and_nothing_is_left_running(here: Here) -> None:
     with here.up() as up:
         status = here.json("status")
         assert {"rest", "kafka", "database", "services"} <= status.keys()
@@ -135,6 +150,16 @@ def test_it_tells_what_runs_and_leaves_nothing_running(here: Here) -> None:
         second = here.run("up")
         assert second.returncode == 9
         assert "already runs" in second.stderr
+        assert here.run("submit", "-", text=SLEEPER).returncode == 0
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        before = here.pids()
+        for pid in before.values():
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+        here.until(lambda: not {None, *before.values()} & {*here.pids().values()})
+        here.until(lambda: here.run("status").returncode == 0)
+        assert here.state("sleeper") == "RUNNING"
+        assert here.run("stop", "sleeper", "--wait").returncode == 0
         pids = here.pids()
         up.send_signal(signal.SIGINT)
         assert up.wait(DEADLINE_S) == 0
@@ -160,64 +185,43 @@ def test_servers_elsewhere_are_used_and_none_is_started(
     assert not (here.home / "postgres").exists()
 
 
-def test_what_dies_comes_back_with_its_state(here: Here) -> None:
-    with here.up():
-        assert here.run("submit", "-", text=SLEEPER).returncode == 0
-        here.until(lambda: here.state("sleeper") == "RUNNING")
-        for name, pid in here.pids().items():
-            os.kill(pid, signal.SIGKILL)
-            here.until(lambda name=name, pid=pid: here.pids()[name] not in (pid, None))  # type: ignore[misc]
-        here.until(lambda: here.run("status").returncode == 0)
-        assert here.state("sleeper") == "RUNNING"
-        assert here.run("stop", "sleeper", "--wait").returncode == 0
-
-
-def test_a_killed_up_ends_its_parts_and_the_next_one_goes_on(here: Here) -> None:
-    with here.up() as first:
-        assert here.run("submit", "-", text=SLEEPER).returncode == 0
-        here.until(lambda: here.state("sleeper") == "RUNNING")
-        pids = here.pids()
-        first.kill()
-        first.wait()
-        here.until(lambda: not any(_is_running(pid) for pid in pids.values()))
-    with here.up():
-        here.until(lambda: here.state("sleeper") == "RUNNING")
-        assert here.json("job", "sleeper")["jobStatus"]["retries"] == 0
-        assert here.run("stop", "sleeper", "--wait").returncode == 0
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_jobs_go_on_at_the_next_start_at_no_cost(here: Here, keep: bool) -> None:
+def test_a_job_outlives_every_way_to_end_muster_at_no_cost(here: Here) -> None:
     mark = here.home.parent / "mark"
     text = WAITS_FOR_MARK.replace("$MARK", str(mark))
-    with here.up(*(["--keep-jobs"] if keep else [])):
+    with here.up() as killed:
         assert here.run("submit", "-", text=text).returncode == 0
-        here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
-    mark.touch()
-    with here.up():
-        here.until(lambda: here.state("sleeper") == "SUCCEEDED")
-        retries = here.json("job", "sleeper")["jobStatus"]["retryDetails"]
-        assert retries["user"] == 0
-        assert here.run("logs", "sleeper").stdout.splitlines()[-1].endswith("done")
-
-
-def test_a_second_signal_ends_at_once_and_leaves_tasks_to_their_supervisors(here: Here) -> None:
-    mark = here.home.parent / "mark"
-    # A task that does not care for SIGTERM would hold up the stop for its whole grace.
-    text = WAITS_FOR_MARK.replace("$MARK", str(mark)).replace(
-        "echo attempt", "trap '' TERM; echo attempt"
-    )
-    with here.up() as up:
-        assert here.run("submit", "-", text=text).returncode == 0
-        here.until(lambda: "attempt" in here.run("logs", "sleeper").stdout)
-        up.send_signal(signal.SIGINT)
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        pids = here.pids()
+        killed.kill()
+        killed.wait()
+        here.until(lambda: not any(_is_running(pid) for pid in pids.values()))
+    with here.up():  # ends by Ctrl-C, which withdraws the task
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        assert here.retries("sleeper") == {"user": 0, "platform": 0, "resource": 0}
+    with here.up("--keep-jobs"):  # ends by Ctrl-C, too
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        withdrawn = here.retries("sleeper")
+        assert withdrawn["user"] == 0
+    with here.up() as hurried:
+        here.until(lambda: here.state("sleeper") == "RUNNING")
+        assert here.retries("sleeper") == withdrawn
+        # A task that does not care for SIGTERM would hold up the stop for its whole grace.
+        stubborn = text.replace("echo attempt", "trap '' TERM; echo attempt")
+        stubborn = stubborn.replace("name: sleeper", "name: stubborn")
+        assert here.run("submit", "-", text=stubborn).returncode == 0
+        here.until(lambda: "attempt" in here.run("logs", "stubborn").stdout)
         log = here.home.with_suffix(".up.log")
-        here.until(lambda: "once more" in log.read_text())
-        up.send_signal(signal.SIGINT)
-        assert up.wait(DEADLINE_S) == 130
+        told = log.read_text().count("once more")
+        hurried.send_signal(signal.SIGINT)
+        here.until(lambda: log.read_text().count("once more") > told)
+        hurried.send_signal(signal.SIGINT)
+        assert hurried.wait(DEADLINE_S) == 130
     mark.touch()
     with here.up():
-        here.until(lambda: here.state("sleeper") == "SUCCEEDED")
+        for job in ("sleeper", "stubborn"):
+            here.until(lambda job=job: here.state(job) == "SUCCEEDED")  # type: ignore[misc]
+            assert here.retries(job)["user"] == 0
+            assert here.run("logs", job).stdout.splitlines()[-1].endswith("done")
 
 
 def test_the_demo_ends_with_the_sample_jobs_status(here: Here) -> None:

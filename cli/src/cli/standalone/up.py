@@ -211,14 +211,12 @@ class _Up:
         notes = self.whole.notes
         assert notes is not None
         own = {True: "its own", False: "elsewhere"}
-        self.screen.say(f"REST      {notes.rest}/api/v2  (described at {notes.rest}/openapi.json)")
+        self.screen.say(f"REST      {notes.rest}/api/v2  (described in /openapi.json)")
         self.screen.say(f"Kafka     {notes.kafka}  ({own[notes.kafka_is_own]})")
         self.screen.say(f"Database  {notes.database}  ({own[notes.database_is_own]})")
         if notes.simulated_gpus:
-            self.screen.say(
-                f"GPUs      {notes.simulated_gpus} SIMULATED ones, and 4 CPUs with each: "
-                "no GPU driver was found, or MUSTER_FAKE_GPUS asked for it"
-            )
+            why = "no driver was found" if self.settings.fake_gpus is None else "MUSTER_FAKE_GPUS"
+            self.screen.say(f"GPUs      {notes.simulated_gpus} SIMULATED ones ({why})")
         self.screen.say(f"Logs      {self.home / 'log'}")
         self.screen.say("Muster is up; Ctrl-C stops it.")
 
