@@ -253,22 +253,48 @@ def test_a_log_says_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
     assert file.dropped_lines == 2
 
 
-def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:
-    parent = cgroup.usable_parent()
+def limits(controller: cgroup.Controller, amount: int) -> dict[str, dict[str, str]]:
+    parent = cgroup.usable_parent(controller)
     if parent is None:
-        pytest.skip("no control group with a memory limit can be made here")
+        pytest.skip(f"no control group with a limit of {controller} can be made here")
+    return {str(parent): cgroup.limit(parent, controller, amount)}
+
+
+def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:
     greedy = f"{sys.executable} -c 'bytearray(300_000_000)'"
-    end = node.run(
-        f"{greedy}; true", memory_limit_bytes=64 * 1024 * 1024, cgroup_parent=str(parent)
-    )
+    end = node.run(f"{greedy}; true", cgroups=limits("memory", 64 * 1024 * 1024))
     assert end.oom == "certain"
-    assert not (parent / "muster-pod").exists()
+
+
+def test_a_pod_that_stays_below_its_memory_did_not_run_out_of_it(node: Any) -> None:
+    assert node.run("kill -KILL $$", cgroups=limits("memory", 64 * 1024 * 1024)).oom == "none"
+
+
+def test_a_pod_is_held_to_its_cpus(node: Any) -> None:
+    """Two busy processes get no more than the one CPU that the pod asked for."""
+    end = node.run(
+        "for _ in 1 2; do timeout 0.5 bash -c 'while :; do :; done' & done; wait",
+        cgroups=limits("cpu", 1),
+    )
+    assert end.cpu_time_s <= 1.5 * end.run_time_s
+
+
+def test_control_groups_end_with_their_pod(node: Any) -> None:
+    both = limits("cpu", 1) | limits("memory", 64 * 1024 * 1024)
+    node.start("read -r line < <(sleep 0.5; echo x) || true; cat /proc/self/cgroup", cgroups=both)
+    start = node.until("pod", Phase.RUNNING).start
+    assert len(start.cgroup_dirs) == len(both)
+    assert all(Path(directory).is_dir() for directory in start.cgroup_dirs)
+    node.until("pod", Phase.EXITED)
+    assert not any(Path(directory).exists() for directory in start.cgroup_dirs)
+    assert Path(start.cgroup_dirs[0]).name in node.log("pod", "stdout")
 
 
 def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None:
-    end = node.run("true", cgroup_parent="/nowhere")
+    end = node.run("true", cgroups={"/nowhere": {"memory.max": "1"}})
     assert end.exit_code == 0
     assert "no control group" in end.notes[0]
+    assert "memory.max" in end.notes[0]
 
 
 def test_a_shell_that_cannot_be_started_is_no_exit_code(node: Any) -> None:

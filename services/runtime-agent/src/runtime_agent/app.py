@@ -210,10 +210,24 @@ def _runner(
     if settings.agent_pretend:
         _log.warning("no process is started: every pod is pretended and succeeds at once")
         return PretendedPods(doorbell)
-    parent = cgroup.usable_parent(settings.cgroup_parent) if settings.memory_limits else None
-    if settings.memory_limits and parent is None:
-        _log.warning("no control group can be made here: pods are not held to their memory")
-    return SupervisedPods(settings, directories, nursery, simulated_gpus, doorbell, parent)
+    return SupervisedPods(
+        settings, directories, nursery, simulated_gpus, doorbell, _cgroup_parents(settings)
+    )
+
+
+def _cgroup_parents(settings: AgentSettings) -> dict[cgroup.Controller, Path]:
+    wanted: dict[cgroup.Controller, bool] = {
+        "memory": settings.memory_limits,
+        "cpu": settings.cpu_limits,
+    }
+    found = {}
+    for controller in (each for each, is_wanted in wanted.items() if is_wanted):
+        parent = cgroup.usable_parent(controller, settings.cgroup_parent)
+        if parent is None:
+            _log.warning("no control group can be made here: no limit on pods", of=controller)
+        else:
+            found[controller] = parent
+    return found
 
 
 def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFacts:

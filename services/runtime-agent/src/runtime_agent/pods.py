@@ -201,16 +201,15 @@ class PodDirectories:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if not found and start is not None and start.cgroup_dir is not None:
-            cgroup.existing(Path(start.cgroup_dir)).remove()
+        if not found and start is not None:
+            _groups(start).remove()
         return len(found)
 
     def _leftovers(self, name: str, start: StartRecord | None) -> Iterator[int]:
         mark = os.fsencode(f"{MARK}={self.path(name)}")
         session = None
         if start is not None and start.boot_id == self._boot:
-            if start.cgroup_dir is not None:
-                yield from cgroup.existing(Path(start.cgroup_dir)).processes()
+            yield from _groups(start).processes()
             if proc.start_ticks(start.pid) == start.process_start_ticks:
                 session = start.pid
         for entry in Path("/proc").iterdir():
@@ -253,6 +252,10 @@ class PodDirectories:
             if max(times) < moment_s and len(found) < limit:
                 found.append(name)
         return found
+
+
+def _groups(start: StartRecord) -> cgroup.Cgroups:
+    return cgroup.Cgroups(tuple(map(Path, start.cgroup_dirs)))
 
 
 def _changed_s(path: Path) -> float:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import structlog
+from muster.contracts.pods import PodRun
 
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, task_environment
@@ -17,6 +18,7 @@ from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.nursery import Nursery
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
+from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, ring
 
@@ -67,14 +69,16 @@ class _Attempt:
 
 @dataclass
 class SupervisedPods:
-    """Real processes. `doorbell` is rung by supervisors; `cgroup_parent` None: no memory limits."""
+    """Real processes. `doorbell` is rung by supervisors; below `cgroup_parents` pods are held to
+    what they asked for.
+    """
 
     settings: AgentSettings
     directories: PodDirectories
     nursery: Nursery
     simulated_gpus: bool
     doorbell: Path
-    cgroup_parent: Path | None = None
+    cgroup_parents: Mapping[cgroup.Controller, Path] = field(default_factory=dict)
     simulated: bool = field(default=False, init=False)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _kill_at_s: dict[str, float] = field(default_factory=dict)
@@ -99,18 +103,28 @@ class SupervisedPods:
             simulated_gpus=self.simulated_gpus,
             inherited=_inherited(self.settings, os.environ),
         )
-        limited = self.cgroup_parent is not None
         spec = PodSpec(
             name=pod.pod,
             environment=task_environment(pod.run, place),
-            memory_limit_bytes=pod.run.memory_mb * MEBIBYTE if limited else None,
-            cgroup_parent=None if self.cgroup_parent is None else str(self.cgroup_parent),
+            cgroups=self._limits(pod.run),
             default_grace_s=self.settings.grace_s,
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
         )
         self.directories.prepare(spec, pod.run.command)
         self.nursery.start(self.directories.path(pod.pod))
+
+    def _limits(self, run: PodRun) -> dict[str, dict[str, str]]:
+        amounts: Mapping[cgroup.Controller, int] = {
+            "memory": run.memory_mb * MEBIBYTE,
+            "cpu": run.cpu,
+        }
+        found: dict[str, dict[str, str]] = {}
+        for controller, parent in self.cgroup_parents.items():
+            if amount := amounts[controller]:
+                files = cgroup.limit(parent, controller, amount)
+                found.setdefault(str(parent), {}).update(files)
+        return found
 
     def stop(self, name: str, stopping: Stopping) -> None:
         """Leave the request; a pod that never started is sealed."""

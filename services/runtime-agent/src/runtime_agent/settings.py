@@ -69,6 +69,9 @@ class AgentSettings(ServiceSettings):
     memory_limits: bool = Field(
         True, description="Hold pods to their memory, where control groups can be made."
     )
+    cpu_limits: bool = Field(
+        True, description="Hold pods to their CPUs, where control groups can be made."
+    )
     cgroup_parent: Path | None = Field(
         None, description="A delegated control group to make the pods' groups in; else found."
     )

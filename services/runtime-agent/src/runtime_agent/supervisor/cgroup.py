@@ -1,7 +1,7 @@
-"""A control group for one pod where one may be made: memory limit and proof of out-of-memory.
+"""Control groups for one pod where they may be made: its limits, and proof of out-of-memory.
 
-Version 2 and the memory hierarchy of version 1 are understood. Where none can be made the pod runs
-without a limit, which its exit record notes.
+Version 2 has one group for all limits, version 1 one below each of its hierarchies. Where none can
+be made the pod runs without that limit, which its exit record notes.
 """
 
 from __future__ import annotations
@@ -9,94 +9,159 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from typing import Literal
 
+from runtime_agent.supervisor.records import Oom
+
+Controller = Literal["memory", "cpu"]
+Files = dict[str, str]
+"""What to write into which file of a group."""
+
+CPU_PERIOD_US = 100_000
+_ROOT = Path("/sys/fs/cgroup")
 _V2_MARK = "cgroup.controllers"
+_NAME_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
-class Cgroup:
-    """One directory below the parent that the agent chose."""
+class Cgroups:
+    """The directories that hold one pod, in the order in which they were made."""
 
-    directory: Path
-    is_v2: bool
+    directories: tuple[Path, ...]
 
     def enter(self) -> None:
-        """Moves the calling process in; its children are born inside."""
-        (self.directory / "cgroup.procs").write_text(str(os.getpid()))
+        """Moves the calling process in, which has one thread; its children are born inside.
 
-    def oom_kills(self) -> int:
-        """How many processes of the group the kernel has killed for want of memory."""
-        name = "memory.events" if self.is_v2 else "memory.oom_control"
-        with contextlib.suppress(OSError):
-            for line in (self.directory / name).read_text().splitlines():
-                if line.startswith("oom_kill "):
-                    return int(line.split()[1])
-        return 0
+        Version 1 moves that thread, for which the kernel need not hold up every fork of the
+        machine, as it does (for some 15 ms) to move a process.
+        """
+        for directory in self.directories:
+            if _is_v2(directory):
+                (directory / "cgroup.procs").write_text(str(os.getpid()))
+            else:
+                (directory / "tasks").write_text("0")
+
+    def oom(self) -> Oom | None:
+        """What the groups' counters say of kills for want of memory; None where none counts.
+
+        The kernel counts here also whom it killed because the whole machine was out of memory:
+        it is certain only where the pod had met its own limit.
+        """
+        for directory in self.directories:
+            with contextlib.suppress(OSError, KeyError):
+                kills, limits_met = _memory_events(directory)
+                if kills == 0:
+                    return "none"
+                return "certain" if limits_met else "suspected"
+        return None
 
     def kill_all(self) -> None:
         """Sends SIGKILL to every process inside."""
-        if self.is_v2:
-            with contextlib.suppress(OSError):
-                (self.directory / "cgroup.kill").write_text("1")
-                return
+        for directory in self.directories:
+            if _is_v2(directory):
+                with contextlib.suppress(OSError):
+                    (directory / "cgroup.kill").write_text("1")
+                    return
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def processes(self) -> list[int]:
+    def processes(self) -> set[int]:
         """Who is inside now."""
-        with contextlib.suppress(OSError):
-            return [int(pid) for pid in (self.directory / "cgroup.procs").read_text().split()]
-        return []
+        found: set[int] = set()
+        for directory in self.directories:
+            with contextlib.suppress(OSError):
+                found.update(map(int, (directory / "cgroup.procs").read_text().split()))
+        return found
 
     def remove(self) -> None:
-        """Takes the empty group away; one that is not empty stays."""
-        with contextlib.suppress(OSError):
-            self.directory.rmdir()
+        """Takes the empty groups away; one that is not empty stays."""
+        for directory in self.directories:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
 
-def existing(directory: Path) -> Cgroup:
-    """The group that a start record names."""
-    return Cgroup(directory, is_v2=(directory / _V2_MARK).exists())
+def _is_v2(directory: Path) -> bool:
+    return (directory / _V2_MARK).exists()
 
 
-def make(parent: Path, name: str, memory_limit_bytes: int | None) -> Cgroup:
-    """Makes the group and sets its limit. Raises OSError where that is not possible."""
+def _memory_events(directory: Path) -> tuple[int, int]:
+    """How many processes were killed, and how often the limit was met.
+
+    Raises OSError or KeyError where the group counts no memory.
+    """
+    if _is_v2(directory):
+        events = _pairs(directory / "memory.events")
+        return events["oom_kill"], events["oom"]
+    kills = _pairs(directory / "memory.oom_control")["oom_kill"]
+    return kills, int((directory / "memory.failcnt").read_text())
+
+
+def _pairs(path: Path) -> dict[str, int]:
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {name: int(number) for name, number in lines}
+
+
+def name_for(pod_directory: Path) -> str:
+    """Of a pod's groups: by its directory, as agents may share a machine."""
+    mark = sha256(os.fsencode(pod_directory)).hexdigest()[:12]
+    return f"muster-{pod_directory.name[:_NAME_CHARACTERS]}-{mark}"
+
+
+def make(parent: Path, name: str, files: Mapping[str, str]) -> Path:
+    """Makes a group and sets its limits. Raises OSError where that is not possible."""
     directory = parent / name
     directory.mkdir(exist_ok=True)
-    group = existing(directory)
-    if memory_limit_bytes is not None:
-        try:
-            limit = "memory.max" if group.is_v2 else "memory.limit_in_bytes"
-            (directory / limit).write_text(str(memory_limit_bytes))
-        except OSError:
-            group.remove()
-            raise
-    return group
-
-
-def usable_parent(configured: Path | None = None) -> Path | None:
-    """Where groups with a memory limit can be made: the configured place, else below our own.
-
-    Version 2 allows it only where the parent hands its memory controller down, as a delegated
-    subtree does. None where it can't be done.
-    """
-    candidates = [configured] if configured is not None else _own_groups()
-    for candidate in candidates:
+    try:
+        for file, content in files.items():
+            (directory / file).write_text(content)
+    except OSError:
         with contextlib.suppress(OSError):
-            make(candidate, f"muster-probe-{os.getpid()}", 64 * 1024 * 1024).remove()
-            return candidate
+            directory.rmdir()
+        raise
+    return directory
+
+
+def limit(parent: Path, controller: Controller, amount: int) -> Files:
+    """The files that hold a group below `parent` to `amount`: bytes of memory, or CPUs."""
+    is_v2 = _is_v2(parent)
+    match controller:
+        case "memory":
+            return {"memory.max" if is_v2 else "memory.limit_in_bytes": str(amount)}
+        case "cpu" if is_v2:
+            return {"cpu.max": f"{amount * CPU_PERIOD_US} {CPU_PERIOD_US}"}
+        case "cpu":
+            return {
+                "cpu.cfs_period_us": str(CPU_PERIOD_US),
+                "cpu.cfs_quota_us": str(amount * CPU_PERIOD_US),
+            }
+
+
+def usable_parent(controller: Controller, configured: Path | None = None) -> Path | None:
+    """Where groups with that limit can be made: the configured place, else below our own group.
+
+    Version 2 allows it only where the parent hands the controller down, as a delegated subtree
+    does. None where it can't be done.
+    """
+    probe = 64 * 1024 * 1024 if controller == "memory" else 1
+    for parent in _own_groups(controller) if configured is None else [configured]:
+        with contextlib.suppress(OSError):
+            files = limit(parent, controller, probe)
+            make(parent, f"muster-probe-{os.getpid()}", files).rmdir()
+            return parent
     return None
 
 
-def _own_groups() -> list[Path]:
+def _own_groups(controller: Controller) -> list[Path]:
     found = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "memory":
-            found.append(Path("/sys/fs/cgroup/memory") / path.lstrip("/"))
-        elif not controllers and Path("/sys/fs/cgroup", _V2_MARK).exists():
-            found.append(Path("/sys/fs/cgroup") / path.lstrip("/"))
+        if controller in controllers.split(","):
+            found.append(_ROOT / controller / path.lstrip("/"))
+        elif not controllers and (_ROOT / _V2_MARK).exists():
+            found.append(_ROOT / path.lstrip("/"))
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from runtime_agent.supervisor import proc
-from runtime_agent.supervisor.cgroup import Cgroup
+from runtime_agent.supervisor.cgroup import Cgroups
 from runtime_agent.supervisor.records import COMMAND_FILE, WORK_DIR
 
 SHELL = "/bin/bash"
@@ -31,10 +31,14 @@ class Child:
     _go: int
     _failure: int
 
-    def let_go(self) -> str | None:
-        """Lets the pod's program begin; what hindered it, or None when it runs."""
-        os.write(self._go, b"!")
+    def let_go(self) -> None:
+        """Lets the pod's program begin."""
+        with contextlib.suppress(BrokenPipeError):  # it failed before: `failure` tells
+            os.write(self._go, b"!")
         os.close(self._go)
+
+    def failure(self) -> str | None:
+        """What hindered the program, or None once it runs."""
         with os.fdopen(self._failure, "rb") as pipe:
             return pipe.read().decode() or None  # ends when exec closes the far end
 
@@ -45,7 +49,7 @@ class Child:
         os.close(self._failure)
 
 
-def fork_child(directory: Path, environment: dict[str, str], group: Cgroup | None) -> Child:
+def fork_child(directory: Path, environment: dict[str, str], groups: Cgroups) -> Child:
     """The child leads its own session, dies with this process and waits in front of its exec."""
     parent = os.getpid()
     go_far, go = os.pipe()
@@ -55,7 +59,7 @@ def fork_child(directory: Path, environment: dict[str, str], group: Cgroup | Non
     pid = os.fork()
     if pid == 0:
         try:
-            _become(directory, environment, group, parent, (go, go_far, stdout_far, stderr_far))
+            _become(directory, environment, groups, parent, (go, go_far, stdout_far, stderr_far))
         except BaseException as error:  # whatever it is, the parent has to hear of it
             os.write(failure_far, f"{type(error).__name__}: {error}".encode())
         finally:
@@ -68,7 +72,7 @@ def fork_child(directory: Path, environment: dict[str, str], group: Cgroup | Non
 def _become(
     directory: Path,
     environment: dict[str, str],
-    group: Cgroup | None,
+    groups: Cgroups,
     parent: int,
     pipes: tuple[int, int, int, int],
 ) -> NoReturn:
@@ -76,10 +80,7 @@ def _become(
     os.close(go)
     proc.die_with_parent(parent)
     os.setsid()
-    if os.read(go_far, 1) != b"!":
-        os._exit(_EXEC_FAILED)
-    if group is not None:
-        group.enter()
+    groups.enter()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -90,4 +91,6 @@ def _become(
         os.dup2(descriptor, standard)
     os.chdir(directory / WORK_DIR)
     arguments = ["bash", *_OPTIONS, str(directory / COMMAND_FILE)]
+    if os.read(go_far, 1) != b"!":  # meanwhile the start is being recorded
+        os._exit(_EXEC_FAILED)
     os.execve(SHELL, arguments, environment)  # noqa: S606  bash is the shell

@@ -35,14 +35,14 @@ class PodSpec:
     """What a supervisor has to know; written once, when the pod's directory is made.
 
     It is not flushed to the disk, which `boot_id` makes up for: after another start of the machine
-    the directory of a pod that has not begun is made anew.
+    the directory of a pod that has not begun is made anew. `cgroups`: below which directories a
+    control group is to be made, with what to write into which of its files.
     """
 
     name: str
     environment: dict[str, str]
     boot_id: str = ""
-    memory_limit_bytes: int | None = None
-    cgroup_parent: str | None = None
+    cgroups: dict[str, dict[str, str]] = field(default_factory=dict)
     default_grace_s: float = 30.0
     log_max_bytes: int = 256 * 1024 * 1024
     agent_doorbell: str | None = None
@@ -57,7 +57,7 @@ class StartRecord:
     supervisor_pid: int
     boot_id: str
     started_at_s: float
-    cgroup_dir: str | None = None
+    cgroup_dirs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

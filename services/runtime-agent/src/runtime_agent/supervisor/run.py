@@ -100,13 +100,13 @@ class _Supervision:
         signal.set_wakeup_fd(wake_far, warn_on_full_buffer=False)
         self._poll.register(self._doorbell, select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
-        self._group = self._make_group()
+        self._groups = self._make_groups()
         self._oom_kills_before = proc.oom_kills_of_machine()
 
     def run(self) -> None:
         """Start, watch, end, record."""
         started_at_s, started_mono = time.time(), time.monotonic()
-        self._child = child.fork_child(self._directory, self._spec.environment, self._group)
+        self._child = child.fork_child(self._directory, self._spec.environment, self._groups)
         for descriptor, name in ((self._child.stdout, "stdout"), (self._child.stderr, "stderr")):
             os.set_blocking(descriptor, False)
             self._streams[descriptor] = "stdout" if name == "stdout" else "stderr"
@@ -117,26 +117,26 @@ class _Supervision:
             self._child.cancel()
             start_error: str | None = f"the start could not be recorded: {error}"
         else:
-            start_error = self._child.let_go()
+            self._child.let_go()
             self._ring_agent()
+            start_error = self._child.failure()
         self._watch()
         self._end_leftovers()
         self._drain()
         self._logs.finish(time.time())
         record = self._exit_record(start_error, started_at_s, time.monotonic() - started_mono)
-        if self._group is not None:
-            self._group.remove()
+        self._groups.remove()
         _write_exit(self._directory, record, self._logs)
 
-    def _make_group(self) -> cgroup.Cgroup | None:
-        if self._spec.cgroup_parent is None:
-            return None
-        parent, limit = Path(self._spec.cgroup_parent), self._spec.memory_limit_bytes
-        try:
-            return cgroup.make(parent, f"muster-{self._spec.name}", limit)
-        except OSError as error:
-            self._ending.notes.append(f"no control group, so no memory limit: {error}")
-            return None
+    def _make_groups(self) -> cgroup.Cgroups:
+        made = []
+        for parent, files in self._spec.cgroups.items():
+            try:
+                made.append(cgroup.make(Path(parent), cgroup.name_for(self._directory), files))
+            except OSError as error:
+                limits = ", ".join(files)
+                self._ending.notes.append(f"no control group, so no {limits}: {error}")
+        return cgroup.Cgroups(tuple(made))
 
     def _record_start(self, started_at_s: float) -> None:
         record = StartRecord(
@@ -145,7 +145,7 @@ class _Supervision:
             supervisor_pid=os.getpid(),
             boot_id=proc.boot_id(),
             started_at_s=started_at_s,
-            cgroup_dir=None if self._group is None else str(self._group.directory),
+            cgroup_dirs=[str(directory) for directory in self._groups.directories],
         )
         write_record(self._directory / START_FILE, record)
         flush_directory(self._directory.parent)
@@ -226,8 +226,8 @@ class _Supervision:
         for pid in proc.descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-        if number == signal.SIGKILL and self._group is not None:
-            self._group.kill_all()
+        if number == signal.SIGKILL:
+            self._groups.kill_all()
 
     def _reap(self) -> bool:
         """Takes in ended children; False when none are left."""
@@ -282,8 +282,9 @@ class _Supervision:
         )
 
     def _oom(self, killed_by: int | None) -> Oom:
-        if self._group is not None:
-            return "certain" if self._group.oom_kills() else "none"
+        counted = self._groups.oom()
+        if counted is not None:
+            return counted
         was_killed = killed_by == signal.SIGKILL and not self._ending.forced
         if was_killed and proc.oom_kills_of_machine() > self._oom_kills_before:
             return "suspected"
