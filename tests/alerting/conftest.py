@@ -9,7 +9,7 @@ import contextlib
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email import message_from_bytes, policy
@@ -24,7 +24,8 @@ from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from alerting.app import build
 from alerting.settings import AlertingSettings
-from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.process import free_port
+from cli.embedded.server import EmbeddedKafka
 from muster.contracts.jobs import JobState, JobStatus
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
@@ -33,7 +34,9 @@ from muster.contracts.topics import Service
 from muster.service import Runtime, running
 
 TLS = Path(__file__).parent / "tls"
-DEADLINE_S = 45.0  # a member that was killed keeps its place in the group for 10 s
+DEADLINE_S = 45.0
+GROUP_SESSION_S = 0.5
+"""The embedded broker keeps a member's place in its group for so long, also where it left."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,12 @@ class Request:
 
 @dataclass
 class HttpReceiver:
-    """Answers with ``status`` and ``extra`` headers; hangs while ``is_hanging``; never ends its
-    answer where ``is_endless``.
+    """Answers with ``status`` and ``extra`` headers, once ``go_on`` is set where there is one;
+    hangs while ``is_hanging``; never ends its answer where ``is_endless``.
     """
 
     port: int = 0
+    go_on: asyncio.Event | None = None
     status: int = 204
     extra: str = ""
     body: bytes = b""
@@ -59,6 +63,8 @@ class HttpReceiver:
     is_endless: bool = False
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    open: int = 0
+    most_open: int = 0
     sent_bytes: int = 0
     server_names: list[str] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -69,8 +75,11 @@ class HttpReceiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await self._answer(reader, writer)
+        self.open -= 1
         writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -80,6 +89,8 @@ class HttpReceiver:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.requests.append(Request(first.split(" ")[1], headers, body.decode()))
         self.arrived.set()
+        if self.go_on is not None:
+            await self.go_on.wait()
         if self.is_hanging:
             await reader.read()  # until the other side hangs up
             return
@@ -190,22 +201,13 @@ def start_mailbox() -> Iterator[Callable[..., Mailbox]]:
                 auth_required=password is not None,
                 auth_require_tls=starttls,
             )
-            controller.port = _free_port()
+            controller.port = free_port()
             controller.start()
             stack.callback(controller.stop)
             mailbox.port = controller.port
             return mailbox
 
         yield start
-
-
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -218,7 +220,7 @@ class Cluster:
     """
 
     database_url: str
-    broker: EmbeddedBroker
+    broker: EmbeddedKafka
     producer: AIOKafkaProducer | None = None
 
     @asynccontextmanager
@@ -230,6 +232,7 @@ class Cluster:
             "http_port": 0,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 10,
+            "group_session_s": GROUP_SESSION_S,
             "bus_watch_s": 0.1,
             "timer_poll_s": 0.1,
             "settle_s": 0.1,
@@ -274,12 +277,14 @@ class Cluster:
         revision: int,
         state: JobState,
         traceparent: str | None = None,
+        key: str | None = None,
         **fields: Any,
     ) -> None:
         """The Launcher's word on a job."""
         said: dict[str, Any] = {"name": "train", "user": "ada", "virtual_cluster": "default"}
         said |= {"submitted_at": NOW, "revision": revision, "state": state}
-        await self.say("job-updated", job, JobStatus(job=job, **{**said, **fields}), traceparent)
+        word = JobStatus(job=job, **{**said, **fields})
+        await self.say("job-updated", key or job, word, traceparent)
 
     async def rows(self, sql: str, *args: object) -> list[tuple[Any, ...]]:
         """Rows of Alerting's schema."""
@@ -313,9 +318,25 @@ class Cluster:
 
 
 @pytest.fixture
-async def cluster(database_url: str, fresh_broker: EmbeddedBroker) -> AsyncIterator[Cluster]:
-    """A cluster in which only Alerting runs."""
-    made = Cluster(database_url, fresh_broker)
-    yield made
-    if made.producer is not None:
-        await made.producer.stop()
+def make_cluster(
+    database_url: str,
+) -> Callable[[EmbeddedKafka], AbstractAsyncContextManager[Cluster]]:
+    """Makes a cluster over a broker, in which only Alerting runs."""
+
+    @asynccontextmanager
+    async def make(broker: EmbeddedKafka) -> AsyncIterator[Cluster]:
+        made = Cluster(database_url, broker)
+        yield made
+        if made.producer is not None:
+            await made.producer.stop()
+
+    return make
+
+
+@pytest.fixture
+async def cluster(
+    make_cluster: Callable[..., AbstractAsyncContextManager[Cluster]], fresh_broker: EmbeddedKafka
+) -> AsyncIterator[Cluster]:
+    """A cluster on the embedded broker."""
+    async with make_cluster(fresh_broker) as made:
+        yield made

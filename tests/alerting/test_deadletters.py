@@ -1,5 +1,6 @@
 """Many dead letters are one alert; each says which job it is about."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -39,6 +40,14 @@ def test_old_letters_read_anew_are_no_news() -> None:
     assert not outcome.events + outcome.alerts
 
 
+def test_a_clock_that_ran_ahead_does_not_silence_the_letters_to_come() -> None:
+    early = heard(None, a_letter(86_400), now=NOW, policy=POLICY)
+    quiet_at = NOW + timedelta(seconds=POLICY.dead_quiet_s)
+    over = time_passed(early.pile, now=quiet_at, policy=POLICY)
+    again = a_letter(int(POLICY.dead_quiet_s) + 1)
+    assert heard(over.pile, again, now=again.at, policy=POLICY).events
+
+
 @pytest.mark.parametrize(
     ("letter", "job"),
     [
@@ -50,6 +59,9 @@ def test_old_letters_read_anew_are_no_news() -> None:
         (a_letter(topic="node-lost", key="node-1", value="{}"), None),
         (a_letter(topic="strange", key="j1"), None),
         (a_letter(key=None, value="[" * 10_000), None),
+        (a_letter(value=json.dumps({"job": "j" * 1000})), None),
+        (a_letter(value=json.dumps({"job": "j\x00"})), None),
+        (a_letter(value=json.dumps({"job": "j\ud800"})), "j?"),
     ],
 )
 def test_a_letter_says_which_job_it_is_about(letter: DeadLetter, job: str | None) -> None:

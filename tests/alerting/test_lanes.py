@@ -13,7 +13,7 @@ from alerting.book import Book, Entry
 from alerting.domain.deliveries import Answer, Channel, DeliveryPolicy, Failed, Gone, Sent
 from alerting.domain.deliveries import deliveries as made_from
 from alerting.domain.events import Event, Severity
-from alerting.lanes import Lane, LaneLimits
+from alerting.lanes import UNKNOWN_TRIES, Lane, LaneLimits
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
 from alerting.store import cleaning
@@ -37,6 +37,7 @@ LIMITS = LaneLimits(
     retry_longest_s=0.05,
     policy=DeliveryPolicy(pause_failures=1000),
 )
+BUG = "it can't be sent: RuntimeError"
 Behaviour = Callable[[Claim], Awaitable[Answer]]
 
 
@@ -221,6 +222,49 @@ async def test_a_failure_is_tried_again_until_it_is_given_up(post: Post) -> None
         await post.until("SELECT why FROM delivery", "attempts-used")
     assert await post.pool.fetchval("SELECT reason FROM delivery") == "HTTP 500"
     assert await post.pool.fetchval("SELECT attempts FROM delivery") == 8
+
+
+async def test_what_cannot_be_sent_stops_no_other(post: Post) -> None:
+    post.subscribe("a", "b")
+    await post.tell("j1")
+
+    async def behave(claim: Claim) -> Answer:
+        if claim.subscription == "a":
+            raise RuntimeError("a bug")
+        return Sent()
+
+    async with post.lane(behave):
+        await post.until(counted("sent"), 1)
+        await post.until(
+            "SELECT reason FROM delivery WHERE lease IS NULL AND subscription = 'a'", BUG
+        )
+    assert post.sent == ["b:job-failed/j1"]
+
+
+async def test_a_subscription_that_is_not_known_yet_is_waited_for(post: Post) -> None:
+    """Another replica has read it already; or the file of subscriptions can't be read just now."""
+    post.subscribe("a")
+    await post.tell("j1", "j2")
+    post.book.use_file({})
+    async with post.lane(sends):
+        await post.until("SELECT count(*) FROM delivery WHERE attempts = 1 AND lease IS NULL", 2)
+        post.subscribe("a")
+        await post.now_due()
+        await post.until(counted("sent"), 2)
+
+
+async def test_a_subscription_that_nobody_knows_is_waited_for_no_longer_than_its_tries(
+    post: Post,
+) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    post.book.use_file({})
+    async with post.lane(sends):
+        for attempt in range(1, UNKNOWN_TRIES + 1):
+            await post.until("SELECT attempts FROM delivery WHERE lease IS NULL", attempt)
+            await post.now_due()
+        await post.until("SELECT why FROM delivery", "unsubscribed")
+    assert post.sent == []
 
 
 async def test_a_worker_that_died_before_it_sent_is_replaced(post: Post) -> None:

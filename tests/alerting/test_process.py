@@ -4,11 +4,13 @@ give away.
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,9 @@ KEY = "marker-key"
 PATH = "/marker-path"
 PASSWORD = "marker-password"
 STATES = "SELECT state FROM delivery"
+DEADLINE_S = 45.0
+MEMORY_SPARE_MB = 10
+"""The 10,000 deliveries that are added would take more, with what they say."""
 TABLES = ("delivery", "event", "receiver", "alert", "outbox", "job_watch")
 
 
@@ -31,6 +36,7 @@ async def alerting(cluster: Any, output: bytearray, **settings: str) -> AsyncIte
         "MUSTER_DATABASE_URL": cluster.database_url,
         "MUSTER_KAFKA_BOOTSTRAP": cluster.broker.bootstrap,
         "MUSTER_HTTP_PORT": "0",
+        "MUSTER_GROUP_SESSION_S": "0.5",
         "MUSTER_FETCH_WAIT_BUSY_MS": "10",
         "MUSTER_FETCH_WAIT_IDLE_MS": "10",
         "MUSTER_WEBHOOK_KEY": KEY,
@@ -107,3 +113,51 @@ async def test_a_stop_does_not_wait_for_a_receiver_and_nothing_secret_was_given_
         assert secret not in output.decode()
         assert secret not in kept
     assert "tried again" in output.decode()
+
+
+@pytest.mark.slow
+async def test_memory_stays_bounded_while_receivers_are_away(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    """What waits is rows: five times as many deliveries, tried again as in an hour of failures,
+    cost no more memory and no more connections.
+    """
+    receiver = await start_receiver(is_hanging=True)
+    subscriptions = 10
+    for number in range(subscriptions):
+        await cluster.subscribe(id=f"s{number}", webhook_url=receiver.url)
+    output = bytearray()
+    away = {"MUSTER_WEBHOOK_TIMEOUT_S": "0.3", "MUSTER_PAUSE_FAILURES": "1000000"}
+    async with alerting(cluster, output, **away) as process:
+        await _fail_jobs(cluster, 0, 250, subscriptions)
+        await _let_an_hour_pass(cluster)
+        before_mb = _memory_mb(process.pid)
+        await _fail_jobs(cluster, 250, 1250, subscriptions)
+        await _let_an_hour_pass(cluster)
+        after_mb = _memory_mb(process.pid)
+    assert after_mb - before_mb < MEMORY_SPARE_MB, (before_mb, after_mb)
+    assert receiver.most_open <= 2 * subscriptions  # MUSTER_RECEIVER_SLOTS
+
+
+async def _fail_jobs(cluster: Any, first: int, end: int, subscriptions: int) -> None:
+    """These jobs fail; returns when all deliveries of all jobs up to now wait."""
+    for start in range(first, end, 200):
+        names = range(start, min(end, start + 200))
+        await asyncio.gather(*(cluster.job(f"j{n}", 1, JobState.FAILED) for n in names))
+    waiting = "SELECT count(*) FROM delivery WHERE state = 'waiting'"
+    await cluster.until(waiting, [(end * subscriptions,)])
+
+
+async def _let_an_hour_pass(cluster: Any) -> None:
+    """All deliveries are due again and again; returns after a hundred more attempts."""
+    attempts = "SELECT sum(attempts)::int FROM delivery"
+    ((start,),) = await cluster.rows(attempts)
+    async with asyncio.timeout(DEADLINE_S):
+        while (await cluster.rows(attempts))[0][0] < start + 100:
+            await cluster.rows("UPDATE delivery SET next_at = now() WHERE attempts > 0")
+            await asyncio.sleep(0.1)
+
+
+def _memory_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6

@@ -5,6 +5,7 @@ broker, real HTTP and real SMTP.
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,6 +142,32 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
         await cluster.until("SELECT reader, topic FROM dead_pile", [("alerting", "job-updated")])
 
 
+async def test_names_that_no_database_takes_are_dead_letters(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(webhook_url=receiver.url)
+    said = {"topic": "job-submitted", "partition": 0, "offset": 1, "headers": {}, "reason": "odd"}
+    for number, job in enumerate(("j\x00", "j\ud800", "j" * 5000)):
+        letter = DeadLetter(**said, value=json.dumps({"job": job}), reader="l", at=right_now())
+        await cluster.say("job-submitted.dead-letter", f"k{number}", letter)
+    await cluster.say(
+        "job-submitted.dead-letter", "k", letter.model_copy(update={"reader": "\x00"})
+    )
+    for number, job in enumerate(("j\x00", "j" * 5000)):
+        await cluster.job(job, 1, JobState.FAILED, key=f"k{number}")
+    await cluster.job("j1", 1, JobState.FAILED)
+    async with cluster.alerting() as runtime:
+        await receiver.wait_for(1)
+        await cluster.until(
+            "SELECT reader, topic FROM dead_pile ORDER BY reader",
+            [("alerting", "job-updated"), ("l", "job-submitted")],
+        )
+    assert (json.loads(receiver.requests[0].body))["data"]["job"] == "j1"
+    retries = {"what": "batch"}
+    assert not runtime.registry.get_sample_value("muster_retries_total", retries)
+
+
 async def test_a_removed_subscription_gets_nothing_more(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
@@ -148,14 +175,37 @@ async def test_a_removed_subscription_gets_nothing_more(
     await cluster.subscribe(webhook_url=receiver.url)
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
-        await receiver.wait_for(1)
+        await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
         await cluster.say("settings-changed", "subscription/s1", None)
         await cluster.until("SELECT setting FROM subscription", [])
+        await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
         await cluster.job("j2", 1, JobState.FAILED)
         await cluster.until("SELECT job FROM job_watch ORDER BY job", [("j1",), ("j2",)])
-        await cluster.rows("UPDATE delivery SET next_at = now()")
-        await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
+        await cluster.until(STATES, [("given-up", 1)])
     assert len(receiver.requests) == 1
+
+
+async def test_a_file_that_was_broken_over_a_restart_loses_no_delivery(
+    cluster: Any, start_receiver: Callable[..., Any], tmp_path: Path
+) -> None:
+    receiver = await start_receiver(status=500)
+    file = tmp_path / "subscriptions.yaml"
+    good = f"subscriptions: [{{id: ops, events: [job-failed], webhookUrl: '{receiver.url}'}}]"
+    file.write_text(good)
+    settings = {"subscriptions_file": file, "subscriptions_poll_s": 0.05}
+    async with cluster.alerting(**settings):
+        await cluster.job("j1", 1, JobState.FAILED)
+        await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
+    file.write_text("subscriptions: [")
+    await cluster.rows("UPDATE delivery SET next_at = now()")
+    async with cluster.alerting(**settings):
+        await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(2,)])
+        receiver.status = 204
+        file.write_text(good)
+        await cluster.until("SELECT version <> '' FROM receiver", [(True,)])
+        while await cluster.rows("SELECT 1 FROM delivery WHERE state = 'waiting'"):
+            await cluster.rows("UPDATE delivery SET next_at = now() WHERE state = 'waiting'")
+        await cluster.until(STATES, [("sent", 1)])
 
 
 async def test_subscriptions_are_known_after_the_bus_was_thrown_away(

@@ -11,6 +11,11 @@ from muster.errors import Rejected
 from prometheus_client import CollectorRegistry
 
 SECRET = "whsec_" + "QUJD" * 8
+SECRETS = {
+    "OPS_SECRET": SECRET,
+    "CUT_SECRET": SECRET[:-1],
+    "ODD_SECRET": SECRET.replace("Q", "é"),
+}
 GOOD = b"""
 subscriptions:
   - id: ops
@@ -46,6 +51,8 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
         (b"email: team", b"mail: team", "line 9: subscriptions.1.mail"),
         (b"id: team", b"id: ops", "line 7: subscriptions.1.id: another subscription has this id"),
         (b"OPS_SECRET", b"NO_SECRET", "line 6: subscriptions.0.secrets: the environment variable"),
+        (b"OPS_SECRET", b"CUT_SECRET", "line 6: subscriptions.0.secrets: the environment variable"),
+        (b"OPS_SECRET", b"ODD_SECRET", "line 6: subscriptions.0.secrets: the environment variable"),
         (b"{env:", b"{file: /x, env:", "line 6: subscriptions.0.secrets.0: name one place"),
         (b"email:", b"webhookUrl: http://x\n    email:", "line 7: subscriptions.1: give one"),
         (b"events: [job-failed]", b"events: [job-failed", "line "),
@@ -54,7 +61,7 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_told_with_its_line(old: bytes, new: bytes, said: str) -> None:
     with pytest.raises(Rejected) as caught:
-        read_subscriptions(GOOD.replace(old, new), {"OPS_SECRET": SECRET})
+        read_subscriptions(GOOD.replace(old, new), SECRETS)
     assert said in str(caught.value)
 
 

@@ -78,6 +78,7 @@ async def test_both_secrets_verify_while_one_replaces_the_other(
         "fe80::1",
         "fe80::1%eth0",
         "fd00:ec2::254",
+        "fec0::1",
         "ff02::1",
         "::ffff:10.0.0.1",
         "::ffff:7f00:1",

@@ -20,6 +20,10 @@ from alerting.metrics import AlertingMetrics
 
 _log = structlog.get_logger()
 
+BIGGEST = 2**63 - 1
+NUL = "\\u0000"
+"""The character, as JSON has it."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Entry:
@@ -87,18 +91,26 @@ class Book:
             place = ".".join(str(step) for step in error.errors()[0]["loc"])
             _log.error("a subscription can't be used", setting=setting.setting, field=place)
             return False
+        if setting.setting != SUBSCRIPTION_SETTING + subscription.id or not _can_be_kept(setting):
+            _log.error(
+                "a subscription can't be used", setting=setting.setting, field="id, revision"
+            )
+            return False
         self._settings[setting.setting] = setting
         self._from_bus[subscription.id] = Entry(subscription, str(setting.revision))
         self._count()
         return True
 
     def use_file(self, entries: Mapping[str, Entry]) -> None:
-        """These are the file's subscriptions now."""
+        """These are the file's subscriptions now; what waits for those that are gone is dropped."""
+        for gone in self._from_file.keys() - entries.keys():
+            self._dirty[SUBSCRIPTION_SETTING + gone] = None
+            self.changed.set()
         self._from_file = entries
         self._count()
 
     def take_changes(self) -> dict[str, SettingChanged | None]:
-        """What is to be kept in the database since the last call."""
+        """What is to be kept in the database since the last call; None: removed."""
         self.changed.clear()
         changes, self._dirty = self._dirty, {}
         return changes
@@ -111,3 +123,8 @@ class Book:
     def _count(self) -> None:
         self._metrics.subscriptions.labels("bus").set(len(self._from_bus))
         self._metrics.subscriptions.labels("file").set(len(self._from_file))
+
+
+def _can_be_kept(setting: SettingChanged) -> bool:
+    """PostgreSQL takes no NUL character, and no number above its bigint."""
+    return 0 <= setting.revision <= BIGGEST and NUL not in setting.model_dump_json()

@@ -40,6 +40,9 @@ _log = structlog.get_logger()
 
 Send = Callable[[Entry, Claim], Awaitable[Answer]]
 
+UNKNOWN_TRIES = 6
+"""A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
@@ -148,17 +151,26 @@ class Lane:
 
     async def _try(self, claim: Claim) -> Answer | GivenUp:
         entry = self._book.entry(claim.subscription)
-        if entry is None or not entry.subscription.enabled:
-            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is no more, or is switched off")
+        if entry is None:
+            # Another replica may know it already, or its file can't be read just now.
+            if claim.attempts < UNKNOWN_TRIES:
+                return Failed("its subscription is not known here", is_receivers=False)
+            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is no more")
+        if not entry.subscription.enabled:
+            return GivenUp(GiveUp.UNSUBSCRIBED, "the subscription is switched off")
         with self._metrics.attempt_seconds.labels(self._channel).time():
-            return await self._send(entry, claim)
+            try:
+                return await self._send(entry, claim)
+            except Exception as error:  # one that can't be sent must not stop all the others
+                _log.exception("a delivery can't be sent", delivery=claim.id)
+                return Failed(f"it can't be sent: {type(error).__name__}", is_receivers=False)
 
     async def _until_recorded(self, claim: Claim, answer: Answer | GivenUp) -> None:
         """Record what became of an attempt, however long the database is away."""
         wait_s = self._limits.retry_first_s
         while True:
             try:
-                after = await self._record(claim, answer)
+                after, dropped = await self._record(claim, answer)
             except Exception as error:
                 if not is_transient(error):
                     raise
@@ -167,13 +179,16 @@ class Lane:
                 wait_s = min(wait_s * 2, self._limits.retry_longest_s)
             else:
                 self._note(claim, answer, after)
+                self._metrics.given_up.labels(self._channel, GiveUp.GONE).inc(dropped)
                 return
 
-    async def _record(self, claim: Claim, answer: Answer | GivenUp) -> Next:
+    async def _record(self, claim: Claim, answer: Answer | GivenUp) -> tuple[Next, int]:
+        """What follows, and how many other deliveries ended with it."""
+        dropped = 0
         async with transaction(self._pool) as conn:
             if isinstance(answer, GivenUp):
                 await store.record(conn, claim, answer, answer.reason)
-                return answer
+                return answer, dropped
             now = await conn.fetchval("SELECT clock_timestamp()")
             after = next_attempt(
                 answer,
@@ -189,8 +204,8 @@ class Lane:
             if receiver is not None:
                 changed = receiver_after(receiver, answer, now=now, policy=self._limits.policy)
                 if changed != receiver:
-                    await store.save_receiver(conn, changed)
-            return after
+                    dropped = await store.save_receiver(conn, changed)
+            return after, dropped
 
     def _note(self, claim: Claim, answer: Answer | GivenUp, after: Next) -> None:
         log = _log.bind(

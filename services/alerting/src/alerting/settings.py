@@ -2,6 +2,8 @@
 names.
 """
 
+from email.errors import MessageError
+from email.headerregistry import Address
 from pathlib import Path
 
 from muster.settings import DatabaseSettings
@@ -81,8 +83,10 @@ class AlertingSettings(DatabaseSettings):
     @field_validator("smtp_sender")
     @classmethod
     def _is_an_address(cls, text: str) -> str:
-        if text.count("@") != 1 or any(c.isspace() for c in text):
-            raise ValueError("this is no mail address; write it like muster@example.org")
+        try:
+            Address(addr_spec=text)
+        except (ValueError, IndexError, MessageError):
+            raise ValueError("this is no mail address; write it like muster@example.org") from None
         return text
 
     def policy(self) -> Policy:

@@ -21,6 +21,7 @@ from pydantic import ConfigDict, ValidationError, field_validator, model_validat
 
 from alerting.book import Entry
 from alerting.metrics import AlertingMetrics
+from alerting.receivers.webhook import is_signing_secret
 
 _log = structlog.get_logger()
 
@@ -83,7 +84,7 @@ def read_subscriptions(data: bytes, environment: Environment) -> dict[str, Entry
         place = ("subscriptions", number)
         try:
             secrets = tuple(_secret(it, environment) for it in subscription.secrets)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError) as error:  # UnicodeDecodeError is a ValueError
             problems.append(_problem(root, (*place, "secrets"), str(error)))
             continue
         ident = f"file/{subscription.id}"
@@ -110,8 +111,8 @@ def _secret(reference: SecretReference, environment: Environment) -> str:
         assert reference.file is not None
         secret = reference.file.read_text().strip()
         where = str(reference.file)
-    if not secret.startswith("whsec_") or len(secret) < 30:
-        raise ValueError(f"{where} has no secret: whsec_ and at least 24 bytes in base64")
+    if not is_signing_secret(secret):
+        raise ValueError(f"{where} has no secret: whsec_ and 24 to 64 bytes in base64")
     return secret
 
 

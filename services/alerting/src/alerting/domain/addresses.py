@@ -18,9 +18,14 @@ Network = IPv4Network | IPv6Network
 NAT64 = IPv6Network("64:ff9b::/96")
 """RFC 6052: the last 32 bits are an IPv4 address."""
 
+SITE_LOCAL = IPv6Network("fec0::/10")
+"""RFC 3879: no longer given out, but some networks still have them inside."""
+
 CLOUD_PLATFORM = (ip_network("168.63.129.16/32"), ip_network("192.0.0.0/24"))
 """Addresses outside the private ranges at which clouds serve what only a machine of theirs may
 read (Azure's wire server; Oracle's metadata in the protocol assignments' range)."""
+
+INSIDE: tuple[Network, ...] = (*CLOUD_PLATFORM, SITE_LOCAL)
 
 
 def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
@@ -35,7 +40,7 @@ def is_allowed(text: str, allowed: Sequence[Network]) -> bool:
         address.is_multicast
         or address.is_reserved
         or address.is_unspecified
-        or any(address.version == net.version and address in net for net in CLOUD_PLATFORM)
+        or any(address.version == net.version and address in net for net in INSIDE)
     )
 
 

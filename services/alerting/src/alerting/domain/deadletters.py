@@ -11,7 +11,7 @@ from muster.contracts.subscriptions import AlertEvent
 from muster.contracts.topics import TOPICS, Kind
 from muster.ids import job_of
 
-from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.events import Alert, Event, Severity, is_name
 from alerting.domain.jobs import DeadRecord
 from alerting.domain.policy import Policy
 
@@ -42,11 +42,12 @@ def heard(pile: Pile | None, letter: DeadLetter, *, now: datetime, policy: Polic
     """Apply a dead letter; one that is not newer than the last was heard before."""
     if pile is not None and letter.at <= pile.newest_at:
         return PileOutcome(pile)
+    newest_at = min(letter.at, now)  # a clock that ran ahead must not silence the letters to come
     if pile is not None and pile.since is not None:
-        return PileOutcome(replace(pile, newest_at=letter.at, heard_at=now))
+        return PileOutcome(replace(pile, newest_at=newest_at, heard_at=now))
     if not policy.is_news(letter.at, now):
-        return PileOutcome(Pile(letter.reader, letter.topic, letter.at, now))
-    after = Pile(letter.reader, letter.topic, letter.at, now, since=now)
+        return PileOutcome(Pile(letter.reader, letter.topic, newest_at, now))
+    after = Pile(letter.reader, letter.topic, newest_at, now, since=now)
     alert = _alert(after, now)
     place = f"{letter.topic}, partition {letter.partition}, offset {letter.offset}"
     event = Event(
@@ -98,7 +99,7 @@ def job_record(letter: DeadLetter) -> DeadRecord | None:
             job = letter.key
         elif topic.kind is Kind.GANG:
             job = job_of(letter.key)
-    if not job:
+    if not job or not is_name(job):
         return None
     return DeadRecord(
         job=job,
@@ -118,7 +119,9 @@ def _fields(value: str) -> dict[str, str]:
         return {}
     if not isinstance(said, dict):
         return {}
-    return {key: text for key, text in said.items() if isinstance(text, str)}
+    texts = {key: text for key, text in said.items() if isinstance(text, str)}
+    # JSON may name half a character, which no other encoding has.
+    return {key: text.encode(errors="replace").decode() for key, text in texts.items()}
 
 
 def _alert(pile: Pile, starts_at: datetime) -> Alert:

@@ -113,7 +113,8 @@ def found_dead(watch: Watch | None, record: DeadRecord, *, now: datetime) -> Job
     if known.is_closed or (known.dead_at is not None and record.at <= known.dead_at):
         return JobOutcome(known)
     since = now if known.stuck_since is None else known.quiet_since
-    return JobOutcome(replace(known, quiet_since=since, dead_letter=record.what, dead_at=record.at))
+    dead_at = min(record.at, now)
+    return JobOutcome(replace(known, quiet_since=since, dead_letter=record.what, dead_at=dead_at))
 
 
 def due_at(watch: Watch, policy: Policy) -> datetime | None:

@@ -24,6 +24,8 @@ from alerting.receivers.guard import AddressRefused, GuardedTransport, Resolve, 
 ANSWER_BYTES = 2_048
 REASON_CHARACTERS = 200
 USER_AGENT = "Muster"
+SECRET_BYTES = (24, 64)
+"""The least and the most that Standard Webhooks 1.0 takes."""
 TALKATIVE = ("httpx2", "httpcore2")
 """Loggers that write whole addresses, which may hold a secret of the receiver's."""
 
@@ -116,10 +118,21 @@ def sign(secret: str, message_id: str, timestamp_s: int, body: str) -> str:
     return "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
 
 
+def is_signing_secret(secret: str) -> bool:
+    """Whether a text is a secret as Standard Webhooks 1.0 has them: 24 to 64 bytes in base64."""
+    if not secret.startswith(PREFIX):
+        return False
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except ValueError:
+        return False
+    return SECRET_BYTES[0] <= len(key) <= SECRET_BYTES[1]
+
+
 def _is_web_address(text: str) -> bool:
     try:
         url = httpx2.URL(text)
-    except httpx2.InvalidURL:
+    except (httpx2.InvalidURL, UnicodeError):
         return False
     return url.scheme in ("http", "https") and bool(url.host)
 

@@ -8,7 +8,16 @@ from datetime import datetime
 
 from muster.db import Connection, fetch
 
-from alerting.domain.deliveries import Channel, Delivery, Done, GivenUp, Next, Receiver, Retry
+from alerting.domain.deliveries import (
+    Channel,
+    Delivery,
+    Done,
+    GivenUp,
+    GiveUp,
+    Next,
+    Receiver,
+    Retry,
+)
 from alerting.domain.events import Event
 from alerting.domain.messages import mail, webhook_body
 from alerting.store.rows import plain
@@ -179,14 +188,24 @@ async def load_receiver(conn: Connection, subscription: str) -> Receiver | None:
     return found[0] if found else None
 
 
-_DROP_ALL = """
-    UPDATE delivery SET state = 'given-up', why = 'gone', reason = $2, ended_at = now()
-    WHERE subscription = $1 AND state = 'waiting' AND lease IS NULL
+_DROP = """
+    UPDATE delivery SET state = 'given-up', why = $2, reason = $3, ended_at = now()
+    WHERE subscription = ANY($1) AND state = 'waiting' AND lease IS NULL
 """
 
 
-async def save_receiver(conn: Connection, receiver: Receiver) -> None:
-    """Write how a receiver is doing; the deliveries of one that is gone end."""
+async def drop_waiting(
+    conn: Connection, subscriptions: Sequence[str], why: GiveUp, reason: str
+) -> int:
+    """Give up what waits for these subscriptions and is not under way; how many."""
+    if not subscriptions:
+        return 0
+    done: str = await conn.execute(_DROP, list(subscriptions), why.value, reason)
+    return int(done.split()[-1])
+
+
+async def save_receiver(conn: Connection, receiver: Receiver) -> int:
+    """Write how a receiver is doing; the deliveries of one that is gone end: how many did."""
     await conn.execute(
         "UPDATE receiver SET failures = $2, paused_until = $3, disabled = $4"
         " WHERE subscription = $1",
@@ -195,8 +214,9 @@ async def save_receiver(conn: Connection, receiver: Receiver) -> None:
         receiver.paused_until,
         receiver.disabled,
     )
-    if receiver.disabled is not None:
-        await conn.execute(_DROP_ALL, receiver.subscription, receiver.disabled)
+    if receiver.disabled is None:
+        return 0
+    return await drop_waiting(conn, [receiver.subscription], GiveUp.GONE, receiver.disabled)
 
 
 @dataclass(frozen=True, slots=True)
