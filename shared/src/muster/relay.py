@@ -25,7 +25,7 @@ from muster.exchange import ANSWER_AFTER, answered, repeated
 from muster.outbox import Written, forget, noting_written, park, take_left
 from muster.records import said, word_id
 from muster.settings import DatabaseSettings
-from muster.subjects import Subject, load_due, update_subjects
+from muster.subjects import Subject, load_due, update_exchanges
 
 _log = structlog.get_logger()
 
@@ -219,7 +219,7 @@ class Relay:
                 applied.append((row.key or row.subject, _applied(row)))
                 changed = changed.with_exchange(answered(changed.exchange))
             after.append(changed)
-        await update_subjects(conn, after)
+        await update_exchanges(conn, after)
         self._bus.metrics.acknowledged.inc(len(applied))
         records += acknowledgements(self._bus.me, applied, now.timestamp())
         for refusal in await self._bus.publish(records):

@@ -38,7 +38,10 @@ Key = tuple[Kind, str]
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A service's row of a subject: the exchange and its own last word."""
+    """A service's row of a subject: the exchange and its own last word.
+
+    ``word`` is read only where it is to be said again; ``topic`` None: nothing was said yet.
+    """
 
     kind: Kind
     subject: str
@@ -70,7 +73,9 @@ class Subjects:
         self._now = now
         self._rows: dict[Key, Subject] = {}
         self._new: set[Key] = set()
-        self._changed: set[Key] = set()
+        self._heard: set[Key] = set()
+        self._spoken: set[Key] = set()
+        self._again: set[Key] = set()
         self._outbox: list[OutboxRow] = []
 
     async def load(self, keys: Iterable[Key], *, are_new: bool = False) -> None:
@@ -98,7 +103,7 @@ class Subjects:
         """The other side's word came in; whether it is to be applied."""
         row = self._rows[key]
         heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self._now)
-        self._put(replace(row, exchange=heard.exchange, traceparent=traceparent))
+        self._note(replace(row, exchange=heard.exchange, traceparent=traceparent))
         if heard.speak_again:
             self.say_again(key)
         return heard.hearing is Hearing.APPLY
@@ -115,7 +120,7 @@ class Subjects:
             dead=notice.dead,
             now=self._now,
         )
-        self._put(replace(row, exchange=heard.exchange))
+        self._note(replace(row, exchange=heard.exchange))
         if heard.speak_again:
             self.say_again(key)
         return heard.exchange.refused > row.exchange.refused
@@ -134,20 +139,20 @@ class Subjects:
             attributes={f"muster.{say.kind.value}": say.subject},
         ):
             traceparent = current_traceparent()
-        self._put(
-            Subject(
-                say.kind,
-                say.subject,
-                exchange,
-                say.is_open,
-                say.topic,
-                say.key,
-                text,
-                traceparent,
-                encore_at,
-            )
+        self._rows[key] = spoken = Subject(
+            say.kind,
+            say.subject,
+            exchange,
+            say.is_open,
+            say.topic,
+            say.key,
+            text,
+            traceparent,
+            encore_at,
         )
-        self._publish(key)
+        self._spoken.add(key)
+        self._again.discard(key)
+        self._outbox.append(self._outgoing(spoken))
 
     def bury(self, key: Key | None, record: Received, reason: str, revision: int) -> None:
         """``record`` can't be handled: a dead letter, and where it is a word of a subject, its
@@ -178,42 +183,44 @@ class Subjects:
         if key is not None and revision >= self._rows[key].exchange.seen:
             row = self._rows[key]
             dead = skip_dead(row.exchange, revision=revision, now=self._now)
-            self._put(replace(row, exchange=dead))
+            self._note(replace(row, exchange=dead))
 
     async def save(self) -> None:
         """Write what changed. Raises Transient where somebody else made the same subject."""
-        await _insert(self._conn, [self._rows[k] for k in sorted(self._changed & self._new)])
-        await update_subjects(
-            self._conn, [self._rows[k] for k in sorted(self._changed - self._new)]
+        changed = self._heard | self._spoken
+        await _insert(self._conn, [self._rows[k] for k in sorted(changed & self._new)])
+        await _update_spoken(self._conn, [self._rows[k] for k in sorted(self._spoken - self._new)])
+        await update_exchanges(
+            self._conn, [self._rows[k] for k in sorted(self._heard - self._spoken - self._new)]
         )
+        if self._again:
+            again = await _words(self._conn, sorted(self._again))
+            self._outbox += [self._outgoing(replace(self._rows[k], word=w)) for k, w in again]
         await write(self._conn, self._outbox, self._now)
 
-    def _put(self, row: Subject) -> None:
+    def _note(self, row: Subject) -> None:
         self._rows[(row.kind, row.subject)] = row
-        self._changed.add((row.kind, row.subject))
+        self._heard.add((row.kind, row.subject))
 
     def say_again(self, key: Key, how: Callable[[Exchange, datetime], Exchange] = speak) -> None:
         """My last word, under a revision that the other side takes for new."""
         row = self._rows[key]
-        if row.word is not None:
-            self._put(replace(row, exchange=how(row.exchange, self._now)))
-            self._publish(key)
+        if row.topic is not None:
+            self._note(replace(row, exchange=how(row.exchange, self._now)))
+            self._again.add(key)
 
-    def _publish(self, key: Key) -> None:
-        row = self._rows[key]
+    def _outgoing(self, row: Subject) -> OutboxRow:
         if row.topic is None or row.key is None or row.word is None:
             raise AssertionError("a subject without a word has nothing to publish")
         revision = row.exchange.revision
-        self._outbox.append(
-            OutboxRow(
-                row.topic,
-                row.key,
-                row.kind.value,
-                row.subject,
-                word_id(self._me.value, row.kind.value, row.subject, revision),
-                said(row.word, revision, row.exchange.named),
-                row.traceparent,
-            )
+        return OutboxRow(
+            row.topic,
+            row.key,
+            row.kind.value,
+            row.subject,
+            word_id(self._me.value, row.kind.value, row.subject, revision),
+            said(row.word, revision, row.exchange.named),
+            row.traceparent,
         )
 
 
@@ -245,25 +252,52 @@ _EXCHANGE = (
     "repeat_at",
     "answer_at",
 )
-_OWN = ("is_open", "topic", "key", "word", "traceparent", "encore_at", "encores")
-_COLUMNS = ("kind", "subject", *_EXCHANGE, *_OWN)
-_TYPES = (
-    ("text", "text")
-    + ("bigint",) * 5
-    + ("integer", "timestamptz", "timestamptz", "boolean")
-    + ("text",) * 4
-    + ("timestamptz", "integer")
-)
-_UNNEST = ", ".join(f"${n}::{kind}[]" for n, kind in enumerate(_TYPES, 1))
-_LIST = ", ".join(_COLUMNS)
+_OWN = ("is_open", "topic", "key", "traceparent", "encore_at", "encores", "word")
+_TYPES = {
+    "kind": "text",
+    "subject": "text",
+    **dict.fromkeys(_EXCHANGE[:5], "bigint"),
+    "repeats": "integer",
+    "repeat_at": "timestamptz",
+    "answer_at": "timestamptz",
+    "is_open": "boolean",
+    "topic": "text",
+    "key": "text",
+    "traceparent": "text",
+    "encore_at": "timestamptz",
+    "encores": "integer",
+    "word": "text",
+}
+_KEY = ("kind", "subject")
+_SPOKEN = (*_EXCHANGE, *_OWN)
+_HEARD = (*_EXCHANGE, "traceparent", "encore_at", "encores")
+"""What changes while nothing new is said: without the word, which can be large."""
+_LIST = ", ".join((*_KEY, *_SPOKEN))
+_LIST_BUT_WORD = ", ".join((*_KEY, *_SPOKEN[:-1]))
+
+
+def _unnest(columns: Sequence[str]) -> str:
+    return ", ".join(f"${n}::{_TYPES[name]}[]" for n, name in enumerate(columns, 1))
+
+
+def _update(columns: Sequence[str]) -> str:
+    return f"""
+        UPDATE subject AS s
+        SET {", ".join(f"{c} = n.{c}" for c in columns)}, changed_at = now()
+        FROM unnest({_unnest((*_KEY, *columns))}) AS n ({", ".join((*_KEY, *columns))})
+        WHERE s.kind = n.kind AND s.subject = n.subject
+    """  # noqa: S608 - the names of columns, not values
+
 
 _LOAD = f"""
-    SELECT {_LIST} FROM subject
+    SELECT {_LIST_BUT_WORD} FROM subject
     WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
     ORDER BY kind, subject FOR UPDATE
-"""  # noqa: S608 - the names of columns, not values
+"""  # noqa: S608
 _DUE = f"""
-    SELECT {_LIST} FROM subject
+    SELECT {_LIST_BUT_WORD},
+        CASE WHEN least(repeat_at, encore_at) <= $1 THEN word END AS word
+    FROM subject
     WHERE (kind, subject) IN (
         (SELECT kind, subject FROM subject WHERE repeat_at <= $1 ORDER BY repeat_at LIMIT $2)
         UNION
@@ -273,27 +307,36 @@ _DUE = f"""
     )
     ORDER BY kind, subject FOR UPDATE SKIP LOCKED
 """  # noqa: S608
+_WORDS = """
+    SELECT kind, subject, word FROM subject
+    WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
+"""
 _INSERT = f"""
-    INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_UNNEST})
+    INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_unnest((*_KEY, *_SPOKEN))})
     ON CONFLICT DO NOTHING
 """  # noqa: S608
-_UPDATE = f"""
-    UPDATE subject AS s
-    SET {", ".join(f"{c} = n.{c}" for c in _COLUMNS[2:])}, changed_at = now()
-    FROM unnest({_UNNEST}) AS n ({_LIST})
-    WHERE s.kind = n.kind AND s.subject = n.subject
-"""  # noqa: S608
+_UPDATE_SPOKEN = _update(_SPOKEN)
+_UPDATE_HEARD = _update(_HEARD)
 
 
-def _values(row: Subject) -> tuple[object, ...]:
-    exchange = tuple(getattr(row.exchange, name) for name in _EXCHANGE)
-    return (row.kind.value, row.subject, *exchange, *(getattr(row, name) for name in _OWN))
+def _columns(rows: Sequence[Subject], names: Sequence[str]) -> list[list[object]]:
+    """The rows' values as arrays, one for each column after kind and subject."""
+    return [
+        [row.kind.value for row in rows],
+        [row.subject for row in rows],
+        *(
+            [getattr(row.exchange, name) for row in rows]
+            if name in _EXCHANGE
+            else [getattr(row, name) for row in rows]
+            for name in names
+        ),
+    ]
 
 
 async def _insert(conn: Connection, rows: Sequence[Subject]) -> None:
     if not rows:
         return
-    done = await conn.execute(_INSERT, *map(list, zip(*map(_values, rows), strict=True)))
+    done = await conn.execute(_INSERT, *_columns(rows, _SPOKEN))
     if done != f"INSERT 0 {len(rows)}":
         raise Transient("somebody else has just made the same subject")
 
@@ -305,7 +348,17 @@ async def load_due(conn: Connection, now: datetime, repeats: int) -> list[Subjec
     return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS)]
 
 
-async def update_subjects(conn: Connection, rows: Sequence[Subject]) -> None:
-    """Write rows that exist."""
+async def update_exchanges(conn: Connection, rows: Sequence[Subject]) -> None:
+    """Write what has changed of rows that exist, where nothing new was said."""
     if rows:
-        await conn.execute(_UPDATE, *map(list, zip(*map(_values, rows), strict=True)))
+        await conn.execute(_UPDATE_HEARD, *_columns(rows, _HEARD))
+
+
+async def _update_spoken(conn: Connection, rows: Sequence[Subject]) -> None:
+    if rows:
+        await conn.execute(_UPDATE_SPOKEN, *_columns(rows, _SPOKEN))
+
+
+async def _words(conn: Connection, keys: Sequence[Key]) -> list[tuple[Key, str]]:
+    rows = await conn.fetch(_WORDS, [kind.value for kind, _ in keys], [name for _, name in keys])
+    return [((Kind(row["kind"]), row["subject"]), row["word"]) for row in rows]

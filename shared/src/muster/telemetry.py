@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 
 import structlog
 from opentelemetry import context, propagate, trace
@@ -82,9 +83,15 @@ def set_up_tracing(service: str, otlp_endpoint: str | None) -> TracerProvider:
 
 def current_traceparent() -> str | None:
     """The W3C ``traceparent`` of the span that is running now."""
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier)
-    return carrier.get("traceparent")
+    of = trace.get_current_span().get_span_context()
+    if not of.is_valid:
+        return None
+    return f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"
+
+
+@lru_cache(maxsize=1024)
+def _context_of(traceparent: str) -> context.Context:
+    return _PROPAGATOR.extract({"traceparent": traceparent}, context.Context())
 
 
 @contextmanager
@@ -95,8 +102,19 @@ def span(
     parent: str | None = None,
     attributes: Mapping[str, str | int] | None = None,
 ) -> Iterator[Span]:
-    """A span that is current in the block; ``parent`` is a ``traceparent`` from elsewhere."""
-    base = _PROPAGATOR.extract({"traceparent": parent}) if parent else context.get_current()
+    """A span that is current in the block; ``parent`` is a ``traceparent`` from elsewhere.
+
+    In a trace that is not sampled there are no spans: its ids are passed on as they are.
+    """
+    base = _context_of(parent) if parent else context.get_current()
+    above = trace.get_current_span(base)
+    if above.get_span_context().is_valid and not above.get_span_context().trace_flags.sampled:
+        token = context.attach(base)
+        try:
+            yield above
+        finally:
+            context.detach(token)
+        return
     opened = TRACER.start_span(name, context=base, kind=kind, attributes=dict(attributes or {}))
     token = context.attach(trace.set_span_in_context(opened, base))
     try:
