@@ -148,7 +148,7 @@ async def one_at_a_time(http: Http, count: int, prefix: str) -> tuple[list[float
             if now == "RUNNING" and not seen_running:
                 running.append(time.perf_counter() - started)
                 seen_running = True
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.004)
         if not seen_running:
             running.append(time.perf_counter() - started)
         finished.append(time.perf_counter() - started)
@@ -160,22 +160,32 @@ async def one_at_a_time(http: Http, count: int, prefix: str) -> tuple[list[float
 async def watched(
     http: Http, names: dict[str, float], count: int, every_s: float
 ) -> tuple[list[float], list[float]]:
-    """When each job is first seen running (or over), and over, by asking for the list."""
+    """When each job is first seen running (or over), and over, by asking for the open ones: a list
+    of all would keep REST busy.
+    """
     running: dict[str, float] = {}
     finished: dict[str, float] = {}
     until = time.perf_counter() + WATCH_LIMIT_S
     while len(finished) < count:
-        answer = await http.call("GET", f"/api/v2/jobs?limit={count}")
+        known = [name for name in names if name not in finished]
+        answer = await http.call("GET", f"/api/v2/jobs?state=WAITING,RUNNING&limit={count}")
         now = time.perf_counter()
-        for item in answer.json():
-            if item["name"] not in names or item["state"] == "WAITING":
-                continue
-            running.setdefault(item["name"], now)
-            if item["state"] in ("SUCCEEDED", "FAILED", "STOPPED"):
-                finished.setdefault(item["name"], now)
+        open_jobs = {item["name"]: item["state"] for item in answer.json()}
+        for name in known:
+            match open_jobs.get(name):
+                case "WAITING":
+                    pass
+                case "RUNNING":
+                    running.setdefault(name, now)
+                case None:
+                    running.setdefault(name, now)
+                    finished.setdefault(name, now)
         if now > until:
             raise RuntimeError(f"only {len(finished)} of {count} jobs ended in {WATCH_LIMIT_S} s")
         await asyncio.sleep(every_s)
+    failed = (await http.call("GET", "/api/v2/jobs?state=FAILED,STOPPED&limit=1")).json()
+    if failed:
+        raise RuntimeError(f"{failed[0]['name']} is {failed[0]['state']}")
     return (
         [running[n] - t for n, t in names.items()],
         [finished[n] - t for n, t in names.items()],
@@ -186,14 +196,18 @@ async def at_rate(http: Http, per_s: float, count: int) -> tuple[list[float], li
     """Submit→running and submit→finished at a steady rate."""
     names: dict[str, float] = {}
 
+    async def one(name: str) -> None:
+        started = time.perf_counter()
+        await submit(http, name)
+        names[name] = started
+
     async def offer() -> None:
         begun = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(count):
                 await asyncio.sleep(max(0.0, begun + number / per_s - time.perf_counter()))
                 name = f"rate-{number}-{os.getpid()}"
-                names[name] = time.perf_counter()
-                group.create_task(submit(http, name))
+                group.create_task(one(name))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(offer())
@@ -208,8 +222,9 @@ async def throughput(http: Http, count: int, prefix: str, clients: int = 16) -> 
     async def client() -> None:
         for number in numbers:
             name = f"{prefix}-{number}-{os.getpid()}"
-            names[name] = time.perf_counter()
+            started = time.perf_counter()
             await submit(http, name)
+            names[name] = started
 
     started = time.perf_counter()
     async with asyncio.TaskGroup() as group:

@@ -51,15 +51,19 @@ class Consumer:
     """The service's member of its consumer group: reads its topics in batches, in order.
 
     ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
-    for what passes.
+    for what passes. ``linger_s``: how long the first record of a batch waits for company, where
+    nobody waits for what comes of it.
     """
 
     COMMIT_EVERY_S = 1.0
 
-    def __init__(self, bus: Bus, topics: Sequence[str], handle: BatchHandler) -> None:
+    def __init__(
+        self, bus: Bus, topics: Sequence[str], handle: BatchHandler, linger_s: float = 0.0
+    ) -> None:
         self._bus = bus
         self._topics = tuple(topics)
         self._handle = handle
+        self._linger_s = linger_s
         self._last_batch = 0
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
@@ -126,8 +130,10 @@ class Consumer:
         limit = self._bus.settings.batch_records
         got = await consumer.getmany(timeout_ms=200, max_records=limit)
         records = [received(r) for batch in got.values() for r in batch]
-        if self._last_batch >= LINGER_FROM and LINGER_FROM <= len(records) < limit:
-            await asyncio.sleep(LINGER_S)
+        are_many = min(self._last_batch, len(records)) >= LINGER_FROM
+        linger_s = max(LINGER_S if are_many else 0.0, self._linger_s)
+        if 0 < len(records) < limit and linger_s > 0:
+            await asyncio.sleep(linger_s)
             got = await consumer.getmany(timeout_ms=0, max_records=limit - len(records))
             records += [received(r) for batch in got.values() for r in batch]
         self._last_batch = len(records)

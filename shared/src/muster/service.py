@@ -5,11 +5,13 @@ endpoints, tasks; and an orderly stop. The service itself is built by its own ``
 import asyncio
 import contextlib
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
+import asyncpg
 import structlog
 import uvicorn
 import uvloop
@@ -25,8 +27,10 @@ from muster.aggregates import Aggregate
 from muster.bus import Bus
 from muster.contracts.topics import Service
 from muster.db import Pool, is_transient, open_pool
+from muster.errors import Broken
 from muster.inbox import Handler, Inbox, words_of
 from muster.metrics import PlumbingMetrics
+from muster.migration_files import NO_ADDRESS, refuse_old
 from muster.readers import Consumer, Follower, OnRecord
 from muster.relay import Relay
 from muster.settings import DatabaseSettings, ServiceSettings
@@ -68,16 +72,21 @@ class Runtime:
         return self._relay
 
     async def open_database(self) -> None:
-        """Connect, however long the database is away."""
+        """Connect, however long the database is away.
+
+        Raises Broken where it can't become right by waiting: an address that is none, a database
+        or a user that is not there, tables that are not Muster's or too old.
+        """
         assert isinstance(self.settings, DatabaseSettings)
         wait = self.settings.retry_first_s
         while True:
             try:
-                self._pool = await open_pool(self.settings, self.me.value)
+                self._pool = await _open_checked_pool(self.settings, self.me)
             except Exception as error:
-                if not is_transient(error):
-                    raise
-                _log.warning("the database does not answer", error=str(error))
+                _refuse_hopeless(error)
+                _log.warning(
+                    "the database does not answer", error=str(error) or type(error).__name__
+                )
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
@@ -98,9 +107,10 @@ class Runtime:
         topics: Sequence[str],
         handler: Handler,
         after: Callable[[Any], None] | None = None,
+        linger_s: float = 0.0,
     ) -> Consumer:
         """The member of the service's consumer group; the caller runs it."""
-        return Consumer(self.bus, topics, self.inbox(handler, after).handle)
+        return Consumer(self.bus, topics, self.inbox(handler, after).handle, linger_s)
 
     def consume_words(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
         """Apply the words on ``topics`` for as long as the service runs."""
@@ -137,6 +147,31 @@ class Runtime:
                 async with asyncio.timeout(POOL_CLOSE_S):
                     await self._pool.close()
             self._pool.terminate()
+
+
+async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
+    pool = await open_pool(settings, me.value)
+    try:
+        try:
+            rows = await pool.fetch("SELECT revision, sha256 FROM migration_file")
+        except asyncpg.UndefinedTableError:
+            rows = []
+        refuse_old(me.value, {row["revision"]: row["sha256"] for row in rows})
+    except BaseException:
+        pool.terminate()
+        raise
+    return pool
+
+
+def _refuse_hopeless(error: Exception) -> None:
+    """Raises Broken for what no waiting mends; anything else that is not transient as it is."""
+    if isinstance(error, ValueError):
+        raise Broken(NO_ADDRESS) from None  # its words may have a piece of the password
+    if is_transient(error):
+        return
+    if isinstance(error, asyncpg.PostgresError):
+        raise Broken(f"the database refuses: {error}; check MUSTER_DATABASE_URL") from error
+    raise error
 
 
 Build = Callable[[Runtime], AbstractAsyncContextManager[None]]
@@ -178,6 +213,8 @@ async def _serve(runtime: Runtime, port: int) -> None:
         lifespan="off",
         timeout_graceful_shutdown=int(runtime.settings.shutdown_s),
         timeout_keep_alive=30,
+        proxy_headers=bool(runtime.settings.http_trusted_proxies),
+        forwarded_allow_ips=runtime.settings.http_trusted_proxies,
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve())
@@ -266,5 +303,8 @@ def run_service(me: Service, settings: ServiceSettings, port: int, build: Build)
     _log.info("settings", **settings.model_dump(mode="json"))
     try:
         uvloop.run(_until_stopped(me, settings, port, build))
+    except Broken as error:
+        _log.critical("can't run", reason=str(error))  # the words are enough, without a traceback
+        sys.exit(1)
     finally:
         provider.shutdown()

@@ -27,6 +27,9 @@ from alerting.subscription_file import FileWatcher
 
 _log = structlog.get_logger()
 
+LINGER_S = 0.1
+"""Who is told waits minutes at times: larger batches cost the database less."""
+
 
 @asynccontextmanager
 async def build(runtime: Runtime) -> AsyncIterator[None]:
@@ -78,7 +81,7 @@ def _listen(
     listener = Listener(book, settings.policy())
     keeper = Keeper(settings, runtime, book, listener, metrics, after)
     follower = runtime.follow(["settings-changed"], book.on_record)
-    consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after)
+    consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
     runtime.spawn("keeper", keeper.run)
     runtime.spawn("subscriptions", lambda: _keep_subscriptions(runtime, book, metrics))
