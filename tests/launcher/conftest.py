@@ -1,15 +1,43 @@
-"""What the Launcher's tests share: a database pool, and jobs as their requests."""
+"""What the Launcher's tests share: a database pool, jobs as their requests, and their stories."""
 
-from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from launcher import store
+from launcher.domain.decide import decide
+from launcher.domain.model import Life, Policy, wake_at
+from launcher.handlers import Timers, jobs
+from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
-from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
-from muster.db import Pool, open_pool
+from muster.aggregates import Aggregate, apply_records
+from muster.bus import Bus
+from muster.contracts.gangs import GangDecision, GangRequest
+from muster.contracts.jobs import Execution, JobRequest, JobSpec, JobStatus, TaskRoleSpec
+from muster.contracts.model import Model, Word
+from muster.contracts.notices import RevisionAcknowledged
+from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
+from muster.contracts.topics import TOPICS, Kind, Service
+from muster.contracts.verdicts import Verdict
+from muster.db import Connection, Pool, open_pool, transaction
+from muster.decisions import Due, Input, Say
+from muster.metrics import PlumbingMetrics
+from muster.records import Received, said
+from muster.relay import Relay
+from muster.states import JobPhase
+from muster.testing.peers import FakeAgents, FakeScheduler, stopped
+from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WAIT_S = 20
+TIMERS = 10
+"""As many may be due at once."""
 SUBMITTED = datetime(2026, 1, 1, tzinfo=UTC)
 
 MakeRequest = Callable[..., JobRequest]
@@ -74,3 +102,231 @@ def make_request() -> MakeRequest:
         )
 
     return make
+
+
+@pytest.fixture
+def story(make_request: MakeRequest) -> Callable[..., "Story"]:
+    """Begins the story of job j1."""
+    return lambda *args, **kwargs: Story(make_request("j1", *args, **kwargs))
+
+
+@pytest.fixture
+def tell_of() -> type["Story"]:
+    """Begins the story of any request."""
+    return Story
+
+
+class Story:
+    """A job, its Scheduler and its agents; every word arrives at once and in order."""
+
+    def __init__(self, request: JobRequest, policy: Policy | None = None) -> None:
+        self.now = START
+        self.policy = policy or Policy()
+        self.request = request
+        self.life: Life | None = None
+        self.scheduler = FakeScheduler()
+        self.agents = FakeAgents()
+        self.says: list[Say] = []
+        self.tell(request)
+
+    def tell(self, given: Input) -> "Story":
+        decision = decide(self.request.job, self.life, given, now=self.now, policy=self.policy)
+        self.life = decision.state
+        for say in decision.says:
+            revision = 1 + sum(s.subject == say.subject and s.kind is say.kind for s in self.says)
+            word = say.word.model_copy(update={"revision": revision})
+            self.says.append(replace(say, word=word))
+            if isinstance(word, GangRequest):
+                self.scheduler.hear(word)
+            elif isinstance(word, PodRequest):
+                known = set(self.agents.statuses)
+                self.agents.hear(word, self.now)
+                for pod in set(self.agents.statuses) - known:
+                    if self.agents.statuses[pod].state is PodState.FAILED:
+                        self.tell(self.agents.statuses[pod])
+        return self
+
+    # What happens.
+
+    def place(self, node: str = "n1") -> "Story":
+        for gang in self.scheduler.waiting():
+            self.tell(self.scheduler.place(gang, node))
+        return self
+
+    def start(self) -> "Story":
+        for pod in self.agents.live():
+            if self.agents.statuses[pod].started_at is None:
+                self.tell(self.agents.start(pod, self.now))
+        return self
+
+    def end(self, pod: str, verdict: Verdict | None = None) -> "Story":
+        return self.tell(self.agents.end(f"{self.request.job}-{pod}", self.now, verdict))
+
+    def end_stopped(self) -> "Story":
+        for pod in sorted(self.agents.stopping):
+            self.tell(self.agents.end(pod, self.now, stopped()))
+        return self
+
+    def lose(self, node: str) -> "Story":
+        for word in self.scheduler.lose(node):
+            self.tell(word)
+        return self
+
+    def preempt(self, grace_s: float = 10) -> "Story":
+        for gang in self.scheduler.placed():
+            self.tell(self.scheduler.give_back(gang, self.now + timedelta(seconds=grace_s)))
+        return self
+
+    def stop(self) -> "Story":
+        update = {"execution": Execution.STOP, "stop_requested_by": "ada"}
+        return self.tell(self.request.model_copy(update=update))
+
+    def wait(self, seconds: float) -> "Story":
+        """Let time pass; the timers that the job asked for ring."""
+        self.now += timedelta(seconds=seconds)
+        for _ in range(TIMERS):
+            due = wake_at(self.job)
+            if due is None or due > self.now:
+                return self
+            self.tell(Due())
+        raise AssertionError("a timer rings for ever")
+
+    # What is seen.
+
+    @property
+    def job(self) -> Life:
+        assert self.life is not None
+        return self.life
+
+    def phase(self) -> JobPhase:
+        return self.job.job.phase
+
+    def status(self) -> JobStatus:
+        """The newest word about the job."""
+        return [s.word for s in self.says if isinstance(s.word, JobStatus)][-1]
+
+    def stops(self) -> dict[str, PodRequest]:
+        """The asks to stop, by pod."""
+        return {
+            s.word.pod: s.word
+            for s in self.says
+            if isinstance(s.word, PodRequest) and s.word.action is PodAction.STOP
+        }
+
+    def runs(self) -> list[PodRequest]:
+        """The asks to run."""
+        words = [s.word for s in self.says if isinstance(s.word, PodRequest)]
+        return [w for w in words if w.action is PodAction.RUN]
+
+    def open_subjects(self) -> set[str]:
+        """The gangs and pods that the Launcher does not yet consider over."""
+        newest = {(s.kind, s.subject): s.is_open for s in self.says if s.kind is not Kind.JOB}
+        return {subject for (_, subject), is_open in newest.items() if is_open}
+
+
+@pytest.fixture
+def new_launcher(settings: LauncherSettings) -> Callable[[Pool], "Launcher"]:
+    """Makes a Launcher on a database, without a bus."""
+    return lambda pool: Launcher(pool, settings)
+
+
+def received(word: Model) -> Received:
+    """A word as it comes from the bus."""
+    topic, key = {
+        JobRequest: ("job-submitted", "job"),
+        GangDecision: ("placement-decided", "gang"),
+        PodStatus: ("pod-started", "job"),
+        RevisionAcknowledged: ("revision-acknowledged", "sender"),
+    }[type(word)]
+    value = word.model_dump_json().encode()
+    return Received(topic, 0, 0, getattr(word, key), {}, value)
+
+
+class CountingRelay(Relay):
+    """A relay that nobody runs: what is said stays in the outbox."""
+
+    transactions = 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        self.transactions += 1
+        async with super().transaction() as conn:
+            yield conn
+
+
+class Launcher:
+    """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
+
+    def __init__(self, pool: Pool, settings: LauncherSettings) -> None:
+        self.pool = pool
+        self.settings = settings
+        self.metrics = LauncherMetrics(CollectorRegistry())
+        bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
+        self.relay = CountingRelay(bus, pool)
+        self.use(jobs(settings.policy()))
+
+    def use(self, aggregate: Aggregate[Life]) -> None:
+        """Decide like this."""
+        self.aggregate = aggregate
+        self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
+
+    async def hear(self, words: Sequence[Model]) -> None:
+        async with transaction(self.pool) as conn:
+            now = await conn.fetchval("SELECT clock_timestamp()")
+            records = [received(word) for word in words]
+            await apply_records(conn, Service.LAUNCHER, self.aggregate, records, now)
+
+    async def said(self) -> list[Word]:
+        """What is in the outbox; it is empty then."""
+        async with self.pool.acquire() as conn:
+            rows = await conn.fetch("DELETE FROM outbox RETURNING topic, value")
+        return [_word(row["topic"], row["value"]) for row in rows]
+
+    async def repeats(self) -> list[Word]:
+        """The last word about each subject that the other side has not acknowledged."""
+        async with self.pool.acquire() as conn:
+            rows = await conn.fetch("SELECT * FROM subject WHERE repeat_at IS NOT NULL")
+        return [
+            _word(row["topic"], said(_text(row["word"]), row["revision"], row["seen"]))
+            for row in rows
+            if row["word"] is not None
+        ]
+
+    async def life(self, job: str) -> Life:
+        async with transaction(self.pool) as conn:
+            return (await store.load(conn, [job]))[job]
+
+    def looks(self) -> int:
+        """How often the timers have been looked at."""
+        return self.relay.transactions
+
+    async def ring(self) -> None:
+        """A whole look at the timers."""
+        looks = self.looks()
+        ringing = asyncio.create_task(self.timers.run())
+        async with asyncio.timeout(WAIT_S):
+            while self.looks() < looks + 2:
+                await asyncio.sleep(0.005)
+        ringing.cancel()
+        await asyncio.gather(ringing, return_exceptions=True)
+
+    async def ring_until(self, is_done: Callable[[Life], bool], job: str) -> Life:
+        """Run the timers until the job is as wanted."""
+        ringing = asyncio.create_task(self.timers.run())
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not is_done(life := await self.life(job)):
+                    await asyncio.sleep(0.01)
+                return life
+        finally:
+            ringing.cancel()
+
+
+def _text(word: object) -> str:
+    return word if isinstance(word, str) else json.dumps(word)
+
+
+def _word(topic: str, value: str) -> Word:
+    model = TOPICS[topic].model.model_validate_json(value)
+    assert isinstance(model, Word)
+    return model

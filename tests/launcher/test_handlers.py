@@ -1,38 +1,33 @@
 """The Launcher over a real PostgreSQL: words lost, doubled, reordered; timers that survive."""
 
 import asyncio
-import json
 import random
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from launcher import store
 from launcher.domain.model import Life, Placement, StopCause, Task
-from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
-from launcher.metrics import LauncherMetrics
-from launcher.settings import LauncherSettings
-from muster.aggregates import Aggregate, apply_records
-from muster.bus import Bus
-from muster.contracts.gangs import GangDecision, GangRequest
+from launcher.handlers import TOPICS_HEARD, Housekeeping
+from muster.aggregates import Aggregate
+from muster.contracts.gangs import GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
-from muster.contracts.model import Model, Word
+from muster.contracts.model import Word
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
-from muster.contracts.pods import PodRequest, PodStatus
+from muster.contracts.pods import PodRequest
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Behavior, Fault
 from muster.db import Pool, transaction
 from muster.decisions import Decision, Due, Input
-from muster.metrics import PlumbingMetrics
-from muster.records import Received, said, subject_of
-from muster.relay import Relay
+from muster.records import subject_of
 from muster.states import JobPhase, TaskPhase
 from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
-from prometheus_client import CollectorRegistry
 
 MakeRequest = Callable[..., JobRequest]
+NewLauncher = Callable[[Pool], Any]
 
 pytestmark = pytest.mark.postgres
 
@@ -40,87 +35,10 @@ WAIT_S = 20
 ROUNDS = 400
 
 
-def received(word: Model) -> Received:
-    """A word as it comes from the bus."""
-    topic, key = {
-        JobRequest: ("job-submitted", "job"),
-        GangDecision: ("placement-decided", "gang"),
-        PodStatus: ("pod-started", "job"),
-        RevisionAcknowledged: ("revision-acknowledged", "sender"),
-    }[type(word)]
-    value = word.model_dump_json().encode()
-    return Received(topic, 0, 0, getattr(word, key), {}, value)
-
-
-def relay(pool: Pool, settings: LauncherSettings) -> Relay:
-    """A relay that nobody runs: what is said stays in the outbox."""
-    metrics = PlumbingMetrics(CollectorRegistry())
-    return Relay(Bus(settings, Service.LAUNCHER, metrics), pool)
-
-
-class Launcher:
-    """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
-
-    def __init__(self, pool: Pool, settings: LauncherSettings) -> None:
-        self.pool = pool
-        self.aggregate = jobs(settings.policy())
-        self.metrics = LauncherMetrics(CollectorRegistry())
-        self.timers = Timers(
-            relay(pool, settings), self.aggregate, settings, self.metrics, lambda _changed: None
-        )
-
-    async def hear(self, words: Sequence[Model]) -> None:
-        async with transaction(self.pool) as conn:
-            now = await conn.fetchval("SELECT clock_timestamp()")
-            records = [received(word) for word in words]
-            await apply_records(conn, Service.LAUNCHER, self.aggregate, records, now)
-
-    async def said(self) -> list[Word]:
-        """What is in the outbox; it is empty then."""
-        async with self.pool.acquire() as conn:
-            rows = await conn.fetch("DELETE FROM outbox RETURNING topic, value")
-        return [_word(row["topic"], row["value"]) for row in rows]
-
-    async def repeats(self) -> list[Word]:
-        """The last word about each subject that the other side has not acknowledged."""
-        async with self.pool.acquire() as conn:
-            rows = await conn.fetch("SELECT * FROM subject WHERE repeat_at IS NOT NULL")
-        return [
-            _word(row["topic"], said(_text(row["word"]), row["revision"], row["seen"]))
-            for row in rows
-            if row["word"] is not None
-        ]
-
-    async def life(self, job: str) -> Life:
-        async with transaction(self.pool) as conn:
-            return (await store.load(conn, [job]))[job]
-
-    async def ring_until(self, is_done: Callable[[Life], bool], job: str) -> Life:
-        """Run the timers until the job is as wanted."""
-        ringing = asyncio.create_task(self.timers.run())
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while not is_done(life := await self.life(job)):
-                    await asyncio.sleep(0.01)
-                return life
-        finally:
-            ringing.cancel()
-
-
-def _text(word: object) -> str:
-    return word if isinstance(word, str) else json.dumps(word)
-
-
-def _word(topic: str, value: str) -> Word:
-    model = TOPICS[topic].model.model_validate_json(value)
-    assert isinstance(model, Word)
-    return model
-
-
 class World:
     """A Launcher and its peers, between whom words are doubled, reordered and lost."""
 
-    def __init__(self, launcher: Launcher, seed: int) -> None:
+    def __init__(self, launcher: Any, seed: int) -> None:
         self.launcher = launcher
         self.random = random.Random(seed)
         self.scheduler = FakeScheduler()
@@ -204,11 +122,11 @@ FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
 
 
 async def test_jobs_end_right_whatever_is_lost_doubled_and_reordered(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
     seed = secrets.randbits(32)
     print(f"seed {seed}")
-    launcher = Launcher(pool, settings)
+    launcher = new_launcher(pool)
     world = World(launcher, seed)
     requests = [
         make_request(f"job{n}", {"ps": 1, "worker": n % 3 + 1}, gang=n % 2 == 0) for n in range(12)
@@ -231,7 +149,7 @@ async def test_jobs_end_right_whatever_is_lost_doubled_and_reordered(
     assert world.agents.forgotten == set(world.agents.statuses)
 
 
-async def _is_at_rest(launcher: Launcher) -> bool:
+async def _is_at_rest(launcher: Any) -> bool:
     async with launcher.pool.acquire() as conn:
         return bool(
             await conn.fetchval(
@@ -243,9 +161,9 @@ async def _is_at_rest(launcher: Launcher) -> bool:
 
 
 async def test_a_retry_comes_after_a_restart(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    before = Launcher(pool, settings)
+    before = new_launcher(pool)
     world = World(before, 1)
     await before.hear([make_request("lucky")])
     world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
@@ -257,7 +175,7 @@ async def test_a_retry_comes_after_a_restart(
     assert waiting.job.phase is JobPhase.BACKOFF
     assert waiting.job.retry_at is not None
 
-    after = Launcher(pool, settings)
+    after = new_launcher(pool)
     retried = await after.ring_until(lambda life: life.job.phase is JobPhase.WAITING, "lucky")
 
     assert retried.job.attempt == 1
@@ -267,9 +185,9 @@ async def test_a_retry_comes_after_a_restart(
 
 
 async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    before = Launcher(pool, settings)
+    before = new_launcher(pool)
     world = World(before, 1)
     await before.hear([make_request("slow", time_limit_s=1)])
     world.scheduler.hear(next(w for w in await before.said() if isinstance(w, GangRequest)))
@@ -277,7 +195,7 @@ async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(
     world.agents.hear(next(w for w in await before.said() if isinstance(w, PodRequest)), NOW)
     await before.hear([world.agents.start("slow-0-worker-0-0", NOW)])
 
-    after = Launcher(pool, settings)
+    after = new_launcher(pool)
     late = await after.ring_until(lambda life: life.job.phase is JobPhase.COMPLETING, "slow")
 
     assert late.job.outcome is not None
@@ -287,9 +205,9 @@ async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(
 
 
 async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    launcher = Launcher(pool, settings)
+    launcher = new_launcher(pool)
     await launcher.hear([make_request("bad"), make_request("good")])
     await launcher.said()
     decide = launcher.aggregate.decide
@@ -299,10 +217,7 @@ async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
             raise ValueError("poison")
         return decide(job, life, given, now)
 
-    aggregate = Aggregate(launcher.aggregate.of, store.load, poisoned, store.save)
-    launcher.timers = Timers(
-        relay(pool, settings), aggregate, settings, launcher.metrics, lambda _changed: None
-    )
+    launcher.use(Aggregate(launcher.aggregate.of, store.load, poisoned, store.save))
     await launcher.ring_until(lambda life: life.job.quiet_at is None, "good")
 
     told = [w for w in await launcher.said() if isinstance(w, JobStatus)]
@@ -311,9 +226,9 @@ async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
 
 
 async def test_what_is_stored_is_read_back_as_it_was(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    launcher = Launcher(pool, settings)
+    launcher = new_launcher(pool)
     await launcher.hear([make_request("j", {"ps": 1, "worker": 2})])
     life = await launcher.life("j")
     full = Task(
@@ -344,9 +259,9 @@ async def test_what_is_stored_is_read_back_as_it_was(
 
 
 async def test_only_the_changed_tasks_of_a_large_job_are_written(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    launcher = Launcher(pool, settings)
+    launcher = new_launcher(pool)
     world = World(launcher, 1)
     await launcher.hear([make_request("big", {"worker": 50})])
     world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
@@ -367,19 +282,19 @@ async def _row_versions(pool: Pool) -> Mapping[tuple[str, int], object]:
 
 
 async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
-    pool: Pool, settings: LauncherSettings, make_request: MakeRequest
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:
-    launcher = Launcher(pool, settings)
+    launcher = new_launcher(pool)
     stop = {"execution": Execution.STOP, "revision": 2}
     await launcher.hear([make_request("old"), make_request("new"), make_request("open")])
     await launcher.hear([make_request(j).model_copy(update=stop) for j in ("old", "new")])
     async with pool.acquire() as conn:
         await conn.execute(
             "UPDATE job SET completed_at = completed_at - $1::interval WHERE id = 'old'",
-            timedelta(days=settings.kept_days + 1),
+            timedelta(days=launcher.settings.kept_days + 1),
         )
 
-    await Housekeeping(pool, settings, launcher.metrics).clean()
+    await Housekeeping(pool, launcher.settings, launcher.metrics).clean()
 
     async with pool.acquire() as conn:
         kept = {row["id"] for row in await conn.fetch("SELECT id FROM job")}

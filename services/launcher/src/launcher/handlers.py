@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
@@ -10,6 +11,7 @@ from muster.contracts.topics import Kind, Service, word_topics
 from muster.db import Pool, is_transient
 from muster.decisions import Decision, Input
 from muster.errors import Transient
+from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
 from muster.relay import Relay
 from muster.states import JOB
@@ -41,6 +43,9 @@ def jobs(policy: Policy) -> Aggregate[Life]:
 
 def _job_in(kind: Kind, subject: str) -> str:
     return subject if kind is Kind.JOB else job_of(subject)
+
+
+LOCKED_PAUSE_S = 0.05
 
 
 class Timers:
@@ -91,20 +96,23 @@ class Timers:
         """Handle what is due; returns how long nothing is."""
         self._sooner.clear()
         try:
-            now, next_at = await self._ring(self._settings.timer_batch)
+            rung = await self._ring(self._settings.timer_batch)
         except Exception as error:
             if _passes(error):
                 raise
             _log.exception("due jobs are handled one by one")
-            now, next_at = await self._ring_alone()
+            rung = await self._ring_alone()
+        now, next_at = rung.at, rung.next_at
         longest = timedelta(seconds=self._settings.timer_poll_s)
         self._planned = now + longest if next_at is None else min(next_at, now + longest)
         if next_at is not None:
             self._metrics.timer_lag.set(max(0.0, (now - next_at).total_seconds()))
-        return max(0.0, (self._planned - now).total_seconds())
+        # What is due and was not taken is locked: somebody else is at it.
+        shortest = 0.0 if rung.jobs else LOCKED_PAUSE_S
+        return max(shortest, (self._planned - now).total_seconds())
 
-    async def _ring(self, limit: int) -> tuple[datetime, datetime | None]:
-        """Tell due jobs so, in one transaction; returns the time, and when the next are due."""
+    async def _ring(self, limit: int) -> "_Rung":
+        """Tell due jobs so, in one transaction."""
         async with self._relay.transaction() as conn:
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             due = await store.take_due(conn, now, limit)
@@ -113,17 +121,20 @@ class Timers:
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
-        return now, next_at
+        return _Rung(len(due), now, next_at)
 
-    async def _ring_alone(self) -> tuple[datetime, datetime | None]:
+    async def _ring_alone(self) -> "_Rung":
         """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
         for _ in range(self._settings.timer_batch):
             try:
-                await self._ring(1)
+                rung = await self._ring(1)
             except Exception as error:
                 if _passes(error):
                     raise
                 await self._postpone(error)
+            else:
+                if not rung.jobs:
+                    return rung
         return await self._ring(1)
 
     async def _postpone(self, error: Exception) -> None:
@@ -136,12 +147,21 @@ class Timers:
                 await store.postpone(conn, ident, now + later)
 
 
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    """How many jobs were told that their time has come, when, and when the next are due."""
+
+    jobs: int
+    at: datetime
+    next_at: datetime | None
+
+
 def _passes(error: Exception) -> bool:
     return is_transient(error) or isinstance(error, Transient)
 
 
 class Housekeeping:
-    """Counts open jobs and forgets those that ended long ago."""
+    """Counts open jobs, forgets those that ended long ago, and what to tell nodes that are gone."""
 
     def __init__(self, pool: Pool, settings: LauncherSettings, metrics: LauncherMetrics) -> None:
         self._pool = pool
@@ -161,11 +181,18 @@ class Housekeeping:
 
     async def clean(self) -> None:
         """One round."""
+        settings, gone, silent = self._settings, 0, 0
+        repeats = settings.lost_words_days * timedelta(days=1) // REPEAT_LONGEST
         async with self._pool.acquire() as conn:
-            gone = await store.forget(conn, self._settings.kept_days, self._settings.clean_jobs)
+            while found := await store.forget(conn, settings.kept_days, settings.clean_jobs):
+                gone += found
+            while found := await store.forget_unheard(conn, repeats, settings.clean_jobs):
+                silent += found
             open_jobs = await store.count_open(conn)
         if gone:
             _log.info("old jobs were forgotten", jobs=gone)
+        if silent:
+            _log.warning("words about pods were never heard: their nodes are gone", pods=silent)
         for phase in JOB_PHASES_OPEN:
             self._metrics.jobs_open.labels(phase.value).set(open_jobs.get(phase, 0))
 

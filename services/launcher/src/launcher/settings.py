@@ -1,11 +1,26 @@
 """Settings of the Launcher, from the environment (``MUSTER_…``). Units are in the names."""
 
 from datetime import timedelta
+from typing import Self
 
 from muster.settings import DatabaseSettings
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from launcher.domain.model import Policy
+
+_IN_ORDER = (
+    ("retry_backoff_first_s", "retry_backoff_longest_s"),
+    ("conflict_shortest_s", "conflict_longest_s"),
+    ("closed_subjects_days", "kept_days"),
+)
+"""A job that is known answers for its gangs and pods as long as their subjects are kept."""
 
 
 class LauncherSettings(DatabaseSettings):
@@ -47,6 +62,20 @@ class LauncherSettings(DatabaseSettings):
     kept_days: PositiveInt = Field(
         9, description="Ended jobs are kept; longer than the exchange keeps its subjects."
     )
+    lost_words_days: PositiveInt = Field(
+        8, description="So long a pod's agent is told of its end that does not answer."
+    )
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """Raises ValueError where two settings contradict each other."""
+        for less, more in _IN_ORDER:
+            if getattr(self, less) > getattr(self, more):
+                raise ValueError(
+                    f"MUSTER_{less.upper()} ({getattr(self, less)}) must not be above"
+                    f" MUSTER_{more.upper()} ({getattr(self, more)})"
+                )
+        return self
 
     def policy(self) -> Policy:
         """The constants of the decisions."""

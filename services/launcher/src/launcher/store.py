@@ -88,6 +88,14 @@ async def forget(conn: Connection, days: int, limit: int) -> int:
     return len(await conn.fetch(_FORGET, float(days), limit))
 
 
+async def forget_unheard(conn: Connection, repeats: int, limit: int) -> int:
+    """Stop saying of pods that are over what no agent has heard in so many repeats: the exchange
+    forgets them as if they had never been; returns how many. Should the agent come back after all,
+    it says which pods live, and is answered.
+    """
+    return len(await conn.fetch(_FORGET_UNHEARD, repeats, limit))
+
+
 _SPEC = {"spec"}
 _NO_TASKS: list[tuple[()]] = [()] * 6
 _LOAD_JOBS = """
@@ -133,4 +141,11 @@ _FORGET = """
           AND completed_at < now() - $1 * interval '1 day'
         LIMIT $2
     ) RETURNING id
+"""
+_FORGET_UNHEARD = """
+    DELETE FROM subject WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE repeat_at IS NOT NULL AND kind = 'pod' AND NOT is_open AND repeats >= $1
+        LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING subject
 """

@@ -84,6 +84,8 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
             return turn.decision()
         case JobRequest():
             raise Broken(f"job {ident}: it is not said whether to start or to stop it")
+        case GangDecision(pods=()):
+            return Decision(None)  # its end is known on both sides; a word would be answered
         case GangDecision():
             return Decision(None, (say_no_gang(given.gang, given.job, now),))
         case PodStatus():
@@ -115,6 +117,11 @@ def _on_decision(turn: Turn, word: GangDecision) -> None:
     attempt = int(word.gang.split("-")[1])
     if attempt > turn.job.newest_attempt:
         turn.hear_of(attempt)
+        turn.say(say_no_gang(word.gang, word.job, turn.now))
+        return
+    if word.pods and not any(
+        task.phase in HOLDING and turn.life.gang(task) == word.gang for task in turn.tasks()
+    ):
         turn.say(say_no_gang(word.gang, word.job, turn.now))
         return
     found: dict[PodDecisionState, list[Task]] = {}

@@ -2,104 +2,103 @@
 specification where it has one.
 """
 
+from typing import assert_never
+
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 from launcher.domain.model import StopCause
 
-SUCCEEDED = Verdict(
-    code=0,
-    phrase="Succeeded",
-    rule="succeeded",
-    fault=Fault.NOBODY,
-    behavior=Behavior.UNKNOWN,
-    cause="The job did what its completion policy asks for.",
-    outcome="The job attempt succeeded.",
-)
 
-NODE_LOST = Verdict(
-    code=-1001,
-    phrase="PodNodeLost",
-    rule="node-lost",
-    fault=Fault.PLATFORM,
-    behavior=Behavior.TRANSIENT,
-    cause="The node that ran the task was declared lost.",
-    outcome="The task failed.",
-)
+def _verdict(
+    names: tuple[int, str, str], nature: tuple[Fault, Behavior], cause: str, outcome: str
+) -> Verdict:
+    """``names``: code, phrase and rule; ``nature``: who is at fault, and whether to try again."""
+    (code, phrase, rule), (fault, behavior) = names, nature
+    return Verdict(
+        code=code,
+        phrase=phrase,
+        rule=rule,
+        fault=fault,
+        behavior=behavior,
+        cause=cause,
+        outcome=outcome,
+    )
 
-UNEXPLAINED = Verdict(
-    code=-300,
-    phrase="PodFailedWithoutFailedContainer",
-    rule="unexplained",
-    fault=Fault.UNKNOWN,
-    behavior=Behavior.UNKNOWN,
-    cause="The pod failed and its agent gave no reason.",
-    outcome="The task failed.",
-)
 
-DEADLINE = Verdict(
-    code=-1004,
-    phrase="PodDeadlineExceeded",
-    rule="deadline-exceeded",
-    fault=Fault.USER,
-    behavior=Behavior.PERMANENT,
-    cause="The job attempt has run for as long as its time limit allows.",
-    outcome="The job attempt was ended.",
+SUCCEEDED = _verdict(
+    (0, "Succeeded", "succeeded"),
+    (Fault.NOBODY, Behavior.UNKNOWN),
+    "The job did what its completion policy asks for.",
+    "The job attempt succeeded.",
 )
-
-_STOPS = {
-    StopCause.COMPLETION: Verdict(
-        code=-220,
-        phrase="FrameworkAttemptCompletion",
-        rule="completed",
-        fault=Fault.STOP,
-        behavior=Behavior.PERMANENT,
-        cause="The job attempt was complete without this task.",
-        outcome="The task was stopped.",
-    ),
-    StopCause.PREEMPTION: Verdict(
-        code=-1003,
-        phrase="PodPreemptedForCriticalPod",
-        rule="preempted",
-        fault=Fault.PLATFORM,
-        behavior=Behavior.TRANSIENT,
-        cause="The task's GPUs were given to another job.",
-        outcome="The task was stopped, to be retried.",
-    ),
-}
+NODE_LOST = _verdict(
+    (-1001, "PodNodeLost", "node-lost"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "The node that ran the task was declared lost.",
+    "The task failed.",
+)
+UNEXPLAINED = _verdict(
+    (-300, "PodFailedWithoutFailedContainer", "unexplained"),
+    (Fault.UNKNOWN, Behavior.UNKNOWN),
+    "The pod failed and its agent gave no reason.",
+    "The task failed.",
+)
+DEADLINE = _verdict(
+    (-1004, "PodDeadlineExceeded", "deadline-exceeded"),
+    (Fault.USER, Behavior.PERMANENT),
+    "The job attempt has run for as long as its time limit allows.",
+    "The job attempt was ended.",
+)
+_COMPLETED = _verdict(
+    (-220, "FrameworkAttemptCompletion", "completed"),
+    (Fault.STOP, Behavior.PERMANENT),
+    "The job attempt was complete without this task.",
+    "The task was stopped.",
+)
+_PREEMPTED = _verdict(
+    (-1003, "PodPreemptedForCriticalPod", "preempted"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "The task's GPUs were given to another job.",
+    "The task was stopped, to be retried.",
+)
+_STOPPED = _verdict(
+    (-210, "StopFrameworkRequested", "stopped"),
+    (Fault.STOP, Behavior.PERMANENT),
+    "The job was stopped.",
+    "It was stopped.",
+)
+_REFUSED = _verdict(
+    (-200, "PodCreationPermanentError", "placement-refused"),
+    (Fault.USER, Behavior.PERMANENT),
+    "The cluster can never run what the job asks for.",
+    "The job never ran.",
+)
 
 _LEAST_LOSS = -1000
 """Codes from here down tell of nodes and their agents; above are signals and exit codes, which a
 program can make itself."""
 
 
-def stop_verdict(cause: StopCause, by: str | None, symptom: str = "") -> Verdict:
+def stop_verdict(why: StopCause, by: str | None, symptom: str = "") -> Verdict:
     """A task, or the whole job, was stopped; ``by`` is the user who asked for it."""
-    if cause is not StopCause.USER:
-        return _STOPS[cause].model_copy(update={"symptom": symptom})
-    return Verdict(
-        code=-210,
-        phrase="StopFrameworkRequested",
-        rule="stopped",
-        fault=Fault.STOP,
-        behavior=Behavior.PERMANENT,
-        cause=f"{by} stopped the job." if by else "The job was stopped.",
-        symptom=symptom,
-        outcome="It was stopped.",
-    )
+    match why:
+        case StopCause.COMPLETION:
+            return _COMPLETED.model_copy(update={"symptom": symptom})
+        case StopCause.PREEMPTION:
+            return _PREEMPTED.model_copy(update={"symptom": symptom})
+        case StopCause.USER:
+            cause = f"{by} stopped the job." if by else _STOPPED.cause
+            return _STOPPED.model_copy(update={"cause": cause, "symptom": symptom})
+        case never:
+            assert_never(never)
 
 
 def refused(reason: Reason | None) -> Verdict:
     """The cluster can never run the gang."""
-    return Verdict(
-        code=-200,
-        phrase="PodCreationPermanentError",
-        rule=reason.code if reason else "placement-refused",
-        fault=Fault.USER,
-        behavior=Behavior.PERMANENT,
-        cause=reason.text if reason else "The cluster can never run what the job asks for.",
-        outcome="The job never ran.",
-    )
+    if reason is None:
+        return _REFUSED
+    return _REFUSED.model_copy(update={"rule": reason.code, "cause": reason.text})
 
 
 def is_loss(verdict: Verdict | None) -> bool:
