@@ -1,16 +1,50 @@
-"""Builders of the core's inputs that read as sentences."""
+"""Builders of the core's inputs that read as sentences; a Launcher and agents that are played."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
-from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
+from cli.embedded.broker import EmbeddedBroker
+from muster.bus import Bus
+from muster.contracts.gangs import GangDecision, GangRequest, PodAsk, PodRelease
+from muster.contracts.model import Model
+from muster.contracts.nodes import (
+    Gpu,
+    NodeHeartbeat,
+    NodeLost,
+    NodeReport,
+    NodeReturned,
+    PodOnNode,
+)
+from muster.contracts.topics import Service
+from muster.metrics import PlumbingMetrics
+from muster.readers import Follower
+from muster.records import Received
+from muster.service import Runtime, running
+from muster.settings import ServiceSettings
+from prometheus_client import CollectorRegistry
+from scheduler.app import build
 from scheduler.domain.cluster import Cluster
 from scheduler.domain.model import Policy
+from scheduler.settings import SchedulerSettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+DEADLINE_S = 60.0
+TOKEN = "between-services"
+HEARD = (
+    "placement-decided",
+    "placement-deferred",
+    "placement-refused",
+    "node-lost",
+    "node-returned",
+    "node-reported",
+)
+
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 
 class Kit:
@@ -23,7 +57,7 @@ class Kit:
         node: str,
         *,
         revision: int = 1,
-        gpus: int = 0,
+        gpus: int | tuple[Gpu, ...] = 0,
         cpu: int = 64,
         memory_mb: int = 512_000,
         holding: Mapping[str, tuple[int, ...]] | None = None,
@@ -40,7 +74,9 @@ class Kit:
             "address": f"address-of-{node}",
             "version": "1",
             "pods": tuple(PodOnNode(pod=pod, gpus=held) for pod, held in holding.items()),
-            "gpus": tuple(
+            "gpus": gpus
+            if isinstance(gpus, tuple)
+            else tuple(
                 Gpu(
                     index=i,
                     uuid=f"{node}-{i}",
@@ -94,3 +130,164 @@ class Kit:
 def kit() -> Kit:
     """Builders."""
     return Kit()
+
+
+@dataclass
+class Others:
+    """The Launcher and the agents, as far as the Scheduler sees them."""
+
+    bus: Bus
+    decisions: dict[str, GangDecision] = field(default_factory=dict)
+    topics: list[tuple[str, str]] = field(default_factory=list)
+    lost: list[NodeLost] = field(default_factory=list)
+    returned: list[NodeReturned] = field(default_factory=list)
+    removed: set[str] = field(default_factory=set)
+    alive: dict[str, str] = field(default_factory=dict)
+    revisions: dict[str, int] = field(default_factory=dict)
+    words: dict[str, GangRequest] = field(default_factory=dict)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ask(self, request: GangRequest) -> None:
+        """The Launcher's word, with a higher revision each time."""
+        revision = self.revisions[request.gang] = self.revisions.get(request.gang, 0) + 1
+        known = self.decisions.get(request.gang)
+        seen = 0 if known is None else known.revision
+        word = request.model_copy(update={"revision": revision, "seen": seen})
+        self.words[request.gang] = word
+        await self._say_word(word)
+
+    async def _say_word(self, word: GangRequest) -> None:
+        topic = "gang-requested" if word.pods else "gang-released"
+        await self._say(topic, word.gang, word, f"launcher/gang/{word.gang}/{word.revision}")
+
+    async def repeat(self) -> None:
+        """Words that the Scheduler has not named are said again, until cancelled."""
+        while True:
+            await asyncio.sleep(1.0)
+            for gang, word in list(self.words.items()):
+                known = self.decisions.get(gang)
+                if known is None or known.seen < word.revision:
+                    await self._say_word(word)
+
+    async def report(self, report: NodeReport) -> None:
+        """An agent's report; it beats from now on."""
+        self.alive[report.node] = report.journal
+        await self._say("node-reported", report.node, report, f"report/{report.revision}")
+
+    async def beat(self) -> None:
+        """Heartbeats, until cancelled."""
+        while True:
+            for node, journal in list(self.alive.items()):
+                await self._say("node-heartbeat", node, NodeHeartbeat(node=node, journal=journal))
+            await asyncio.sleep(0.1)
+
+    async def remove(self, node: str) -> None:
+        """An operator removes a node."""
+        await self._say("node-reported", node, None)
+
+    async def _say(self, topic: str, key: str, model: Model | None, event_id: str = "x") -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            await self.bus.say(topic, key, model, event_id=event_id, at=0.0)
+
+    def hear(self, record: Received, word: Model | None) -> None:
+        """What the Scheduler says."""
+        if word is None:
+            self.removed.add(record.key or "")
+            self.moved.set()
+        else:
+            self._take(record.topic, word)
+
+    def _take(self, topic: str, word: Model) -> None:
+        match word:
+            case GangDecision():
+                self.topics.append((topic, word.gang))
+                known = self.decisions.get(word.gang)
+                if known is None or known.revision < word.revision:
+                    self.decisions[word.gang] = word
+            case NodeLost():
+                self.lost.append(word)
+            case NodeReturned():
+                self.returned.append(word)
+        self.moved.set()
+
+    async def until(self, what: Callable[[], object]) -> Any:
+        """Wait until something is so; fails with what was heard."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while not (found := what()):
+                    self.moved.clear()
+                    await self.moved.wait()
+        except TimeoutError:
+            pytest.fail(f"heard only {self.decisions}, {self.lost}, {self.returned}")
+        return found
+
+    def states(self, gang: str) -> list[str]:
+        """The states of a gang's pods in the newest word; nothing where none was heard."""
+        word = self.decisions.get(gang)
+        return [] if word is None else [pod.state.value for pod in word.pods]
+
+    def is_over(self, gang: str) -> bool:
+        """The Scheduler has said the gang's end."""
+        word = self.decisions.get(gang)
+        return word is not None and word.seen >= self.revisions[gang] and not word.pods
+
+
+@pytest.fixture
+async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
+    """A Launcher and agents on a broker of their own."""
+    settings = ServiceSettings(
+        kafka_bootstrap=fresh_broker.bootstrap,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_watch_s=0.1,
+    )
+    bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
+    played = Others(bus)
+    tasks = [
+        asyncio.create_task(played.beat()),
+        asyncio.create_task(played.repeat()),
+        asyncio.create_task(Follower(bus, HEARD, played.hear).run()),
+        asyncio.create_task(bus.run()),
+    ]
+    yield played
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await bus.close()
+
+
+@pytest.fixture
+def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettings:
+    """Quick: leases of two seconds."""
+    return SchedulerSettings(
+        database_url=database_url,
+        kafka_bootstrap=fresh_broker.bootstrap,
+        http_port=0,
+        internal_token=TOKEN,
+        fetch_wait_busy_ms=10,
+        fetch_wait_idle_ms=10,
+        bus_watch_s=0.1,
+        database_connections=4,
+        settle_s=0.5,
+        lease_timeout_s=2.0,
+        many_silent=1.0,
+        probe_s=0.2,
+        watch_s=0.1,
+        idle_transaction_s=3.0,
+        leader_renew_s=0.1,
+        leader_expiry_s=0.3,
+        leader_take_s=0.3,
+    )
+
+
+@pytest.fixture
+def scheduler(settings: SchedulerSettings) -> RunScheduler:
+    """The service, while the block runs."""
+
+    @asynccontextmanager
+    async def run(port: int = 0, **changes: Any) -> AsyncIterator[Runtime]:
+        changed = settings.model_copy(update=changes)
+        async with running(Service.SCHEDULER, changed, port, build) as runtime:
+            yield runtime
+
+    return run

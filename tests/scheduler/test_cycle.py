@@ -6,6 +6,7 @@ import pytest
 from muster.contracts.gangs import PodRelease
 from scheduler.domain.cycle import run_cycle
 from scheduler.domain.model import Deferred, Placed, Policy, Refused
+from scheduler.domain.nodes import Node
 
 Kit = Any
 
@@ -135,3 +136,32 @@ def test_a_retried_pod_joins_the_gang_that_holds_the_others(kit: Kit) -> None:
     assert isinstance(placed, Placed)
     assert [p.pod for p in placed.placements] == ["g-w-1-again"]
     assert placed.placements[0].gpus == (2, 3)
+
+
+def test_a_cycle_looks_at_each_node_as_often_for_many_shapes_as_for_one(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a take-over with many waiting gangs would keep the leader from renewing its lead."""
+
+    def looks(shapes: int) -> int:
+        cluster = kit.cluster(*(kit.report(f"n{n}", gpus=1) for n in range(20)))
+        cluster.request(kit.gang("full", *kit.pods("full", 20, gpus=1), priority=99), 0.0)
+        for n in range(shapes):
+            name = f"g{n}"
+            cluster.request(kit.gang(name, *kit.pods(name, 1, gpus=1, cpu=n)), 0.0)
+        counted = 0
+        size, fits, well = Node.capacity, Node.fits, Node.whole
+
+        def counting(found: Any) -> Any:
+            nonlocal counted
+            counted += 1
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Node, "capacity", lambda node: counting(size(node)))
+            patch.setattr(Node, "fits", lambda node, d, n: counting(fits(node, d, n)))
+            patch.setattr(Node, "whole", property(lambda node: counting(well.fget(node))))
+            assert len(run_cycle(cluster, 1.0)) == shapes + 1
+        return counted
+
+    assert looks(30) == looks(1)

@@ -1,12 +1,16 @@
 """Which of the Launcher's words are recorded."""
 
+from datetime import UTC
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from muster.aggregates import Dead, Due
-from muster.contracts.gangs import PodAsk
+from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
 from muster.contracts.topics import Kind
 from muster.errors import Broken
+from scheduler.domain.cycle import run_cycle
 from scheduler.handlers import record
 
 Kit = Any
@@ -32,7 +36,64 @@ def test_a_word_that_makes_no_sense_is_a_dead_letter(kit: Kit, pods: tuple[PodAs
         record("j-0", None, kit.gang("j-0", *pods), kit.start)
 
 
-@pytest.mark.parametrize("given", [Due(), Dead(Kind.GANG, "j-0")])
-def test_nothing_else_changes_a_gang(kit: Kit, given: Any) -> None:
-    decision = record("j-0", None, given, kit.start)
+def test_a_word_without_a_time_zone_is_a_dead_letter(kit: Kit) -> None:
+    word = kit.gang("j-0", *kit.pods("j-0", 1))
+    naive = word.model_copy(update={"submitted_at": kit.start.replace(tzinfo=None)})
+    with pytest.raises(Broken):
+        record("j-0", None, naive, kit.start)
+
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.integers(0, 9)
+
+
+@st.composite
+def words(draw: st.DrawFn) -> GangRequest:
+    """Words as a Launcher with a bug, or of another version, might say them."""
+    names = draw(st.lists(st.sampled_from(["j-0-a", "j-0-b", "j-0-c", "k"]), max_size=4))
+    return GangRequest(
+        gang="j-0",
+        job="j",
+        name=draw(st.text(max_size=3)),
+        user="u",
+        virtual_cluster="v",
+        priority=draw(NUMBERS),
+        submitted_at=draw(st.datetimes(timezones=st.none() | st.just(UTC))),
+        pods=tuple(
+            PodAsk(
+                pod=name,
+                role="w",
+                gpus=draw(NUMBERS),
+                cpu=draw(NUMBERS),
+                memory_mb=draw(NUMBERS),
+                ports=draw(st.dictionaries(st.text(max_size=2), NUMBERS, max_size=2)),
+            )
+            for name in names
+        ),
+        released=tuple(
+            PodRelease(pod=name, journal="journal-of-n0", report_revision=draw(NUMBERS))
+            for name in names[:2]
+        ),
+    )
+
+
+@given(said=st.lists(words(), min_size=1, max_size=4))
+def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangRequest]) -> None:
+    """Else one word would end the Scheduler, again and again."""
+    cluster = kit.cluster(kit.report("n0", gpus=1))
+    for number, word in enumerate((kit.gang("well", *kit.pods("well", 1, gpus=1)), *said)):
+        try:
+            record(word.gang, None, word, kit.start)
+        except Broken:
+            continue
+        cluster.request(word, number)
+        run_cycle(cluster, number)
+        changes = cluster.take_changes()
+        assert all(0 <= place.cpu < 2**63 for place in changes.placed.values())
+        holds = [hold for pod in changes.changed if (hold := cluster.hold_of(pod))]
+        assert all(0 <= hold.free_from < 2**63 for hold in holds)
+
+
+@pytest.mark.parametrize("heard", [Due(), Dead(Kind.GANG, "j-0")])
+def test_nothing_else_changes_a_gang(kit: Kit, heard: Any) -> None:
+    decision = record("j-0", None, heard, kit.start)
     assert (decision.state, decision.says) == (None, ())

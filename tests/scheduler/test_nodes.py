@@ -75,13 +75,12 @@ def test_of_two_journals_the_one_that_the_heartbeat_names_counts(kit: Kit) -> No
 
 def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) -> None:
     cluster = _one_pod(kit)
-    assert cluster.lose("n0") == ["g"]
+    assert cluster.lose("n0", 0.0) == ["g"]
     cluster.request(kit.gang("g"), 0.0)
     assert cluster.hear("n0", "", 0.0)
     cluster.take_back("n0")
     cluster.report(kit.report("n0", gpus=1, revision=2), 0.0)
     assert cluster.free.gpus == 0
-    assert cluster.hold_of("g-w-0") is not None
     held = {"g-w-0": (0,)}
     cluster.report(kit.report("n0", gpus=1, revision=3, lease=1, holding=held), 0.0)
     assert cluster.free.gpus == 0
@@ -91,7 +90,7 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
 
 def test_a_node_that_is_back_takes_nothing_before_it_names_its_lease(kit: Kit) -> None:
     cluster = kit.cluster(kit.report("n0", gpus=1))
-    cluster.lose("n0")
+    cluster.lose("n0", 0.0)
     cluster.take_back("n0")
     cluster.request(kit.gang("g", *kit.pods("g", 1, gpus=1)), 0.0)
     cluster.report(kit.report("n0", gpus=1, revision=2), 0.0)

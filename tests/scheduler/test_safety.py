@@ -48,6 +48,7 @@ class World:
         self.lease = dict.fromkeys(NODES, 0)
         self.bad: dict[str, set[int]] = {node: set() for node in NODES}
         self.reports: dict[str, list[NodeReport]] = {node: [] for node in NODES}
+        self.leftover: set[str] = set()
 
     def report(self, node: str) -> NodeReport:
         self.revision[node] += 1
@@ -203,16 +204,40 @@ class History(RuleBasedStateMachine):
     @rule(node=st.sampled_from(sorted(NODES)))
     def lose(self, node: str) -> None:
         if not self.cluster.nodes[node].is_lost:
-            self.cluster.lose(node)
+            self.cluster.lose(node, self.now)
 
-    @rule(node=st.sampled_from(sorted(NODES)))
-    def come_back(self, node: str) -> None:
+    @rule(node=st.sampled_from(sorted(NODES)), are_pods_over=st.booleans())
+    def come_back(self, node: str, are_pods_over: bool) -> None:
+        """It speaks, is told its lease, and names it; its old pods may need longer to end."""
         if not self.cluster.nodes[node].is_lost:
             return
+        assert self.cluster.hear(node, "", self.now)
         self.cluster.take_back(node)
         self.cluster.report(self.world.report(node), self.now)
         self.world.lease[node] = self.cluster.nodes[node].lease
-        self.world.running[node].clear()
+        if are_pods_over:
+            self.world.running[node].clear()
+            return
+        for pod in list(self.world.running[node]):
+            hold = self.cluster.hold_of(pod)
+            if hold is None or hold.lost_lease is not None:
+                self.world.leftover.add(pod)
+
+    @rule(node=st.sampled_from(sorted(NODES)))
+    def end_leftovers(self, node: str) -> None:
+        """The Launcher's answer has stopped what came back with a lost node."""
+        for pod in self.world.leftover & self.world.running[node].keys():
+            del self.world.running[node][pod]
+
+    @rule(node=st.sampled_from(sorted(NODES)))
+    def remove(self, node: str) -> None:
+        """A node that is lost is gone for good, and then speaks again all the same."""
+        lease = self.cluster.nodes[node].lease
+        if self.cluster.remove(node):
+            assert node not in self.cluster.nodes
+            self.cluster.report(self.world.report(node), self.now)
+            assert self.cluster.nodes[node].is_lost
+            assert self.cluster.nodes[node].lease == lease
 
     @rule(seconds=st.sampled_from([1.0, 61.0]))
     def wait(self, seconds: float) -> None:
@@ -229,6 +254,22 @@ class History(RuleBasedStateMachine):
             assert len(ports) == len(set(ports))
             assert set(gpus) <= set(range(NODES[node.name][0]))
             assert all(PORTS[0] <= port <= PORTS[1] for port in ports)
+
+    @invariant()
+    def nothing_is_given_that_a_pod_of_the_agent_holds(self) -> None:
+        """What the agents run, listed or lost or not yet stopped, against what is placed."""
+        for name, node in self.cluster.nodes.items():
+            for pod, running in self.world.running[name].items():
+                for other, hold in node.holds.items():
+                    if other != pod and hold.is_occupying and hold.lost_lease is None:
+                        place = hold.placement
+                        assert not set(running.gpus) & set(place.gpus), (pod, other)
+                        assert not set(running.port_numbers) & set(place.port_numbers)
+
+    @invariant()
+    def a_lost_pod_that_nobody_wants_has_no_row(self) -> None:
+        for node in self.cluster.nodes.values():
+            assert all(h.is_wanted or h.lost_lease is None for h in node.holds.values())
 
     @invariant()
     def no_node_is_oversubscribed(self) -> None:

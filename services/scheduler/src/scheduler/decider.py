@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 from muster.contracts.gangs import GangRequest
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection, is_transient, transaction
+from muster.db import Connection, is_transient
 from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
@@ -24,7 +24,7 @@ from scheduler import leadership, store
 from scheduler.domain.cluster import Cluster
 from scheduler.domain.cycle import run_cycle
 from scheduler.domain.gangs import Changes
-from scheduler.domain.model import Decision, Deferred, Placed, Refused
+from scheduler.domain.model import Decision, Deferred, Hold, Placed, Refused
 from scheduler.domain.words import DECIDED, DEFERRED, REFUSED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
@@ -82,15 +82,29 @@ class Decider:
         self._woken.set()
 
     async def rebuild(self) -> None:
-        """Memory anew: what the database has, then what nodes have reported."""
-        started = time.monotonic()
+        """Memory anew: what the database has, then what nodes have reported.
+
+        Gangs come in parts, between which this process renews its leadership.
+        """
+        started = now = time.monotonic()
         self._has_words = True
-        async with transaction(self._runtime.pool) as conn:
-            nodes = await store.load_nodes(conn)
-            holds = await store.load_holds(conn)
-            gangs = await store.load_gangs(conn)
-        now = time.monotonic()
         cluster = Cluster(self.settings.policy())
+        async with self._runtime.pool.acquire() as conn:
+            nodes = await store.load_nodes(conn)
+            self._restore(cluster, nodes, await store.load_holds(conn))
+            after = ""
+            while gangs := await store.load_gangs(conn, after, self.settings.load_gangs):
+                for gang in gangs:
+                    cluster.restore_gang(gang.request, gang.reason, gang.is_refused, now)
+                after = gangs[-1].request.gang
+        self.known = {node.node: node for node in nodes}
+        self.watch.lead(cluster, nodes)
+        cluster.restored(now)
+        self.metrics.rebuilds.inc()
+        self.metrics.rebuild_seconds.observe(time.monotonic() - started)
+
+    @staticmethod
+    def _restore(cluster: Cluster, nodes: list[KnownNode], holds: list[Hold]) -> None:
         for node in nodes:
             if node.is_removed:
                 cluster.removed[node.node] = node.lease
@@ -98,13 +112,6 @@ class Decider:
                 cluster.restore_node(node.node, lease=node.lease, is_lost=node.is_lost)
         for hold in holds:
             cluster.restore_hold(hold)
-        for gang in gangs:
-            cluster.restore_gang(gang.request, gang.reason, gang.is_refused, now)
-        self.known = {node.node: node for node in nodes}
-        self.watch.lead(cluster, nodes)
-        cluster.restored(now)
-        self.metrics.rebuilds.inc()
-        self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""

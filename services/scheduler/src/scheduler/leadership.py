@@ -16,7 +16,16 @@ class Deposed(Exception):
 
 
 async def take(conn: Connection, holder: str, settings: SchedulerSettings) -> int | None:
-    """Lead if nobody does: the new epoch; else None."""
+    """Lead if nobody does: the new epoch; else None.
+
+    A row that expires later than its holder can have written it is from before the clock went back:
+    from now on it lasts as long as any.
+    """
+    await conn.execute(
+        "UPDATE leader SET expires_at = clock_timestamp() + $1 * interval '1 s'"
+        " WHERE expires_at > clock_timestamp() + 2 * $1 * interval '1 s'",
+        settings.leader_expiry_s,
+    )
     epoch: int | None = await conn.fetchval(
         "UPDATE leader SET epoch = epoch + 1, holder = $1,"
         " expires_at = clock_timestamp() + $2 * interval '1 s'"

@@ -1,10 +1,28 @@
 """Settings of the Scheduler, all from the environment (``MUSTER_…``). Units are in the names."""
 
+from typing import Self
+
 from muster.settings import DatabaseSettings
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from scheduler.domain.leases import LeasePolicy
 from scheduler.domain.model import Policy
+
+_IN_ORDER = (
+    ("leader_renew_s", "leader_expiry_s"),
+    ("probe_s", "probe_window_s"),
+    ("watch_s", "stall_s"),
+    ("watch_s", "lease_timeout_s"),
+)
+"""A leadership is renewed before it expires, a probe is sent before the last one is missed, and
+leases are judged before the judge counts as away."""
 
 
 class SchedulerSettings(DatabaseSettings):
@@ -17,6 +35,7 @@ class SchedulerSettings(DatabaseSettings):
     )
     cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
     cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    load_gangs: PositiveInt = Field(1000, description="Gangs loaded at once at a take-over.")
     settle_s: NonNegativeFloat = Field(
         30.0, description="Nothing is refused before the cluster has not grown for so long."
     )
@@ -40,6 +59,9 @@ class SchedulerSettings(DatabaseSettings):
     )
     watch_s: PositiveFloat = Field(1.0, description="How often leases are judged.")
     lost_repeat_s: PositiveFloat = Field(60.0, description="node-lost is repeated.")
+    lost_kept_days: PositiveFloat = Field(
+        8.0, description="A node that was lost for so long is removed."
+    )
     returned_repeat_s: PositiveFloat = Field(
         5.0, description="node-returned is repeated until the node names its lease."
     )
@@ -51,6 +73,17 @@ class SchedulerSettings(DatabaseSettings):
         3.0, description="A deciding transaction that idles for so long is ended by the database."
     )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        """Raises ValueError where two settings would stop each other's work, without a word."""
+        for less, more in _IN_ORDER:
+            if getattr(self, less) >= getattr(self, more):
+                raise ValueError(
+                    f"MUSTER_{less.upper()} ({getattr(self, less)}) must be below"
+                    f" MUSTER_{more.upper()} ({getattr(self, more)})"
+                )
+        return self
 
     def policy(self) -> Policy:
         """How the core decides."""

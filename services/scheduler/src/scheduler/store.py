@@ -29,6 +29,7 @@ class KnownNode:
     lease: int
     is_lost: bool
     lost_since: datetime | None
+    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +158,28 @@ async def _give_back(conn: Connection, pods: list[str]) -> None:
 
 
 async def save_nodes(conn: Connection, nodes: Sequence[KnownNode]) -> None:
-    """Write nodes that are new, lost or back."""
+    """Write nodes that are new, lost, back or removed."""
     if nodes:
         await conn.execute(
-            "INSERT INTO node (node, lease, is_lost, lost_since)"
-            " SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[])"
+            "INSERT INTO node (node, lease, is_lost, lost_since, is_removed)"
+            " SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[],"
+            " $5::boolean[])"
             " ON CONFLICT (node) DO UPDATE SET lease = excluded.lease,"
-            " is_lost = excluded.is_lost, lost_since = excluded.lost_since",
+            " is_lost = excluded.is_lost, lost_since = excluded.lost_since,"
+            " is_removed = excluded.is_removed",
             [n.node for n in nodes],
             [n.lease for n in nodes],
             [n.is_lost for n in nodes],
             [n.lost_since for n in nodes],
+            [n.is_removed for n in nodes],
         )
 
 
 async def load_nodes(conn: Connection) -> list[KnownNode]:
-    """Every node that was ever heard."""
-    rows = await conn.fetch("SELECT node, lease, is_lost, lost_since FROM node ORDER BY node")
+    """Every node that was ever heard, removed ones too."""
+    rows = await conn.fetch(
+        "SELECT node, lease, is_lost, lost_since, is_removed FROM node ORDER BY node"
+    )
     return [KnownNode(**dict(row)) for row in rows]
 
 
@@ -206,10 +212,13 @@ async def load_holds(conn: Connection) -> list[Hold]:
     ]
 
 
-async def load_gangs(conn: Connection) -> list[KnownGang]:
-    """Every gang that is not over; words that no cycle has seen yet are left to it."""
+async def load_gangs(conn: Connection, after: str, limit: int) -> list[KnownGang]:
+    """The next gangs by name; words that no cycle has seen yet are left to it."""
     rows = await conn.fetch(
-        "SELECT request::text AS request, reason, is_refused FROM gang ORDER BY gang"
+        "SELECT request::text AS request, reason, is_refused FROM gang WHERE gang > $1"
+        " ORDER BY gang LIMIT $2",
+        after,
+        limit,
     )
     return [
         KnownGang(

@@ -19,6 +19,7 @@ from muster.records import Received
 
 from scheduler.domain.cluster import Cluster
 from scheduler.domain.leases import Judgement, Leases
+from scheduler.domain.nodes import nonsense
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
@@ -31,11 +32,16 @@ HEARTBEAT, REPORTED, LOST, RETURNED = (
     "node-lost",
     "node-returned",
 )
+DAY_S = 86400.0
+PODS_NAMED = 200
+"""In one `node-lost`."""
 
 
 @dataclass
 class Watch:
-    """What was heard. ``to_lose`` and ``to_return`` wait for the decider; ``wake`` calls it."""
+    """What was heard. ``to_lose``, ``to_return`` and ``to_remove`` wait for the decider; ``wake``
+    calls it.
+    """
 
     bus: Bus
     settings: SchedulerSettings
@@ -49,6 +55,7 @@ class Watch:
     heard: dict[str, tuple[float, str]] = field(default_factory=dict)
     to_lose: set[str] = field(default_factory=set)
     to_return: set[str] = field(default_factory=set)
+    to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
     _restarts: int = 0
     _withheld: tuple[str, ...] = ()
@@ -63,15 +70,21 @@ class Watch:
     # What nodes say.
 
     def on_report(self, record: Received, word: Model | None) -> None:
-        """A node's report, or a node that was removed."""
+        """A node's report, or a null record: the node is gone for good. One that is not lost yet
+        is removed when it is.
+        """
         now = time.monotonic()
         if word is None:
-            if record.key is not None:
-                self.cluster.forget_node(record.key)
-                if record.key not in self.cluster.nodes:
-                    self.leases.forget(record.key)
+            self.to_remove.add(record.key or "")
+            self.wake()
             return
         assert isinstance(word, NodeReport)
+        problem = nonsense(word)
+        if problem is not None:
+            self.bus.metrics.dead.labels(record.topic).inc()
+            _log.error("a report makes no sense", node=word.node, problem=problem)
+            return
+        self.to_remove.discard(word.node)
         self.cluster.report(word, now)
         is_fresh = self.reports.caught_up.is_set()
         if is_fresh and self.cluster.nodes[word.node].report is word:
@@ -86,8 +99,8 @@ class Watch:
         if word.probe is not None:
             if word.probe == self.holder:
                 self.leases.probe_heard(record.partition, now)
-            return
-        self._hear(word.node, word.journal, now)
+        elif word.node:
+            self._hear(word.node, word.journal, now)
 
     def _hear(self, node: str, journal: str, now: float) -> None:
         was_alive = node in self.cluster.nodes and self.cluster.nodes[node].is_alive
@@ -104,6 +117,7 @@ class Watch:
         nodes = self.cluster.nodes
         self.to_lose = {n for n in self.to_lose if n in nodes and not nodes[n].is_lost}
         self.to_return = {n for n in self.to_return if n in nodes and nodes[n].is_lost}
+        self.to_remove = {n for n in self.to_remove if n in nodes and not nodes[n].is_alive}
 
     # Leading.
 
@@ -120,11 +134,15 @@ class Watch:
                 if report is not None:
                     cluster.report(report, now)
         for known in nodes:
-            if not known.is_lost and known.node not in self.leases.heard:
+            if known.is_lost:  # by a leader before: its silence is no news
+                self.leases.forget(known.node)
+            elif known.node not in self.leases.heard:
                 self.leases.hear(known.node, now)
         for name, (at, journal) in self.heard.items():
-            if now - at < self.settings.lease_timeout_s and cluster.hear(name, journal, now):
-                self.to_return.add(name)
+            if now - at < self.settings.lease_timeout_s:
+                self.leases.hear(name, at)
+                if cluster.hear(name, journal, now):
+                    self.to_return.add(name)
         for name in self.to_lose:
             self.leases.forget(name)
 
@@ -172,7 +190,10 @@ class Watch:
             _log.debug("the probe was not taken", error=str(error))
 
     async def tell(self, known: dict[str, KnownNode]) -> None:
-        """Say who is lost, every minute, and who is back, until it has named its lease."""
+        """Say who is lost, every minute, and who is back, until it has named its lease. Who was
+        lost long ago is removed: by a null record on the reports' topic, which this process and
+        all others hear.
+        """
         now = time.monotonic()
         for node in list(self.cluster.nodes.values()):
             row = known.get(node.name)
@@ -188,27 +209,32 @@ class Watch:
                 continue
             if now - self.said_at.get(node.name, -repeat_s) >= repeat_s:
                 self.said_at[node.name] = now
-                await self._say(self._notice(row, at), node.name, at)
+                topic, word = self._notice(row, at)
+                await self._say(topic, word, row, at)
 
-    def _notice(self, row: KnownNode, at: float) -> NodeLost | NodeReturned:
+    def _notice(self, row: KnownNode, at: float) -> tuple[str, NodeLost | NodeReturned | None]:
         node = self.cluster.nodes[row.node]
         if not node.is_lost:
-            return NodeReturned(node=row.node, lease=node.lease, at=_utc(at))
+            return RETURNED, NodeReturned(node=row.node, lease=node.lease, at=_utc(at))
         since = row.lost_since or _utc(at)
-        pods = sorted(pod for pod, hold in node.holds.items() if hold.is_wanted)
-        return NodeLost(
+        lost_s = max(at - since.timestamp(), 0.0)  # of two clocks
+        if lost_s > self.settings.lost_kept_days * DAY_S:
+            return REPORTED, None
+        pods = sorted(node.holds)
+        return LOST, NodeLost(
             node=row.node,
             lease=node.lease,
             since=since,
-            silent_s=round(at - since.timestamp() + self.settings.lease_timeout_s, 1),
-            pods=tuple(pods[:200]),
+            silent_s=round(lost_s + self.settings.lease_timeout_s, 1),
+            pods=tuple(pods[:PODS_NAMED]),
         )
 
-    async def _say(self, word: NodeLost | NodeReturned, node: str, at: float) -> None:
-        topic = LOST if isinstance(word, NodeLost) else RETURNED
-        event_id = f"{Service.SCHEDULER.value}/{topic}/{node}/{word.lease}"
+    async def _say(
+        self, topic: str, word: NodeLost | NodeReturned | None, row: KnownNode, at: float
+    ) -> None:
+        event_id = f"{Service.SCHEDULER.value}/{topic}/{row.node}/{row.lease}"
         try:
-            await self.bus.say(topic, node, word, event_id=event_id, at=at)
+            await self.bus.say(topic, row.node, word, event_id=event_id, at=at)
         except Transient as error:
             _log.debug("a notice was not taken; it is repeated", topic=topic, error=str(error))
 

@@ -23,6 +23,8 @@ class Leading(Protocol):
     def cluster(self) -> Cluster: ...
 
 
+LIMIT_DIGITS = 9
+
 Answer = Callable[[Request], views.Answer | None]
 
 
@@ -34,7 +36,8 @@ def routes(decider: Leading, settings: SchedulerSettings) -> list[Route]:
 
     def queue(request: Request) -> views.Answer:
         wanted = request.query_params.get("limit", "")
-        limit = int(wanted) if wanted.isdigit() else settings.queue_answer
+        is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= LIMIT_DIGITS
+        limit = int(wanted) if is_number else settings.queue_answer
         return views.queue(decider.cluster, min(limit, settings.queue_answer))
 
     return [

@@ -6,6 +6,7 @@ and preemption will stand beside `tiers` and `queue`, behind the same methods.
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,11 +28,12 @@ Spot = tuple[int, tuple[int, str]]
 
 
 class Cluster:
-    """Nodes, gangs and who holds what."""
+    """Nodes, gangs and who holds what. ``removed``: the leases of lost nodes that were removed."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.nodes: dict[str, Node] = {}
+        self.removed: dict[str, int] = {}
         self.gangs: dict[str, Gang] = {}
         self.holds: dict[str, str] = {}
         self.queue = Queue()
@@ -46,6 +48,8 @@ class Cluster:
         self._shapes: dict[str, Shape] = {}
         self._restored: dict[str, dict[str, str]] = {}
         self._changes = Changes()
+        self._sizes: tuple[int, Counter[Demand]] = (-1, Counter())
+        self._unwell: tuple[tuple[int, int], list[Node]] = ((-1, -1), [])
 
     # What nodes say.
 
@@ -75,13 +79,19 @@ class Cluster:
         if known is None or known.journal != report.journal or known.revision < report.revision:
             self._adopt(node, report, now)
 
-    def forget_node(self, name: str) -> None:
-        """The node is gone for good; one that still holds something is kept."""
+    def remove(self, name: str) -> bool:
+        """A lost node is gone for good: only its lease is kept, in case it is not. False where it
+        is not lost, or the Launcher has not let go of its pods yet.
+        """
         node = self.nodes.get(name)
-        if node is not None and not node.holds:
-            self._unindex(node)
-            del self.nodes[name]
-            self.shape_version += 1
+        if node is None or not node.is_lost or node.holds:
+            return False
+        self._unindex(node)
+        del self.nodes[name]
+        self.removed[name] = node.lease
+        self.shape_version += 1
+        self.generation += 1  # the reasons of those who wait may be others now
+        return True
 
     def restore_node(self, name: str, *, lease: int, is_lost: bool) -> None:
         """What the store knows of a node."""
@@ -89,17 +99,18 @@ class Cluster:
         node.lease, node.is_lost = lease, is_lost
         self._index(node)
 
-    def lose(self, name: str) -> list[str]:
+    def lose(self, name: str, now: float) -> list[str]:
         """The node's lease ran out: its pods are lost for good. Returns their gangs."""
         node = self._node(name)
         node.is_lost, node.is_alive, node.lease = True, False, node.lease + 1
         gangs: set[str] = set()
-        for pod, hold in node.holds.items():
+        for pod, hold in list(node.holds.items()):
             if hold.lost_lease is None:
-                node.holds[pod] = replace(hold, lost_lease=node.lease)
-                self._changes.changed.add(pod)
+                self._set(node, replace(hold, lost_lease=node.lease))
                 if hold.is_wanted:
                     gangs.add(hold.placement.gang)
+                else:
+                    self._release_if_shown(node, pod, now)
         self._index(node)
         self.generation += 1  # the reasons of those who wait may be others now
         return sorted(gangs)
@@ -114,10 +125,14 @@ class Cluster:
 
     def request(self, request: GangRequest, now: float) -> None:
         """Apply the Launcher's whole word about a gang."""
-        specs = {ask.pod: spec_of(ask) for ask in request.pods}
         gang = self.gangs.get(request.gang)
         if gang is None:
             gang = self.gangs[request.gang] = Gang(request, {})
+        self._apply(gang, request, {ask.pod: spec_of(ask) for ask in request.pods}, now)
+
+    def _apply(
+        self, gang: Gang, request: GangRequest, specs: dict[str, PodSpec], now: float
+    ) -> None:
         self._dequeue(gang)
         is_new = bool(specs.keys() - gang.specs.keys())
         gang.request, gang.specs = request, specs
@@ -154,7 +169,7 @@ class Cluster:
         gang = self.gangs[request.gang] = Gang(request, specs, said=said, is_refused=is_refused)
         gang.said_at = now
         gang.places = self._restored.pop(request.gang, {})
-        self.request(request, now)
+        self._apply(gang, request, specs, now)
 
     def restored(self, now: float) -> None:
         """Everything is restored: count and index it."""
@@ -228,15 +243,10 @@ class Cluster:
     @contextmanager
     def as_if_healthy(self) -> Iterator[int]:
         """What-if: every known node and GPU is well. Yields how many nodes were changed."""
-        bad: list[tuple[Node, int]] = []
-        for node in self.nodes.values():
-            if node.report is None:
-                continue
-            whole = sum(1 << gpu.index for gpu in node.report.gpus)
-            if not node.is_eligible or node.healthy != whole:
-                bad.append((node, node.healthy))
-                node.healthy = whole
-                self._index(node, anyway=True)
+        bad = [(node, node.healthy) for node in self._find_unwell()]
+        for node, _ in bad:
+            node.healthy = node.whole
+            self._index(node, anyway=True)
         try:
             yield len(bad)
         finally:
@@ -244,12 +254,34 @@ class Cluster:
                 node.healthy = healthy
                 self._index(node)
 
+    def sizes(self) -> Counter[Demand]:
+        """What healthy and empty nodes have, counted; nodes that have not reported left out."""
+        version, found = self._sizes
+        if version != self.shape_version:
+            found = Counter(n.capacity() for n in self.nodes.values() if n.report is not None)
+            self._sizes = (self.shape_version, found)
+        return found
+
     # The inside.
+
+    def _find_unwell(self) -> list[Node]:
+        """Nodes that could take more if all were well; looked for once after each change."""
+        version = (self.generation, self.shape_version)
+        if self._unwell[0] != version:
+            found = [
+                node
+                for node in self.nodes.values()
+                if node.report is not None and not (node.is_eligible and node.healthy == node.whole)
+            ]
+            self._unwell = (version, found)
+        return self._unwell[1]
 
     def _node(self, name: str) -> Node:
         node = self.nodes.get(name)
         if node is None:
             node = self.nodes[name] = Node(name)
+            if name in self.removed:
+                node.lease, node.is_lost = self.removed.pop(name), True
         return node
 
     def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
@@ -275,8 +307,18 @@ class Cluster:
             self.generation += 1
 
     def _release_if_shown(self, node: Node, pod: str, now: float) -> None:
-        """The newest report may show already what the release allows to be free."""
+        """The newest report may show already what the release allows to be free.
+
+        A lost pod needs no row for that: its node takes nothing before a report names the lease,
+        and what such a report lists is not free.
+        """
         hold = node.holds[pod]
+        if hold.lost_lease is not None:
+            self._let_go(node, pod, now)
+            node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
+            node.recount(now)
+            self._index(node)
+            return
         if hold.is_occupying and (node.report is None or not is_over(hold, node.report)):
             return
         self._let_go(node, pod, now)

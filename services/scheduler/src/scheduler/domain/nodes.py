@@ -46,6 +46,11 @@ class Node:
     is_indexed: bool = False
 
     @property
+    def whole(self) -> int:
+        """All its GPUs as a bit mask, sick ones too."""
+        return 0 if self.report is None else sum(1 << gpu.index for gpu in self.report.gpus)
+
+    @property
     def free(self) -> int:
         """The free GPUs as a bit mask."""
         return self.healthy & ~self.held
@@ -243,6 +248,35 @@ def claims_of(report: NodeReport, holds: dict[str, Hold]) -> dict[str, Claim]:
                 (*claim.gpus, gpu.index), claim.ports, claim.cpu, claim.memory_mb
             )
     return claims
+
+
+MOST_GPUS, MOST_PORTS = 1024, 65535
+"""Of one node: beyond it a report is nonsense."""
+
+
+def nonsense(report: NodeReport) -> str | None:
+    """What no node can be like, in a report that can be read all the same; None in a good one."""
+    first, last = report.port_range
+    indices = [gpu.index for gpu in report.gpus]
+    held = [gpu for pod in report.pods for gpu in pod.gpus]
+    ports = [*report.foreign_ports, *(port for pod in report.pods for port in pod.ports)]
+    sizes = [report.cpu, report.memory_mb]
+    sizes += [size for pod in report.pods for size in (pod.cpu, pod.memory_mb)]
+    if not report.node:
+        return "the node has no name"
+    if report.at.tzinfo is None:
+        return f"its time {report.at} has no time zone"
+    if not 1 <= first <= last <= MOST_PORTS:
+        return f"its port range is {first} to {last}"
+    if any(not 0 <= index < MOST_GPUS for index in (*indices, *held)):
+        return f"a GPU's index is not within 0 to {MOST_GPUS - 1}"
+    if len(set(indices)) < len(indices):
+        return "it lists a GPU twice"
+    if any(not 0 <= port <= MOST_PORTS for port in ports):
+        return f"a port is not within 0 to {MOST_PORTS}"
+    if min(sizes) < 0:
+        return "it has, or a pod holds, less than nothing"
+    return None
 
 
 def is_over(hold: Hold, report: NodeReport) -> bool:

@@ -38,10 +38,10 @@ def never_fits(cluster: Cluster, shape: Shape) -> Reason | None:
 
     Only what is certain is said: a gang of several kinds of pods may wait where this is None.
     """
-    sizes = [node.capacity() for node in cluster.nodes.values() if node.report is not None]
-    total = sum(sizes, Demand())
+    sizes = cluster.sizes()
+    nodes = sizes.total()
     for demand, count in shape:
-        fitting = sum(room(size, demand, count) for size in sizes)
+        fitting = sum(room(size, demand, count) * number for size, number in sizes.items())
         if fitting >= count:
             continue
         numbers = _wanted(shape) | {
@@ -50,14 +50,15 @@ def never_fits(cluster: Cluster, shape: Shape) -> Reason | None:
             "largestNodeGpus": max((size.gpus for size in sizes), default=0),
             "largestNodeCpu": max((size.cpu for size in sizes), default=0),
             "largestNodeMemoryMB": max((size.memory_mb for size in sizes), default=0),
-            "nodes": len(sizes),
+            "nodes": nodes,
         }
         text = (
-            f"{_pods(count)} of {_each(demand)} wanted at once, but all {len(sizes)} nodes, healthy"
+            f"{_pods(count)} of {_each(demand)} wanted at once, but all {nodes} nodes, healthy"
             f" and empty, hold {fitting}. Ask for less, or add nodes and submit again."
         )
         return Reason(code=TOO_LARGE, text=text, numbers=numbers)
     wanted = _sum(shape)
+    total = sum((size.times(number) for size, number in sizes.items()), Demand())
     for name, want, have in _pairs(wanted, total):
         if want > have:
             text = f"{want} {name} wanted at once, but all nodes together have {have}."
@@ -106,7 +107,10 @@ def _short(cluster: Cluster, shape: Shape) -> Reason:
             )
             numbers |= {"podsOfAKind": count, "podsThatFit": fitting}
             return Reason(code=RESOURCE, text=text, numbers=numbers)
-    text = "Each kind of its pods fits alone, but not all kinds together with what is free now."
+    text = (
+        "Each kind of its pods fits alone, but no way was found to place all kinds together with"
+        " what is free now."
+    )
     return Reason(code=RESOURCE, text=text, numbers=numbers)
 
 

@@ -1,0 +1,188 @@
+"""Who decides: one process at a time, whatever sleeps and whichever clock jumps."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from muster.service import Runtime
+from scheduler import leadership
+from scheduler.settings import SchedulerSettings
+
+Kit = Any
+Others = Any
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+TOKEN = "between-services"
+HOUR_S = 3600.0
+LEASE_S = 2.0
+DEADLINE_S = 30.0
+
+
+@asynccontextmanager
+async def process(
+    settings: SchedulerSettings, log: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The service as a process of its own, which can be stopped and woken."""
+    names = settings.model_fields_set - {"database_url", "internal_token"}
+    environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
+    environment["MUSTER_DATABASE_URL"] = settings.database_url.get_secret_value()
+    environment["MUSTER_INTERNAL_TOKEN"] = TOKEN
+    with log.open("wb") as output:
+        started = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "scheduler",
+            env=dict(os.environ) | environment,
+            stdout=output,
+        )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.send_signal(signal.SIGCONT)
+            started.kill()
+        await started.wait()
+
+
+async def test_only_the_highest_epochs_decisions_exist(
+    kit: Kit,
+    settings: SchedulerSettings,
+    scheduler: RunScheduler,
+    others: Others,
+    tmp_path: Path,
+) -> None:
+    """Stop the leader, let the standby decide, wake the leader."""
+    log = tmp_path / "leader.log"
+    async with process(settings, log) as leader:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        assert others.decisions["a"].epoch == 1
+        async with scheduler() as standby:
+            leader.send_signal(signal.SIGSTOP)
+            for name in ("b", "c"):
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+            await others.until(lambda: others.states("b") == others.states("c") == ["placed"])
+            leader.send_signal(signal.SIGCONT)
+            for number in range(20):
+                name = f"d{number}"
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+                await others.ask(kit.gang(name))
+                await others.until(partial(others.is_over, name))
+            later = {gang: word.epoch for gang, word in others.decisions.items() if gang != "a"}
+            assert set(later.values()) == {2}
+            rows = await standby.pool.fetch("SELECT pod, epoch FROM placement")
+            assert {row["pod"]: row["epoch"] for row in rows} == {
+                "a-w-0": 1,
+                "b-w-0": 2,
+                "c-w-0": 2,
+            }
+            assert leader.returncode is None, await asyncio.to_thread(log.read_text)
+
+
+async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
+    kit: Kit,
+    settings: SchedulerSettings,
+    scheduler: RunScheduler,
+    others: Others,
+    tmp_path: Path,
+) -> None:
+    """The standby has heard those nodes as well, while they lived."""
+    nodes = ["n0", "n1", "n2", "n3", "n4"]
+    settings = settings.model_copy(update={"many_silent": 0.4})
+    async with process(settings, tmp_path / "leader.log") as leader:
+        for node in nodes:
+            await others.report(kit.report(node, gpus=1))
+        await others.ask(kit.gang("a", *kit.pods("a", 5, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"] * 5)
+        async with scheduler(many_silent=0.4) as standby:
+            async with asyncio.timeout(DEADLINE_S):
+                while standby.metrics.received.labels("node-heartbeat")._value.get() < 20:
+                    await asyncio.sleep(0.05)
+            others.alive = {node: others.alive[node] for node in nodes[2:]}
+            await others.until(lambda: {word.node for word in others.lost} == set(nodes[:2]))
+            leader.kill()
+            await others.ask(kit.gang("b", *kit.pods("b", 1, cpu=1)))
+            await others.until(lambda: others.states("b") == ["placed"])
+            assert others.decisions["b"].epoch == 2
+            del others.alive["n2"]
+            await others.until(lambda: {word.node for word in others.lost} == set(nodes[:3]))
+
+
+async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
+    kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    async with scheduler() as runtime:
+        await others.report(kit.report("n0", gpus=4))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        first = others.decisions["a"].revision
+        for number, jump_s in enumerate((HOUR_S, -HOUR_S, 0)):
+            monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)
+            await asyncio.sleep(1.5 * LEASE_S)  # the time is the test
+            name = f"b{number}"
+            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+            await others.until(partial(_is_placed, others, name))
+        assert others.lost == []
+        assert {word.epoch for word in others.decisions.values()} == {1}
+        assert await runtime.pool.fetchval("SELECT count(*) FROM held_gpu") == 4
+        assert others.decisions["a"].revision == first
+
+
+def _is_placed(others: Others, gang: str) -> bool:
+    return bool(others.states(gang) == ["placed"])
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection whose clock goes ahead of the real one by what `clock` says."""
+    paths = {"search_path": "scheduler, pg_catalog"}
+    conn = await asyncpg.connect(database_url, server_settings=paths)
+    await conn.execute(
+        """CREATE TABLE clock AS SELECT interval '0' AS ahead;
+        CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql
+        AS 'SELECT pg_catalog.clock_timestamp() + ahead FROM clock'"""
+    )
+    yield conn
+    await conn.close()
+
+
+async def test_when_the_databases_clock_goes_ahead_one_at_the_most_decides(
+    database: asyncpg.Connection, settings: SchedulerSettings
+) -> None:
+    assert await leadership.take(database, "one", settings) == 1
+    await database.execute("UPDATE clock SET ahead = '1 hour'")
+    assert not await leadership.renew(database, 1, "one", settings)
+    assert await leadership.take(database, "other", settings) is None
+    await database.execute("UPDATE clock SET ahead = '2 hours'")
+    assert await leadership.take(database, "other", settings) == 2
+    with pytest.raises(leadership.Deposed):
+        await leadership.check(database, 1, "one", settings)
+    with pytest.raises(leadership.Deposed):
+        await leadership.renew(database, 1, "one", settings)
+
+
+async def test_when_the_databases_clock_goes_back_the_leader_stays_and_a_dead_one_is_followed(
+    database: asyncpg.Connection, settings: SchedulerSettings
+) -> None:
+    assert await leadership.take(database, "one", settings) == 1
+    await database.execute("UPDATE clock SET ahead = '-1 hour'")
+    for _ in range(5):
+        assert await leadership.take(database, "other", settings) is None
+        assert not await leadership.renew(database, 1, "one", settings)
+    await leadership.check(database, 1, "one", settings)
+    await database.execute("UPDATE clock SET ahead = '-2 hours'")
+    async with asyncio.timeout(DEADLINE_S):
+        while await leadership.take(database, "other", settings) is None:
+            await asyncio.sleep(0.05)
