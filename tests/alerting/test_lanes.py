@@ -421,7 +421,7 @@ async def test_hopeless_deliveries_expire_and_old_ones_are_forgotten(post: Post)
     assert await post.pool.fetchval("SELECT why FROM delivery") == "expired"
     await post.pool.execute("UPDATE event SET written_at = now() - interval '9 days'")
     async with transaction(post.pool) as conn:
-        await cleaning.clean(conn, days=8, open_days=90, rows=10, subscriptions=[])
+        await cleaning.clean(conn, days=8, rows=10, subscriptions=[])
     counts = await post.pool.fetchrow(
         "SELECT (SELECT count(*) FROM event), (SELECT count(*) FROM delivery),"
         " (SELECT count(*) FROM receiver)"

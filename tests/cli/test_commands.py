@@ -100,15 +100,13 @@ class Ran:
 
 
 def _muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "MUSTER_HOME": str(home),
-        "MUSTER_URL": rest.url,
-        "MUSTER_TOKEN": "a-token",
-    }
+    return _run(home, *words, text=text, MUSTER_URL=rest.url, MUSTER_TOKEN="a-token")
+
+
+def _run(home: Path, *words: str, text: str = "", **environment: str) -> Ran:
     done = subprocess.run(
         [sys.executable, "-m", "cli", *words],
-        env=environment,
+        env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(home), **environment},
         input=text,
         capture_output=True,
         text=True,
@@ -306,3 +304,33 @@ def test_a_login_is_kept_for_the_commands_that_follow(rest: Rest, tmp_path: Path
 def test_nothing_runs_here_and_nothing_answers_is_not_reachable(rest: Rest, tmp_path: Path) -> None:
     rest.url = "http://127.0.0.1:9"
     assert _muster(rest, tmp_path, "status", "-o", "json").code == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MUSTER_PORT", "99999"),
+        ("MUSTER_KAFKA_PORT", "0"),
+        ("MUSTER_FAKE_GPUS", "-1"),
+        ("MUSTER_TOPIC_PARTITIONS", "0"),
+        ("MUSTER_LOG_MAX_MB", "0"),
+        ("MUSTER_KAFKA", "another"),
+    ],
+)
+def test_a_setting_that_can_not_be_is_told_before_anything_starts(
+    tmp_path: Path, name: str, value: str
+) -> None:
+    ran = _run(tmp_path, "up", **{name: value})
+    assert ran.code == 2
+    assert f"{name}: " in ran.err
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_home_that_can_not_be_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for words in (["up"], ["jobs"], ["status"]):
+        ran = _run(file, *words)
+        assert ran.code in (2, 9)
+        assert str(file) in ran.err
+        assert "Traceback" not in ran.err

@@ -3,9 +3,10 @@
 import sys
 import traceback
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from cli.client import CommandError, Exit
+from cli.home import HomeError
 
 COMMANDS = {
     "up": ("cli.commands.up:up", "Run everything on this machine until Ctrl-C."),
@@ -32,6 +33,7 @@ def _version() -> str:
 
 app = App(
     name="muster",
+    default_parameter=Parameter(negative=()),
     help="Runs AI jobs: gathers all the GPUs that a job needs and runs it there to its end.",
     version=_version,
     version_flags=("--version",),
@@ -51,11 +53,17 @@ def main() -> None:
         sys.stderr.write(f"muster: {error}\n")
         for detail in error.details:
             sys.stderr.write(f"  {detail}\n")
+    except HomeError as error:
+        code = Exit.USAGE
+        sys.stderr.write(f"muster: {error}\n")
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone
         code = Exit.OK
+    except OSError as error:  # a full disk, a file of another user
+        code = Exit.FAILED
+        sys.stderr.write(f"muster: {error}\n")
     except Exception:  # a bug of ours must not look like a failed job
         traceback.print_exc()
         code = Exit.FAILED

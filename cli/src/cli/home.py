@@ -35,6 +35,10 @@ def checkout_root() -> Path | None:
     )
 
 
+class HomeError(ValueError):
+    """A file of MUSTER_HOME can't be used; the message says which and how to mend it."""
+
+
 @dataclass(frozen=True)
 class Credentials:
     """Where REST is and how to prove who one is; `token` is empty before a login."""
@@ -62,13 +66,15 @@ def write_credentials(home: Path, credentials: Credentials) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty where there is none."""
+    """A JSON object from a file; empty where there is none. Raises HomeError."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
     except FileNotFoundError:
         return {}
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not valid JSON ({error}): mend or remove it.") from error
+    except OSError as error:
+        raise HomeError(f"{path} can't be read ({error.strerror}): set MUSTER_HOME.") from error
+    except ValueError as error:
+        raise HomeError(f"{path} is not valid JSON ({error}): mend or remove it.") from error
     return content if isinstance(content, dict) else {}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -26,10 +27,15 @@ from cli.standalone.state import database_url
 
 CHATTER = ("node-heartbeat", "revision-acknowledged")
 SPEAKERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
-VALUE_SHOWN = 160
+BOOKKEEPING = ("revision", "seen", "job", "gang")
+LINE = 158  # two rows of a usual terminal
 TIMEOUT_MS = 10_000
 
-app = App(name="events", help="Follow the bus; say things again.")
+app = App(
+    name="events",
+    help="Follow the bus; say things again.",
+    default_parameter=Parameter(negative=()),
+)
 
 
 @app.default
@@ -76,6 +82,8 @@ async def _follow(
     topics: list[str], job: str | None, offset: str, show: Callable[[ConsumerRecord], None]
 ) -> None:
     bootstrap = _bootstrap()
+    # There is nothing to save, and a client that is connecting may swallow a cancellation.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, int(Exit.INTERRUPTED))
     is_wanted = about(job)
     consumer = AIOKafkaConsumer(
         *topics,
@@ -84,14 +92,15 @@ async def _follow(
         request_timeout_ms=TIMEOUT_MS,
     )
     try:
-        await consumer.start()
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            await consumer.start()
         async for record in consumer:
             if is_wanted(record):
                 show(record)
-    except KafkaError as error:
+    except (KafkaError, TimeoutError) as error:
         raise CommandError(
             Exit.UNREACHABLE,
-            f"Kafka does not answer at {bootstrap} ({error}): "
+            f"Kafka does not answer at {bootstrap} ({error or 'too late'}): "
             "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP.",
         ) from error
     finally:
@@ -125,10 +134,22 @@ def _bootstrap() -> str:
 def _print_record(record: ConsumerRecord) -> None:
     at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     key = (record.key or b"").decode(errors="replace")
-    value = (record.value or b"(removed)").decode(errors="replace")
-    shown = value if len(value) <= VALUE_SHOWN else value[: VALUE_SHOWN - 1] + "…"
-    sys.stdout.write(f"{at}  {record.topic:22}  {key}  {shown}\n")
+    line = f"{at}  {record.topic:19}  {key}  {_told(_value(record.value), key)}"
+    sys.stdout.write((line if len(line) <= LINE else line[: LINE - 1] + "…") + "\n")
     sys.stdout.flush()
+
+
+def _told(said: object, key: str) -> str:
+    """What a record says, without what it is made of: its plain values."""
+    if said is None:
+        return "(removed)"
+    if not isinstance(said, dict):
+        return str(said)
+    return " ".join(
+        f"{name}={' '.join(str(value).split())}"
+        for name, value in said.items()
+        if isinstance(value, str | int | float) and value != key and name not in BOOKKEEPING
+    )
 
 
 def _print_json(record: ConsumerRecord) -> None:

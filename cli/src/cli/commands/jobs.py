@@ -36,6 +36,7 @@ def submit(
         print_json(answer)
     elif output is Format.TABLE:
         sys.stdout.write(f"{job}\n")
+        sys.stdout.flush()
         for warning in answer.get("warnings") or ():
             sys.stderr.write(f"note: {told(warning)}\n")
     return _wait(server, job, timeout, output) if wait else Exit.OK
@@ -56,7 +57,7 @@ def jobs(
         print_json(found)
         return
     print_table(
-        ("JOB", "STATE", "VC", "GPUS", "TASKS", "RETRIES", "SUBMITTED (UTC)", "TOOK"),
+        ("JOB", "STATE", "VC", "GPUS", "TASKS", "RETRIES", "UTC", "TOOK"),
         [
             (
                 f"{each['username']}~{each['name']}",
@@ -65,7 +66,7 @@ def jobs(
                 each["totalGpuNumber"],
                 each["totalTaskNumber"],
                 each["retries"] or "",
-                when(each["submissionTime"]),
+                when(each["submissionTime"])[5:-3],
                 length(each.get("launchedTime"), each.get("completedTime")),
             )
             for each in found

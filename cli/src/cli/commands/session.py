@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from cli.client import Client, CommandError, Exit
-from cli.home import Credentials, find_home, read_credentials
+from cli.home import find_home, read_credentials
 from cli.output import Format
 
 Output = Annotated[Format, Parameter(name=("--output", "-o"), help="table or json.")]
@@ -14,7 +14,7 @@ JobName = Annotated[str, Parameter(help="A job, as user~name; one's own also by 
 
 def client() -> Client:
     """The server and the login that the commands use."""
-    credentials = _credentials()
+    credentials = read_credentials(find_home())
     return Client(credentials.url, credentials.token)
 
 
@@ -22,14 +22,7 @@ def full_name(job: str) -> str:
     """The job's full name."""
     if "~" in job:
         return job
-    user = _credentials().user
+    user = read_credentials(find_home()).user
     if not user:
         raise CommandError(Exit.USAGE, f"Name the job as user~{job}, or log in by `muster login`.")
     return f"{user}~{job}"
-
-
-def _credentials() -> Credentials:
-    try:
-        return read_credentials(find_home())
-    except ValueError as error:
-        raise CommandError(Exit.USAGE, str(error)) from error

@@ -1,6 +1,6 @@
 """`muster up` and `muster demo`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from pydantic import ValidationError
@@ -34,15 +34,12 @@ def demo(*, port: int | None = None, kafka: Broker = None) -> Exit:
 
 
 def _settings(port: int | None, kafka: Literal["embedded", "apache"] | None) -> UpSettings:
+    options: dict[str, Any] = {"port": port, "kafka": kafka}
     try:
-        settings = UpSettings()
+        return UpSettings(**{name: value for name, value in options.items() if value is not None})
     except ValidationError as error:
         wrong = [
             f"MUSTER_{str(each['loc'][0]).upper()}: {each['msg']}"
             for each in error.errors(include_url=False, include_input=False)
         ]
         raise CommandError(Exit.USAGE, "Settings are not valid.", tuple(wrong)) from None
-    chosen = {"port": port, "kafka": kafka}
-    return settings.model_copy(
-        update={name: value for name, value in chosen.items() if value is not None}
-    )

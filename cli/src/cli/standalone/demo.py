@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cli.client import Client, CommandError, Exit
 from cli.home import checkout_root
-from cli.jobs import EXIT_BY_STATE, detail, is_over, own_name, submit, task_log
+from cli.jobs import EXIT_BY_STATE, detail, is_over, submit, task_log
 
 POLL_S = 0.5
 DEMO_TIMEOUT_S = 600.0
@@ -21,9 +21,9 @@ async def follow_demo(client: Client, say: Callable[[str], None]) -> Exit:
         say("The sample job is not installed with this package: submit one of your own.")
         return Exit.USAGE
     text = file.read_text()
-    name = f"{own_name(text)}-{int(time.time())}"
+    name = f"demo-{int(time.time()):x}"  # its own is for those who submit it themselves
     job = str((await asyncio.to_thread(submit, client, text, name))["name"])
-    say(f"Submitted the sample job {job} ({file})")
+    say(f"Submitted the sample job {job} ({file.parent.name}/{file.name})")
     state = await _follow(client, job, say)
     for line in (await asyncio.to_thread(_words, client, job)).splitlines():
         say(f"  {job}: {line}")

@@ -41,7 +41,8 @@ class Screen:
             return
         with Live(console=self._console, auto_refresh=False, transient=True) as live:
             while True:
-                live.update(_table(parts()), refresh=True)
+                if known := parts():
+                    live.update(_table(known), refresh=True)
                 await asyncio.sleep(REFRESH_S)
 
     async def _tell(self, parts: Callable[[], Sequence[Part]]) -> None:

@@ -54,6 +54,8 @@ def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
             return asyncio.run(_Up(home, settings, wishes).run())
     except (HomeInUseError, EmbeddedServerError, ValueError) as error:
         raise CommandError(Exit.FAILED, str(error)) from error
+    except OSError as error:  # a full disk, a folder that is none or another's
+        raise CommandError(Exit.FAILED, f"Muster can't run over {home}: {error}") from error
 
 
 class _Up:
@@ -90,6 +92,7 @@ class _Up:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
                 (self.home / RUNNING_FILE).unlink(missing_ok=True)
+        self.screen.say("Muster is down; the next start goes on from here.")
         return Exit.INTERRUPTED if self._at_once.is_set() else status
 
     async def _await_end_of_last(self) -> None:

@@ -5,16 +5,17 @@ import time
 from collections.abc import Callable
 
 import structlog
-from muster.db import is_transient, transaction
+from muster.db import is_transient
 from muster.errors import Transient
 from muster.service import Runtime
 
 from alerting.book import Book
+from alerting.domain import jobs
 from alerting.domain.deliveries import GiveUp
 from alerting.handlers import Listener, Told
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
-from alerting.store import alerts, cleaning, deliveries
+from alerting.store import alerts, cleaning, deliveries, watches
 
 _log = structlog.get_logger()
 
@@ -88,15 +89,22 @@ class Keeper:
 
     async def _clean(self) -> None:
         settings = self._settings
-        async with transaction(self._pool) as conn:
+        told = Told()
+        async with self._relay.transaction() as conn:
+            now = await conn.fetchval("SELECT clock_timestamp()")
             expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
             await cleaning.clean(
                 conn,
                 days=settings.retention_days,
-                open_days=settings.open_job_days,
                 rows=settings.clean_rows,
                 subscriptions=[it.subscription.id for it in self._book.entries()],
             )
+            for watch in await watches.forget_jobs(
+                conn, settings.open_job_days, settings.clean_rows
+            ):
+                told.add((), jobs.forgotten(watch, now=now))
+            await alerts.save_alerts(conn, told.alerts, now)
+        self._after(told)
         if expired:
             self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)
             _log.warning("deliveries were too old", count=expired)

@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from traceback import extract_tb
 
 import structlog
 from muster.db import Pool, is_transient, transaction
@@ -162,8 +163,10 @@ class Lane:
             try:
                 return await self._send(entry, claim)
             except Exception as error:  # one that can't be sent must not stop all the others
-                _log.exception("a delivery can't be sent", delivery=claim.id)
-                return Failed(f"it can't be sent: {type(error).__name__}", is_receivers=False)
+                name, place = type(error).__name__, extract_tb(error.__traceback__)[-1]
+                where = f"{place.filename}:{place.lineno}"  # its words might hold an address
+                _log.error("a delivery can't be sent", delivery=claim.id, error=name, where=where)
+                return Failed(f"it can't be sent: {name}", is_receivers=False)
 
     async def _until_recorded(self, claim: Claim, answer: Answer | GivenUp) -> None:
         """Record what became of an attempt, however long the database is away."""

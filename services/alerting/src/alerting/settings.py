@@ -70,7 +70,7 @@ class AlertingSettings(DatabaseSettings):
     pause_max_s: PositiveFloat = 300.0
 
     retention_days: PositiveInt = Field(8, description="Longer than topics keep records.")
-    open_job_days: PositiveInt = Field(90, description="An open job unheard of is forgotten.")
+    open_job_days: PositiveInt = Field(90, description="A job unheard of is forgotten.")
     clean_every_s: PositiveFloat = 600.0
     clean_rows: PositiveInt = Field(5_000, description="Rows removed in one statement.")
 

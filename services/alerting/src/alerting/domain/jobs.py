@@ -150,6 +150,13 @@ def time_passed(watch: Watch, *, now: datetime, policy: Policy) -> JobOutcome:
     return JobOutcome(after, (event,), (alert,))
 
 
+def forgotten(watch: Watch, *, now: datetime) -> tuple[Alert, ...]:
+    """What ends with the watch of a job that nobody has spoken of for very long."""
+    if watch.stuck_since is None:
+        return ()
+    return (_stuck_alert(watch, watch.stuck_since).resolved(now),)
+
+
 def _unstuck(
     known: Watch, after: Watch, now: datetime
 ) -> tuple[tuple[Event, ...], tuple[Alert, ...]]:

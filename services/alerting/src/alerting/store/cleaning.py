@@ -43,12 +43,6 @@ _STATEMENTS = (
     )
     """,
 )
-_OPEN_JOBS = """
-    DELETE FROM job_watch WHERE job IN (
-        SELECT job FROM job_watch WHERE quiet_since < now() - $1 * interval '1 day'
-        AND stuck_since IS NULL ORDER BY quiet_since LIMIT $2
-    )
-"""
 _RECEIVERS = """
     DELETE FROM receiver AS r WHERE subscription <> ALL($1)
     AND NOT EXISTS (SELECT 1 FROM delivery AS d
@@ -62,13 +56,8 @@ async def expire(conn: Connection, age_s: float, rows: int) -> int:
     return int(done.split()[-1])
 
 
-async def clean(
-    conn: Connection, *, days: int, open_days: int, rows: int, subscriptions: list[str]
-) -> None:
-    """Forget what ended ``days`` ago, open jobs unheard of for ``open_days``, and receivers of
-    subscriptions that are no more.
-    """
+async def clean(conn: Connection, *, days: int, rows: int, subscriptions: list[str]) -> None:
+    """Forget what ended ``days`` ago, and receivers of subscriptions that are no more."""
     for statement in _STATEMENTS:
         await conn.execute(statement, float(days), rows)
-    await conn.execute(_OPEN_JOBS, float(open_days), rows)
     await conn.execute(_RECEIVERS, subscriptions)

@@ -61,6 +61,19 @@ async def save_jobs(
     await upsert(conn, _SAVE_JOBS, rows, known)
 
 
+_FORGET_JOBS = """
+    DELETE FROM job_watch WHERE job IN (
+        SELECT job FROM job_watch WHERE quiet_since < now() - $1 * interval '1 day'
+        ORDER BY quiet_since LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) RETURNING *
+"""
+
+
+async def forget_jobs(conn: Connection, days: int, limit: int) -> list[Watch]:
+    """Remove the watches of jobs unheard of for so long, open or not; they are returned."""
+    return list(_jobs(await conn.fetch(_FORGET_JOBS, float(days), limit)).values())
+
+
 def _jobs(rows: Sequence[asyncpg.Record]) -> dict[str, Watch]:
     found = {}
     for row in rows:
