@@ -5,9 +5,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from muster import migrate as migrations
+from muster import migration_files
 from muster.errors import Broken
-from muster.migrate import SERVICES, migrate, migrations_of
+from muster.migrate import SERVICES, migrate
+from muster.migration_files import migrations_of
 
 
 async def test_migrating_twice_changes_nothing(empty_database_url: str) -> None:
@@ -26,10 +27,10 @@ async def test_two_migrators_at_once_are_harmless(empty_database_url: str) -> No
 async def test_a_file_that_was_edited_after_it_ran_is_refused(
     empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = next(migrations.EXCHANGE.glob("0000_*.sql"))
+    original = next(migration_files.EXCHANGE.glob("0000_*.sql"))
     copy = tmp_path / original.name
     copy.write_text(original.read_text())
-    monkeypatch.setattr(migrations, "EXCHANGE", tmp_path)
+    monkeypatch.setattr(migration_files, "EXCHANGE", tmp_path)
     await migrate(empty_database_url, ("rest",))
     copy.write_text(original.read_text() + "\n-- one more line")
     with pytest.raises(Broken, match="changed after it ran"):

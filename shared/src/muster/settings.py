@@ -1,26 +1,33 @@
 """Settings that every service has: from the environment (``MUSTER_…``) and from secret files."""
 
 import socket
+import sys
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SECRETS_DIR = Path("/run/secrets")
+PREFIX = "MUSTER_"
 
 
 class ServiceSettings(BaseSettings):
     """What a service needs to reach the bus and to be watched. Units are in the names."""
 
     model_config = SettingsConfigDict(
-        env_prefix="MUSTER_",
+        env_prefix=PREFIX,
         secrets_dir=SECRETS_DIR if SECRETS_DIR.is_dir() else None,
         extra="ignore",
         populate_by_name=True,
+        hide_input_in_errors=True,  # a wrong secret is one too
     )
 
     kafka_bootstrap: str = "127.0.0.1:9092"
     http_host: str = Field("127.0.0.1", description="Where the HTTP endpoints listen.")
+    http_trusted_proxies: str = Field(
+        "", description="Addresses, by commas, that are believed whom they forward; none: nobody."
+    )
     internal_token: SecretStr = Field(
         SecretStr(""), description="Shared by the services for their reads over HTTP; empty: none."
     )
@@ -47,6 +54,23 @@ class ServiceSettings(BaseSettings):
     topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
     topic_replication: PositiveInt = 1
     shutdown_s: PositiveFloat = Field(10.0, description="A stop takes no longer than this.")
+
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+def read(kind: type[Settings]) -> Settings:
+    """Settings from the environment. Ends the process with 2 where they are wrong, and says which;
+    never their values, which may be secrets.
+    """
+    try:
+        return kind()
+    except ValidationError as error:
+        for wrong in error.errors(include_input=False, include_url=False, include_context=False):
+            name = "_".join(str(step) for step in wrong["loc"]).upper()
+            name = name if name.startswith(PREFIX) else PREFIX + name
+            sys.stderr.write(f"{name}: {wrong['msg']}\n")
+        sys.exit(2)
 
 
 class DatabaseSettings(ServiceSettings):

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from muster.contracts.topics import Service
 from muster.service import Runtime, health_routes, run_service
+from muster.settings import read
 
 from rest.api.build import build_app
 from rest.api.context import Context
@@ -70,5 +71,5 @@ def _print_password(password: str) -> None:
 
 def main() -> None:
     """Run REST."""
-    settings = RestSettings()
+    settings = read(RestSettings)
     run_service(Service.REST, settings, settings.http_port, build)

@@ -2,13 +2,10 @@
 
 from muster.settings import DatabaseSettings
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
-from pydantic_settings import SettingsConfigDict
 
 
 class RestSettings(DatabaseSettings):
     """What REST is told by its environment (``MUSTER_…``)."""
-
-    model_config = SettingsConfigDict(hide_input_in_errors=True)  # a short password is one too
 
     http_port: int = Field(
         8080,
@@ -28,6 +25,7 @@ class RestSettings(DatabaseSettings):
     )
 
     body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
+    body_timeout_s: PositiveFloat = Field(60.0, description="A body has come by then; or 408.")
     bodies_bytes: PositiveInt = Field(
         128 * 1024 * 1024, description="Of all requests that are being read; more: 503."
     )
@@ -47,6 +45,8 @@ class RestSettings(DatabaseSettings):
         1.0, description="A token revoked at another replica still works here for this long."
     )
     token_cache_entries: PositiveInt = 10_000
+    logins_per_user: PositiveInt = Field(1000, description="Older ones are logged out.")
+    application_tokens: PositiveInt = Field(100, description="Of one user.")
     login_attempts: PositiveInt = Field(
         10, description="Failed logins in login_window_s; then 429."
     )
@@ -63,3 +63,4 @@ class RestSettings(DatabaseSettings):
     removed_days: PositiveInt = Field(1, description="Removals are said again for this long.")
     maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
     maintenance_rows: PositiveInt = 5000
+    audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")

@@ -1,0 +1,85 @@
+"""A service that can't run says why in one line, and ends."""
+
+import os
+import subprocess
+import sys
+
+import asyncpg
+import pytest
+
+TIMEOUT_S = 60
+
+
+def ends(program: str, **settings: str) -> tuple[int, str]:
+    """The exit status of a program that ends by itself, and all that it wrote."""
+    environment = {name: value for name, value in os.environ.items() if "MUSTER_" not in name}
+    done = subprocess.run(
+        [sys.executable, "-m", program],
+        env=environment | {"MUSTER_HTTP_PORT": "0"} | settings,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def database_of(url: str, name: str) -> str:
+    return f"{url.rpartition('/')[0]}/{name}"
+
+
+def test_a_database_that_was_not_migrated_is_told(empty_database_url: str) -> None:
+    code, said = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
+    assert code == 1
+    assert "has not run 0000_exchange, 0001_rest" in said
+    assert "python -m muster.migrate" in said
+    assert "Traceback" not in said
+
+
+async def test_a_database_of_somebody_else_is_told(empty_database_url: str) -> None:
+    conn = await asyncpg.connect(empty_database_url)
+    await conn.execute("CREATE SCHEMA rest; CREATE TABLE rest.job (strange text)")
+    await conn.close()
+    code, said = ends("rest", MUSTER_DATABASE_URL=empty_database_url)
+    assert (code, "not Muster's" in said, "Traceback" in said) == (1, True, False)
+
+
+async def test_a_database_whose_migrations_were_others_is_told(database_url: str) -> None:
+    conn = await asyncpg.connect(database_url)
+    await conn.execute("UPDATE rest.migration_file SET sha256 = 'x' WHERE revision = '0001'")
+    await conn.close()
+    code, said = ends("rest", MUSTER_DATABASE_URL=database_url)
+    assert (code, "changed after it ran" in said, "Traceback" in said) == (1, True, False)
+
+
+@pytest.mark.parametrize("program", ["rest", "muster.migrate"])
+def test_a_database_that_is_not_there_is_told(program: str, database_url: str) -> None:
+    code, said = ends(program, MUSTER_DATABASE_URL=database_of(database_url, "nowhere"))
+    assert (code, "nowhere" in said, "Traceback" in said) == (1, True, False)
+
+
+@pytest.mark.parametrize("program", ["rest", "muster.migrate"])
+@pytest.mark.parametrize("url", ["nonsense", "postgresql://me:marker#two@127.0.0.1:5432/muster"])
+def test_an_address_that_is_none_is_told_without_its_password(program: str, url: str) -> None:
+    code, said = ends(program, MUSTER_DATABASE_URL=url)
+    assert (code, "MUSTER_DATABASE_URL is no address" in said) == (1, True)
+    assert "Traceback" not in said
+    assert "marker" not in said
+
+
+def test_wrong_settings_are_told_by_name_without_their_values() -> None:
+    code, said = ends(
+        "rest", MUSTER_ADMIN_PASSWORD="a1b2", MUSTER_REST_PORT="-1", MUSTER_SUBMIT_BATCH="many"
+    )
+    assert code == 2
+    for name in ("MUSTER_ADMIN_PASSWORD", "MUSTER_REST_PORT", "MUSTER_SUBMIT_BATCH"):
+        assert f"{name}: " in said
+    assert "a1b2" not in said
+    assert "Traceback" not in said
+
+
+def test_the_migrations_understand_what_the_services_understand(empty_database_url: str) -> None:
+    url = empty_database_url.replace("postgresql://", "postgres://") + "?sslmode=prefer"
+    code, said = ends("muster.migrate", MUSTER_DATABASE_URL=url)
+    assert code == 0, said
+    assert "0001_rest" in said
