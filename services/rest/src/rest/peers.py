@@ -2,6 +2,8 @@
 the Scheduler. It changes nothing there.
 """
 
+import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -88,7 +90,7 @@ class Peers:
                 if answer.status_code != 200:
                     raise Transient(f"The node's agent answers {answer.status_code}.")
                 yield _pieces(answer, int(answer.headers.get("x-log-offset", ask.offset)))
-        except httpx2.HTTPError as error:
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             self._metrics.peer_failures.labels("agent").inc()
             _log.warning("an agent can't be read", url=url, error=repr(error))
             message = "The node that has the log does not answer; try again later."
@@ -102,16 +104,31 @@ class Peers:
             return None
         url = self._settings.scheduler_url.rstrip("/") + path
         try:
-            answer = await self._client.get(url, params=query)
-        except httpx2.HTTPError as error:
+            async with (
+                asyncio.timeout(self._settings.peer_timeout_s),
+                self._client.stream("GET", url, params=query) as answer,
+            ):
+                return await _read(answer)
+        except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, Transient) as error:
             self._metrics.peer_failures.labels("scheduler").inc()
             _log.warning("the scheduler can't be read", url=url, error=repr(error))
+            if isinstance(error, Transient):
+                raise
             raise Transient("The Scheduler does not answer; try again later.") from error
-        if answer.status_code == 404:
-            return None
-        if answer.status_code != 200 or len(answer.content) > MAX_PEER_BYTES:
-            raise Transient(f"The Scheduler answers {answer.status_code}.")
-        return answer.json()
+
+
+async def _read(answer: httpx2.Response) -> Any:
+    """The Scheduler's JSON, None where it knows nothing. Raises Transient, ValueError."""
+    if answer.status_code == 404:
+        return None
+    if answer.status_code != 200:
+        raise Transient(f"The Scheduler answers {answer.status_code}.")
+    content = bytearray()
+    async for piece in answer.aiter_bytes():
+        content += piece
+        if len(content) > MAX_PEER_BYTES:
+            raise Transient(f"The Scheduler's answer has more than {MAX_PEER_BYTES} bytes.")
+    return json.loads(content)
 
 
 async def _pieces(answer: httpx2.Response, start: int) -> AsyncIterator[LogPiece]:

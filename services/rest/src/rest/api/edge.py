@@ -25,6 +25,8 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_S = 5.0
 
+CLOSE = {"Connection": "close"}
+
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -59,6 +61,7 @@ class Edge:
             await send(message)
 
         body = _Body(receive, headers, self._limit(scope), self._hold)
+        body.until = asyncio.get_running_loop().time() + self._settings.body_timeout_s
         with span(
             str(scope["method"]), kind=SpanKind.SERVER, parent=headers.get("traceparent")
         ) as opened:
@@ -93,7 +96,9 @@ def _route(scope: Scope) -> str:
 
 
 class _Body:
-    """Reads no more than ``limit`` bytes of a request's body; ``held`` of them are in memory."""
+    """Reads no more than ``limit`` bytes of a request's body, and waits for them no longer than
+    ``until`` (the loop's clock); ``held`` of them are in memory.
+    """
 
     def __init__(
         self, receive: Receive, headers: Headers, limit: int, hold: Callable[[int], None]
@@ -102,12 +107,21 @@ class _Body:
         self._said = headers.get("content-length", "")
         self._limit = limit
         self._hold = hold
+        self._is_whole = False
         self.held = 0
+        self.until = 0.0
 
     async def __call__(self) -> Message:
         if self._said.isdigit() and int(self._said[:20]) > self._limit:
             raise await _too_large(self._receive, self._limit)
-        message = await self._receive()
+        if self._is_whole:
+            return await self._receive()
+        try:
+            async with asyncio.timeout_at(self.until):
+                message = await self._receive()
+        except TimeoutError:
+            raise HTTPException(408, "The body did not come in time.", CLOSE) from None
+        self._is_whole = not message.get("more_body", False)
         count = len(message.get("body", b""))
         if self.held + count > self._limit:
             raise await _too_large(self._receive, self._limit)
@@ -120,7 +134,7 @@ async def _too_large(receive: Receive, limit: int) -> HTTPException:
     """The refusal. Most clients read it only once they have sent all, so some more is taken and
     thrown away; who sends without end is cut off.
     """
-    headers: dict[str, str] | None = {"Connection": "close"}
+    headers: dict[str, str] | None = CLOSE
     taken = 0
     try:
         async with asyncio.timeout(DRAIN_S):

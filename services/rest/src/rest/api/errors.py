@@ -134,6 +134,8 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
             allowed = ", ".join(_methods(request))
             message = f"{request.method} does not go here; what goes: {allowed}."
             return refusal(405, "NoApiError", message, headers={"Allow": allowed})
+        case 408:
+            return refusal(408, "RequestTimeoutError", str(error.detail), headers=headers)
         case 413:
             return refusal(413, "RequestTooLargeError", str(error.detail), headers=headers)
         case 503:

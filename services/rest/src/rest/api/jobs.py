@@ -1,7 +1,6 @@
 """Jobs: submit, list, look, stop."""
 
 import asyncio
-from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request
@@ -208,17 +207,20 @@ async def set_execution_type(
 @router.get("/{job}/why", response_model=Why)
 async def why(job: JobName, here: Here, _caller: User) -> Response:
     """Why a job waits, or ended as it did; of one that waits or runs, also what the Scheduler says
-    of it, where it answers.
+    of it. Where it does not answer, `schedulerProblem` says that this part is missing.
     """
     listed = (found := await get_whole(here, job)).listed
-    scheduler = None
+    scheduler, problem = None, None
     if listed.state in ("WAITING", "RUNNING"):
-        with suppress(Transient):  # logged and counted where it is asked
+        try:
             scheduler = await here.peers.ask_scheduler(f"/jobs/{listed.id}/why")
+        except Transient as error:
+            problem = f"What the Scheduler knows is missing here. {error}"
     content = {
         "name": f"{listed.username}~{listed.name}",
         "state": listed.state,
         "reason": found.reason or verdict_reason(status_of(found)),
         "scheduler": scheduler,
+        "schedulerProblem": problem,
     }
     return JSONResponse(content)

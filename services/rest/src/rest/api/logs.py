@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
+import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.jobs import TaskStatus
@@ -18,6 +19,8 @@ from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.streams import LineEvents, until_limit
 from rest.domain.views import find_task, task
 from rest.peers import LogAsk, LogPiece
+
+_log = structlog.get_logger()
 
 router = APIRouter(prefix="/jobs", tags=["logs"])
 
@@ -205,7 +208,10 @@ class Held(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._stack:
-            await super().__call__(scope, receive, send)
+            try:
+                await super().__call__(scope, receive, send)
+            except Transient as error:  # cut off without an end, so that it does not look whole
+                _log.warning("a log could not be sent to its end", error=str(error))
 
 
 async def _text(here: Context, pieces: AsyncIterator[LogPiece]) -> AsyncIterator[bytes]:

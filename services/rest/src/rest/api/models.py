@@ -209,12 +209,15 @@ class LogLocations(Shown):
 
 
 class Why(Shown):
-    """Why a job is where it is. ``scheduler``: its own words, as they are."""
+    """Why a job is where it is. ``scheduler``: its own words, as they are; ``schedulerProblem``
+    says where they are missing though it was asked.
+    """
 
     name: str
     state: str
     reason: ShownReason | None
     scheduler: Any | None
+    scheduler_problem: str | None
 
 
 class ShownGpu(BaseModel):

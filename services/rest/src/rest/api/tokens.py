@@ -101,7 +101,7 @@ def _read_login(body: bytes, content_type: str) -> Login:
         else:
             fields = json.loads(body)
         return Login.model_validate(fields)
-    except (UnicodeDecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:
         details = (
             error.errors(include_input=False, include_url=False)
             if isinstance(error, ValidationError)
@@ -153,6 +153,10 @@ async def check_token(caller: User) -> WhoAmI:
 async def make_application_token(here: Here, caller: Person, address: Address) -> ApplicationToken:
     """Make a token that does not expire, for programs."""
     async with transaction(here.pool) as conn:
+        most = here.settings.application_tokens
+        if await accounts.count_application_tokens(conn, caller.username) >= most:
+            message = f"You have {most} application tokens, which are the most; revoke one."
+            raise Rejected("InvalidParametersError", message)
         token = await here.access.make_token(conn, caller.username, None)
         entry = audit.Entry(caller.username, "token.create", caller.username, address)
         await audit.record(conn, [entry])

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
-from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME
+from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME, check_person
 from rest.domain.jobs import VIRTUAL_CLUSTERS
-from rest.store import accounts, audit
+from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import Account
 
 router = APIRouter(prefix="/users", tags=["users"])
@@ -101,6 +101,8 @@ async def get_user(username: Username, here: Here, _caller: User) -> ShownUser:
 @router.post("", status_code=201, response_model=Done)
 async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -> Done:
     """Make a user."""
+    if new.admin:
+        check_person(caller)
     for name in new.virtualCluster:
         if name not in VIRTUAL_CLUSTERS:
             raise Rejected("NoVirtualClusterError", f"There is no virtual cluster {name[:80]}.")
@@ -138,20 +140,24 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
 
 @router.put("", status_code=201, response_model=Done)
 async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
-    """Change a user, as an admin."""
+    """Change a user, as an admin. An application token may set no password."""
+    if change.data.password is not None:
+        check_person(caller)
     await _change(here, (caller.username, address), change.data)
     return Done(message=f"The user {change.data.username} is changed.")
 
 
 @router.delete("/{username}", response_model=Done)
 async def delete_user(username: Username, here: Here, caller: Admin, address: Address) -> Done:
-    """Remove a user and their tokens; their jobs stay."""
+    """Remove a user, their tokens and subscriptions; their jobs stay."""
     async with transaction(here.pool) as conn:
         if (await _find(conn, username)).is_admin:
             raise Rejected("RemoveAdminError", "An admin can't be removed.")
         await accounts.delete_account(conn, username)
+        await subscriptions.remove_of_owner(conn, username)
         await _note(conn, caller.username, "user.delete", username, address)
     here.access.forget_cached()
+    here.publisher.wake()
     return Done(message=f"The user {username} is removed.")
 
 

@@ -51,6 +51,7 @@ class Access:
         self._metrics = metrics
         self._hashing = asyncio.Semaphore(settings.password_hashes)
         self._cache: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._changes = 0
         self._tries: OrderedDict[str, deque[float]] = OrderedDict()
         self._nobodys_hash = _HASHER.hash(secrets.token_hex(16))
 
@@ -61,10 +62,13 @@ class Access:
         cached = self._cache.get(key)
         if cached is not None and cached[0] > now:
             return cached[1]
+        changes = self._changes
         caller = await accounts.find_caller(self._pool, key)
         if caller is None:
             self._cache.pop(key, None)
             raise invalid_token()
+        if changes != self._changes:  # it may have been revoked since it was read
+            return caller
         self._cache[key] = (now + self._settings.token_cache_s, caller)
         self._cache.move_to_end(key)
         while len(self._cache) > self._settings.token_cache_entries:
@@ -73,6 +77,7 @@ class Access:
 
     def forget_cached(self) -> None:
         """Tokens or rights have changed here."""
+        self._changes += 1
         self._cache.clear()
 
     async def log_in(
@@ -94,6 +99,7 @@ class Access:
         life = min(life_s or self._settings.token_life_s, self._settings.token_life_s)
         async with transaction(self._pool) as conn:
             token = await self.make_token(conn, username, life)
+            await accounts.trim_logins(conn, username, self._settings.logins_per_user)
             entry = audit.Entry(username, "login", username, address)
             await audit.record(conn, [entry])
         self._metrics.logins.labels("accepted").inc()

@@ -1,5 +1,5 @@
-"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, and the
-exchange rows of jobs that are long over.
+"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, old entries of
+the audit log, and the exchange rows of jobs that are long over.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import structlog
 from muster.db import Pool, is_transient, transaction
 
 from rest.settings import RestSettings
-from rest.store import accounts, jobs, subscriptions
+from rest.store import accounts, audit, jobs, subscriptions
 
 _log = structlog.get_logger()
 
@@ -23,6 +23,7 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
                 await accounts.purge_tokens(conn)
                 await subscriptions.forget_removed(conn, settings.removed_days)
                 await jobs.close_finished(conn, settings.maintenance_rows)
+                await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)
         except Exception as error:
             if not is_transient(error):
                 raise

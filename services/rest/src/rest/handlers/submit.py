@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
@@ -28,11 +28,12 @@ from rest.metrics import RestMetrics
 from rest.settings import RestSettings
 from rest.store import answers
 from rest.store.answers import Key, Known
-from rest.store.jobs import NewJob, insert_jobs, warnings_json
+from rest.store.jobs import NewJob, find_written, insert_jobs, warnings_json
 
 _log = structlog.get_logger()
 
 RETRY_S = 0.1
+STOPPING = "The server is stopping; send the job again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +53,19 @@ class _Waiting:
 
     submission: Submission
     answer: "asyncio.Future[str]"
-    id: str = field(default_factory=lambda: new_job_id())
-
-    @property
-    def key(self) -> Key | None:
-        submission = self.submission
-        if submission.key is None:
-            return None
-        digest = hashlib.sha256(submission.job.text.encode()).digest()
-        return Key(submission.username, submission.key, digest)
+    id: str
+    key: Key | None
 
 
-def new_job_id() -> str:
-    """A job's id, which sorts by time."""
+def _new_job_id() -> str:
     return new_id(time.time_ns() // 1_000_000, secrets.randbits(80))
+
+
+def _key(submission: Submission) -> Key | None:
+    if submission.key is None:
+        return None
+    digest = hashlib.sha256(submission.job.text.encode()).digest()
+    return Key(submission.username, submission.key, digest)
 
 
 class Submissions:
@@ -77,6 +77,7 @@ class Submissions:
         self._metrics = metrics
         self._queue: asyncio.Queue[_Waiting] = asyncio.Queue(settings.submit_queue)
         self._bytes = 0
+        self._has_ended = False
 
     async def submit(self, submission: Submission) -> str:
         """Write a job; returns the answer as JSON.
@@ -85,10 +86,13 @@ class Submissions:
         database).
         """
         size = len(submission.job.text)
+        if self._has_ended:
+            raise Transient(STOPPING)
         if self._queue.full() or self._bytes + size > self._settings.submit_queue_bytes:
             self._metrics.submissions.labels("busy").inc()
             raise Transient("Too many jobs are being submitted; try again in a moment.")
-        waiting = _Waiting(submission, asyncio.get_running_loop().create_future())
+        answer_comes = asyncio.get_running_loop().create_future()
+        waiting = _Waiting(submission, answer_comes, _new_job_id(), _key(submission))
         self._queue.put_nowait(waiting)
         self._bytes += size
         try:
@@ -112,10 +116,11 @@ class Submissions:
                 batch = await self._next_batch()
                 await self._write_until_done(batch)
         finally:
+            self._has_ended = True
             while not self._queue.empty():
                 batch.append(self._queue.get_nowait())
             for waiting in batch:
-                _fail(waiting, Transient("The server is stopping; send the job again."))
+                _fail(waiting, Transient(STOPPING))
 
     async def _next_batch(self) -> list[_Waiting]:
         """All that wait, but a key only once: its second submission sees the first one's answer."""
@@ -139,16 +144,18 @@ class Submissions:
 
     async def _write_until_done(self, batch: Sequence[_Waiting]) -> None:
         until = time.monotonic() + self._settings.submit_timeout_s
+        is_again = False
         while True:
             wanted = [waiting for waiting in batch if not waiting.answer.done()]
             if not wanted:
                 return
             try:
                 self._metrics.submit_batch.observe(len(wanted))
-                await self._write(wanted)
+                await self._write(wanted, is_again=is_again)
             except Exception as error:
                 passes = is_transient(error) or isinstance(error, Transient)
                 if passes and time.monotonic() < until:
+                    is_again = True
                     await asyncio.sleep(RETRY_S)
                     continue
                 _log.exception("submissions can't be written", jobs=len(wanted))
@@ -160,19 +167,26 @@ class Submissions:
                     await self._write_until_done([waiting])
             return
 
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
-        """One transaction; the callers are told after its commit."""
+    async def _write(self, batch: Sequence[_Waiting], *, is_again: bool) -> None:
+        """One transaction; the callers are told after its commit.
+
+        ``is_again``: the connection may have been lost after a commit, so what is there already
+        was written by the try before.
+        """
         async with self._relay.transaction() as conn:
-            known = await answers.claim(conn, [key for w in batch if (key := w.key)])
-            new = [w for w in batch if _known(w, known) is None]
+            there = await find_written(conn, [w.id for w in batch]) if is_again else frozenset()
+            unwritten = [w for w in batch if w.id not in there]
+            known = await answers.claim(conn, [key for w in unwritten if (key := w.key)])
+            new = [w for w in unwritten if _known(w, known) is None]
             written = await insert_jobs(conn, [_new_job(w) for w in new])
             accepted = [w for w in new if w.id in written]
             await self._say(conn, accepted, written)
             told = {w.id: _answer(w.submission) for w in accepted}
             await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
+        told |= {w.id: _answer(w.submission) for w in batch if w.id in there}
         for waiting in batch:
-            before = _known(waiting, known)
+            before = _known(waiting, known) if waiting.id not in there else None
             if before is not None:
                 _tell_again(waiting, before)
             elif waiting.id in told:

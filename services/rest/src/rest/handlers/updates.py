@@ -47,7 +47,7 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
     if row is None:
         return Decision(None, _stop_unknown(job, status))
-    if row.state in FINAL and status.state not in FINAL:
+    if row.state in FINAL and status.state is not row.state:
         return Decision(row)
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)

@@ -113,6 +113,20 @@ async def insert_token(
     await conn.execute(_INSERT, digest, ident, username, life_s)
 
 
+async def count_application_tokens(conn: Connection, username: str) -> int:
+    """How many tokens a user has that do not expire. Others who count meanwhile wait."""
+    await conn.execute("SELECT FROM account WHERE username = $1 FOR UPDATE", username)
+    count: int = await conn.fetchval(
+        "SELECT count(*) FROM token WHERE username = $1 AND is_application", username
+    )
+    return count
+
+
+async def trim_logins(conn: Connection, username: str, kept: int) -> None:
+    """Keep only a user's newest logins."""
+    await conn.execute(_TRIM, username, kept)
+
+
 async def list_tokens(conn: Connection, username: str) -> list[TokenRow]:
     """The live tokens of a user; expired ones are removed."""
     await conn.execute("DELETE FROM token WHERE username = $1 AND expires_at <= now()", username)
@@ -145,6 +159,12 @@ _CALLER = """
 _INSERT = """
     INSERT INTO token (digest, id, username, is_application, expires_at)
     VALUES ($1, $2, $3, $4::float8 IS NULL, now() + $4 * interval '1 s')
+"""
+_TRIM = """
+    DELETE FROM token WHERE digest IN (
+        SELECT digest FROM token WHERE username = $1 AND NOT is_application
+        ORDER BY created_at DESC, digest OFFSET $2
+    )
 """
 _TOKENS = """
     SELECT id, is_application, created_at, expires_at FROM token WHERE username = $1

@@ -45,6 +45,16 @@ async def record(conn: Connection, entries: Sequence[Entry]) -> None:
     )
 
 
+async def forget_old(conn: Connection, days: int, rows: int) -> None:
+    """Forget what is too old, at most so many entries at once."""
+    await conn.execute(
+        "DELETE FROM audit WHERE id IN (SELECT id FROM audit"
+        " WHERE at < now() - $1 * interval '1 day' ORDER BY at LIMIT $2)",
+        float(days),
+        rows,
+    )
+
+
 async def read(conn: Connection, before: int | None, limit: int) -> list[Recorded]:
     """Entries, newest first; ``before`` is the id of the last one of the page before."""
     return await fetch(

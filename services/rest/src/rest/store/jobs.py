@@ -56,6 +56,12 @@ async def insert_jobs(conn: Connection, jobs: Sequence[NewJob]) -> dict[str, dat
     return {row["id"]: row["submitted_at"] for row in await conn.fetch(_INSERT, *columns)}
 
 
+async def find_written(conn: Connection, ids: Sequence[str]) -> frozenset[str]:
+    """Those of these jobs that are there."""
+    rows = await conn.fetch("SELECT id FROM job WHERE id = ANY($1::text[])", list(ids))
+    return frozenset(row["id"] for row in rows)
+
+
 async def load_jobs(conn: Connection, ids: Sequence[str]) -> Mapping[str, JobRow]:
     """The rows of jobs, locked in the order of their ids."""
     rows = await conn.fetch(_LOAD, list(ids))
@@ -176,7 +182,7 @@ def _listed(row: asyncpg.Record) -> ListedJob:
 
 async def close_finished(conn: Connection, rows: int) -> int:
     """Close the subjects of jobs that have been over for an hour, so that their rows are forgotten
-    in time; returns how many.
+    in time; returns how many. One whose last word is not acknowledged waits.
     """
     done = await conn.fetch(_CLOSE, rows)
     return len(done)
@@ -281,10 +287,13 @@ _CLOSE = """
     WITH over AS (
         SELECT id FROM job
         WHERE NOT is_closed AND completed_at < now() - interval '1 hour'
+        AND EXISTS (SELECT FROM subject
+                    WHERE kind = 'job' AND subject = job.id AND repeat_at IS NULL)
         LIMIT $1 FOR UPDATE SKIP LOCKED
     ), closed AS (
         UPDATE subject SET is_open = false, changed_at = now()
         FROM over WHERE kind = 'job' AND subject = over.id AND repeat_at IS NULL
+        RETURNING subject
     )
-    UPDATE job SET is_closed = true FROM over WHERE job.id = over.id RETURNING job.id
+    UPDATE job SET is_closed = true FROM closed WHERE job.id = closed.subject RETURNING job.id
 """

@@ -43,6 +43,15 @@ async def remove_subscription(conn: Connection, ident: str) -> None:
     )
 
 
+async def remove_of_owner(conn: Connection, owner: str) -> None:
+    """Remove all of one owner: whoever has that name next is somebody else."""
+    await conn.execute(
+        "UPDATE subscription SET removed_at = now(), revision = revision + 1"
+        " WHERE owner = $1 AND removed_at IS NULL",
+        owner,
+    )
+
+
 async def lock_subscription(conn: Connection, ident: str) -> Subscription | None:
     """One, locked."""
     content = await conn.fetchval(
