@@ -1,15 +1,17 @@
 """REST as it runs: over HTTP, on a real PostgreSQL and a Kafka-protocol broker."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
 import pytest
+from cli.embedded.process import free_port
+from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model
 from muster.contracts.topics import Service
 from muster.inbox import words_of
@@ -37,13 +39,6 @@ taskRoles:
 """
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @dataclass
 class Rest:
     """A running REST and a client that is logged in as the admin."""
@@ -64,6 +59,29 @@ class Rest:
     async def job_id(self, name: str, user: str = "admin") -> str:
         answer = await self.client.get(f"/api/v2/jobs/{user}~{name}")
         return str(answer.json()["debugId"])
+
+    async def shown(self, name: str) -> dict[str, Any]:
+        """A job of the admin's, as it is shown."""
+        answer = await self.client.get(f"/api/v2/jobs/admin~{name}")
+        assert answer.status_code == 200
+        content: dict[str, Any] = answer.json()
+        return content
+
+    async def said(self, job: str) -> list[JobRequest]:
+        """The words that were said about a job, as they are stored."""
+        rows = await self.runtime.pool.fetch("SELECT word FROM subject WHERE subject = $1", job)
+        return [JobRequest.model_validate_json(row["word"]) for row in rows]
+
+    def status(self, job: str, revision: int, state: JobState, **more: Any) -> JobStatus:
+        """A word of the Launcher's."""
+        return JobStatus(
+            **{"name": "j", "user": "admin", "virtual_cluster": "default"} | more,
+            revision=revision,
+            seen=1,
+            job=job,
+            state=state,
+            submitted_at=datetime(2026, 1, 1, 12, tzinfo=UTC),
+        )
 
     async def hear(self, topic: str, key: str, model: Model) -> None:
         """Handle a record as if it had come from the bus."""
@@ -157,8 +175,8 @@ async def rest(start_rest: Start) -> AsyncIterator[Rest]:
 
 @dataclass
 class FakeAgent:
-    """An agent's log server. ``logs``: what it has; ``more`` is sent after it to followers, and
-    ``ended`` closes them.
+    """An agent's log server. ``logs``: what it has; ``more`` is sent after it to followers (to all
+    where it is slow), and None ends them.
     """
 
     url: str
@@ -166,6 +184,7 @@ class FakeAgent:
     more: "asyncio.Queue[bytes | None]"
     asked: list[tuple[str, Mapping[str, str], str]]
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    is_slow: bool = False
 
     def hang_up(self) -> None:
         for writer in self.writers:
@@ -191,7 +210,9 @@ class FakeAgent:
                 + f"X-Log-Offset: {start}\r\n\r\n".encode()
             )
             _chunk(writer, log[start:])
-            while query.get("follow") and (piece := await self.more.get()) is not None:
+            while (query.get("follow") or self.is_slow) and (
+                piece := await self.more.get()
+            ) is not None:
                 _chunk(writer, piece)
                 await writer.drain()
             writer.write(b"0\r\n\r\n")

@@ -79,6 +79,49 @@ async def test_tokens_are_listed_without_themselves_and_revoked(rest: Any) -> No
     assert (await rest.client.get("/api/v2/jobs")).status_code == 401
 
 
+async def test_tokens_of_a_user_are_bounded(start_rest: Any) -> None:
+    async with start_rest(application_tokens=2, logins_per_user=2) as rest:
+        made = [await rest.client.post("/api/v2/tokens/application") for _ in range(3)]
+        assert [answer.status_code for answer in made] == [200, 200, 400]
+        assert "revoke one" in made[-1].json()["message"]
+        tokens = [await rest.log_in("admin", PASSWORD) for _ in range(2)]
+        for token, code in ((rest.token, 401), *((token, 200) for token in tokens)):
+            async with rest.with_token(token) as client:
+
+                async def check(client: Any = client) -> int:
+                    status: int = (await client.get("/api/v2/tokens/check")).status_code
+                    return status
+
+                await rest.eventually(check, code)
+
+
+async def test_an_application_token_makes_itself_no_more_than_it_is(rest: Any) -> None:
+    made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
+    async with rest.with_token(made) as program:
+        new = {"username": "eve", "password": PASSWORD}
+        admin = await program.post("/api/v2/users", json=new | {"admin": True})
+        reset = {"data": {"username": "admin", "password": "taken-over"}, "patch": True}
+        password = await program.put("/api/v2/users", json=reset)
+        assert (admin.status_code, password.status_code) == (403, 403)
+        assert (await program.post("/api/v2/users", json=new)).status_code == 201
+    assert await rest.log_in("admin", PASSWORD)
+
+
+async def test_a_login_that_is_no_json_is_refused(rest: Any) -> None:
+    for body in (b"[" * 60_000, b"{", b"\xff", b"7", b""):
+        answer = await rest.client.post("/api/v2/token", content=body)
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+
+
+async def test_whom_others_forward_is_believed_of_trusted_proxies_only(start_rest: Any) -> None:
+    for trusted, address in (("", "127.0.0.1"), ("127.0.0.1", "192.0.2.7")):
+        async with start_rest(http_trusted_proxies=trusted) as rest:
+            forwarded = {"X-Forwarded-For": "192.0.2.7"}
+            await rest.client.post("/api/v2/tokens/application", headers=forwarded)
+            entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+            assert (entries[0]["action"], entries[0]["address"]) == ("token.create", address)
+
+
 async def test_basic_takes_an_application_token_of_that_user_only(rest: Any) -> None:
     made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
     async with rest.with_token("") as client:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
-from muster.contracts.model import Model
+from muster.contracts.model import Model, Reason
 from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import Subscription
@@ -53,6 +53,23 @@ async def test_people_are_told_of_their_own_jobs_only(rest: Any) -> None:
         assert secrets.status_code == 403
         assert len((await ann.get(SUBSCRIPTIONS)).json()) == 1
         assert len((await rest.client.get(SUBSCRIPTIONS)).json()) == 2
+
+
+async def test_a_removed_user_is_told_nothing_and_the_next_of_that_name_starts_anew(
+    start_rest: Any, bootstrap: str
+) -> None:
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        mail = {"events": ["job-finished"], "email": "ann@example.org"}
+        async with await rest.make_user("ann") as ann:
+            made = (await ann.post(SUBSCRIPTIONS, json=mail)).json()
+        consumer = await reader(bootstrap, "settings-changed")
+        key = f"subscription/{made['id']}"
+        assert (await next_record(consumer, key)).value is not None
+        assert (await rest.client.delete("/api/v2/users/ann")).status_code == 200
+        assert (await next_record(consumer, key)).value is None
+        await consumer.stop()
+        async with await rest.make_user("ann") as ann:
+            assert (await ann.get(SUBSCRIPTIONS)).json() == []
 
 
 async def test_an_odd_subscription_is_refused(rest: Any) -> None:
@@ -218,8 +235,10 @@ async def scheduler(answers: dict[str, Any]) -> tuple[asyncio.Server, str, list[
         path = lines[0].split(" ")[1]
         seen.append(path)
         content = answers.get(path.split("?")[0])
-        body = json.dumps(content).encode()
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
         code = "404 Not Found" if content is None else "200 OK"
+        if content == b"standby":
+            code = "503 Service Unavailable"
         head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()
@@ -243,7 +262,27 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(start_rest: Any) -
         queue = await rest.client.get("/api/v2/cluster/queue?limit=5")
         assert queue.json() == answers["/queue"]
         assert seen[-1] == "/queue?limit=5"
-    async with start_rest(scheduler_url="http://127.0.0.1:1") as rest:
-        assert (await rest.client.get("/api/v2/cluster/queue")).status_code == 503
-        why = await rest.client.get("/api/v2/jobs/admin~waits/why")
-        assert (why.status_code, why.json()["scheduler"]) == (200, None)
+
+
+async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(start_rest: Any) -> None:
+    async with start_rest() as rest:
+        await rest.submit("waits")
+        job = await rest.job_id("waits")
+        reason = Reason(code="no-room", text="2 GPUs are wanted, 1 is free.")
+        await rest.hear("job-updated", job, rest.status(job, 1, JobState.WAITING, reason=reason))
+    path = f"/jobs/{job}/why"
+    server, url, _ = await scheduler({path: b"standby", "/queue": b"no json"})
+    async with server:
+        for address in (url, "http://127.0.0.1:1", "http://127.0.0.1:x/"):
+            async with start_rest(scheduler_url=address) as rest:
+                queue = await rest.client.get("/api/v2/cluster/queue")
+                assert (queue.status_code, queue.json()["code"]) == (503, "UnavailableError")
+                answer = await rest.client.get("/api/v2/jobs/admin~waits/why")
+                assert answer.status_code == 200
+                why = answer.json()
+                assert why["reason"]["text"] == reason.text
+                assert why["scheduler"] is None
+                assert "Scheduler knows is missing" in why["schedulerProblem"]
+    async with start_rest() as rest:
+        why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
+        assert (why["scheduler"], why["schedulerProblem"]) == (None, None)

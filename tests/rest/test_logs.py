@@ -4,6 +4,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
+import pytest
 from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -174,3 +176,19 @@ async def test_an_agent_that_goes_away_ends_the_events_without_the_last_one(
         rest_of_it = [line async for line in lines]
     assert "event: end" not in rest_of_it
     assert any("stopped answering" in line for line in rest_of_it)
+
+
+@pytest.mark.parametrize("follow", ["true", "false"])
+async def test_a_text_whose_agent_goes_away_does_not_look_whole(
+    rest: Any, agent: Any, follow: str
+) -> None:
+    await run_task(rest, agent)
+    agent.logs["/logs/pod-1/stdout"] = b"line\n"
+    agent.is_slow = True
+    path = f"{LOGS}/stdout?follow={follow}"
+    async with rest.client.stream("GET", path) as response:
+        pieces = response.aiter_bytes()
+        assert await anext(pieces) == b"line\n"
+        agent.hang_up()
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await anext(pieces)

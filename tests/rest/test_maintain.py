@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.contracts.jobs import JobState, JobStatus
+from muster.db import transaction
+from rest.store.jobs import close_finished
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -37,6 +39,10 @@ async def test_old_rows_go_and_finished_jobs_are_closed(start_rest: Any) -> None
         token = await rest.log_in("admin", "correct-horse")
         await pool.execute("UPDATE token SET expires_at = now() WHERE NOT is_application")
         await pool.execute(
+            "INSERT INTO audit (at, username, action, object)"
+            " VALUES (now() - interval '400 days', 'admin', 'login', 'long-ago')"
+        )
+        await pool.execute(
             "INSERT INTO subscription (id, owner, content, removed_at)"
             " VALUES ('gone', 'admin', '{}', now() - interval '2 days')"
         )
@@ -46,12 +52,36 @@ async def test_old_rows_go_and_finished_jobs_are_closed(start_rest: Any) -> None
                 "SELECT (SELECT count(*) FROM idempotency) AS keys,"
                 " (SELECT count(*) FROM token) AS tokens,"
                 " (SELECT count(*) FROM subscription) AS subscriptions,"
-                " (SELECT count(*) FROM subject WHERE is_open) AS open"
+                " (SELECT count(*) FROM subject WHERE is_open) AS open,"
+                " (SELECT count(*) FROM audit WHERE object = 'long-ago') AS old"
             )
             return dict(counts)
 
-        await rest.eventually(left, {"keys": 1, "tokens": 0, "subscriptions": 0, "open": 1})
+        wanted = {"keys": 1, "tokens": 0, "subscriptions": 0, "open": 1, "old": 0}
+        await rest.eventually(left, wanted)
         async with rest.with_token(token) as client:
             assert (await client.get("/api/v2/jobs")).status_code == 401
         names = await pool.fetch("SELECT name FROM job ORDER BY name")
         assert [row["name"] for row in names] == ["over", "runs"]
+
+
+async def test_a_job_whose_last_word_is_not_acknowledged_is_closed_later(start_rest: Any) -> None:
+    async with start_rest() as rest:
+        await rest.submit("over")
+        await end(rest, "over", JobState.SUCCEEDED)
+        job = await rest.job_id("over")
+        pool = rest.runtime.pool
+        await pool.execute("UPDATE subject SET repeat_at = now() + interval '1 day'")
+
+        async def closed() -> tuple[int, bool, bool]:
+            async with transaction(pool) as conn:
+                count = await close_finished(conn, 10)
+            row = await pool.fetchrow(
+                "SELECT is_open, is_closed FROM job, subject WHERE id = $1 AND subject = id", job
+            )
+            return (count, *row)
+
+        assert await closed() == (0, True, False)
+        await pool.execute("UPDATE subject SET repeat_at = NULL")
+        assert await closed() == (1, False, True)
+        assert await closed() == (0, False, True)

@@ -1,0 +1,163 @@
+"""Jobs are submitted: each once, each answered for itself."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from muster.errors import Transient
+from muster.protocol import parse_job
+from prometheus_client import CollectorRegistry
+from rest.handlers.submit import Submission, Submissions
+from rest.metrics import RestMetrics
+
+
+async def test_a_name_that_is_taken_is_409(rest: Any) -> None:
+    await rest.submit("twice")
+    answer = await rest.submit("twice")
+    assert answer.status_code == 409
+    assert answer.json()["code"] == "ConflictJobError"
+    other = await rest.make_user("other")
+    async with other:
+        theirs = await other.post("/api/v2/jobs", content=rest.job_file("twice"))
+        assert theirs.status_code == 202
+
+
+async def test_many_submissions_at_once_are_each_answered_for_themselves(rest: Any) -> None:
+    answers = await asyncio.gather(*(rest.submit(f"many-{n % 20}") for n in range(60)))
+    codes = [answer.status_code for answer in answers]
+    assert sorted(codes) == [202] * 20 + [409] * 40
+    for n in range(20):
+        mine = [a.status_code for i, a in enumerate(answers) if i % 20 == n]
+        assert sorted(mine) == [202, 409, 409]
+
+
+async def test_an_idempotency_key_gives_the_same_answer_and_makes_one_job(rest: Any) -> None:
+    key = {"Idempotency-Key": "k1"}
+    _, *answers = await asyncio.gather(
+        rest.submit("first"),  # while it is written the others wait, and so stand together
+        *(rest.submit("once", **key) for _ in range(20)),
+    )
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.text for answer in answers}) == 1
+    assert len((await rest.client.get("/api/v2/jobs")).json()) == 2
+    other_body = await rest.submit("another", **key)
+    assert other_body.status_code == 422
+    assert other_body.json()["code"] == "IdempotencyKeyError"
+    user = await rest.make_user("second")
+    async with user:
+        theirs = await user.post(
+            "/api/v2/jobs", content=rest.job_file("once"), headers={"Idempotency-Key": "k1"}
+        )
+        assert theirs.status_code == 202
+
+
+async def test_a_key_of_a_refused_submission_may_be_used_again(rest: Any) -> None:
+    await rest.submit("taken")
+    refused = await rest.submit("taken", **{"Idempotency-Key": "k2"})
+    assert refused.status_code == 409
+    mended = await rest.submit("free", **{"Idempotency-Key": "k2"})
+    assert mended.status_code == 202
+
+
+async def test_two_replicas_keep_one_promise(start_rest: Any) -> None:
+    async with start_rest() as one, start_rest() as two:
+        key = {"Idempotency-Key": "both"}
+        answers = await asyncio.gather(
+            *((one, two)[n % 2].submit("shared", **key) for n in range(20)),
+            *((one, two)[n % 2].submit(f"name-{n // 2}") for n in range(20)),
+        )
+        assert {a.status_code for a in answers[:20]} == {202}
+        assert sorted(a.status_code for a in answers[20:]) == [202] * 10 + [409] * 10
+        assert len((await two.client.get("/api/v2/jobs")).json()) == 11
+        await one.client.put("/api/v2/jobs/admin~shared/executionType", json={"value": "STOP"})
+        content = (await two.client.get("/api/v2/jobs/admin~shared")).json()
+        assert content["jobStatus"]["state"] == "STOPPING"
+
+
+async def test_what_waits_to_be_written_is_bounded(start_rest: Any) -> None:
+    async with start_rest(submit_queue_bytes=2000) as rest:
+        answers = await asyncio.gather(*(rest.submit(f"flood-{n}") for n in range(60)))
+        codes = {answer.status_code for answer in answers}
+        assert codes == {202, 503}
+        assert all(a.headers["retry-after"] for a in answers if a.status_code == 503)
+        accepted = [answer for answer in answers if answer.status_code == 202]
+        assert len((await rest.client.get("/api/v2/jobs")).json()) == len(accepted)
+        assert (await rest.submit("afterwards")).status_code == 202
+
+
+async def test_a_wrong_file_is_told_with_lines(rest: Any) -> None:
+    content = rest.job_file("bad").replace("gpu: 1", "gpus: 1").replace("type: job", "type: x")
+    answer = await rest.client.post("/api/v2/jobs", content=content)
+    assert answer.status_code == 400
+    body = answer.json()
+    assert body["code"] == "InvalidProtocolError"
+    assert [(e["path"], e["line"]) for e in body["errors"]] == [
+        ("type", 3),
+        ("taskRoles.worker.resourcePerInstance.gpu", 10),
+        ("taskRoles.worker.resourcePerInstance.gpus", 10),
+    ]
+
+
+async def test_a_job_with_secrets_is_refused_and_kept_nowhere(rest: Any) -> None:
+    content = rest.job_file("secret") + "secrets: {key: marker-in-clear}\n"
+    answer = await rest.client.post(
+        "/api/v2/jobs", content=content, headers={"Idempotency-Key": "s"}
+    )
+    assert answer.status_code == 400
+    assert "marker-in-clear" not in answer.text
+    for table in ("job", "job_file", "idempotency", "outbox", "subject", "audit"):
+        rows = await rest.runtime.pool.fetch(f"SELECT * FROM {table}")
+        assert "marker-in-clear" not in str([dict(row) for row in rows])
+
+
+async def test_a_database_that_is_away_is_503_and_no_job_is_lost(rest: Any) -> None:
+    await rest.submit("before")
+    await rest.runtime.pool.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'muster-rest' AND pid <> pg_backend_pid()"
+    )
+    after = await rest.submit("after")
+    assert after.status_code == 202
+    names = [each["name"] for each in (await rest.client.get("/api/v2/jobs")).json()]
+    assert names == ["after", "before"]
+
+
+async def test_a_commit_whose_answer_was_lost_is_no_name_that_is_taken(
+    rest: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = rest.runtime.relay
+    commit, tries = relay.transaction, []
+
+    @asynccontextmanager
+    async def lossy() -> AsyncIterator[Any]:
+        async with commit() as conn:
+            yield conn
+        tries.append(1)
+        if len(tries) == 1:
+            raise ConnectionResetError("lost after the commit")
+
+    monkeypatch.setattr(relay, "transaction", lossy)
+    answers = await asyncio.gather(
+        rest.submit("plain"), rest.submit("keyed", **{"Idempotency-Key": "k"})
+    )
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert [answer.json()["name"] for answer in answers] == ["admin~plain", "admin~keyed"]
+    assert (await rest.submit("plain")).status_code == 409
+    again = await rest.submit("keyed", **{"Idempotency-Key": "k"})
+    assert (again.status_code, again.text) == (202, answers[1].text)
+    assert len((await rest.client.get("/api/v2/jobs")).json()) == 2
+    assert len(await rest.said(await rest.job_id("plain"))) == 1
+
+
+async def test_what_comes_after_the_end_is_refused_at_once(rest: Any) -> None:
+    metrics = RestMetrics(CollectorRegistry())
+    submissions = Submissions(rest.runtime.relay, rest.runtime.settings, metrics)
+    running = asyncio.create_task(submissions.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    late = Submission("admin", "", parse_job(rest.job_file("late").encode()), None, None)
+    with pytest.raises(Transient, match="stopping"):
+        await submissions.submit(late)
