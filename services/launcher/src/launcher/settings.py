@@ -34,6 +34,9 @@ class LauncherSettings(DatabaseSettings):
     lost_grace_s: NonNegativeFloat = Field(
         5.0, description="The same for pods that come back with a lost node."
     )
+    remind_s: PositiveFloat = Field(
+        60.0, description="A pod whose end is not known so long after its grace is asked anew."
+    )
     retry_backoff_first_s: PositiveFloat = Field(
         1.0, description="The wait before a retry that costs no count; the next are doubled."
     )
@@ -82,6 +85,7 @@ class LauncherSettings(DatabaseSettings):
         return Policy(
             stop_grace=timedelta(seconds=self.stop_grace_s),
             lost_grace=timedelta(seconds=self.lost_grace_s),
+            remind=timedelta(seconds=self.remind_s),
             backoff_first=timedelta(seconds=self.retry_backoff_first_s),
             backoff_longest=timedelta(seconds=self.retry_backoff_longest_s),
             backoff_reset=timedelta(seconds=self.retry_backoff_reset_s),

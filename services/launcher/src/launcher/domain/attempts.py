@@ -210,6 +210,21 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
     if task.phase is not TaskPhase.STOPPING:
         stopping = turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
         turn.say(say_stop(turn.life, stopping, cause.value, grace.total_seconds()))
+        turn.set_job(remind_at=turn.now + grace + turn.policy.remind)
+
+
+def remind(turn: Turn) -> None:
+    """Ask anew of pods that should long have stopped.
+
+    Two sides at rest don't speak, so where a database came back without its last commits an end
+    that was told and acknowledged would never be told again. A new word shows the agent how little
+    is known here, and it says its last one again.
+    """
+    stopping = [task for task in turn.tasks() if task.phase is TaskPhase.STOPPING]
+    for task in stopping:
+        cause = task.stop or StopCause.COMPLETION
+        turn.say(say_stop(turn.life, task, cause.value, turn.policy.stop_grace.total_seconds()))
+    turn.set_job(remind_at=turn.now + turn.policy.remind if stopping else None)
 
 
 def answer_over(turn: Turn, word: PodStatus, is_alive: bool) -> None:
@@ -228,7 +243,9 @@ def if_over(turn: Turn) -> None:
         turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED))
     at = job.attempt_completed_at or turn.now
     outcome = attributed(turn.life, job.outcome) if job.outcome else None
-    turn.set_job(gang_unsaid=False, reason=None, attempt_completed_at=at, outcome=outcome)
+    turn.set_job(
+        gang_unsaid=False, reason=None, remind_at=None, attempt_completed_at=at, outcome=outcome
+    )
     _follow(turn, outcome)
 
 

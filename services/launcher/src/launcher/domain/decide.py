@@ -21,6 +21,7 @@ from launcher.domain.attempts import (
     decide_attempt,
     pod_ended,
     ran,
+    remind,
     stop_job,
     stop_task,
 )
@@ -254,6 +255,8 @@ def _on_due(turn: Turn) -> None:
         for task in turn.tasks():
             if task.phase is TaskPhase.BACKOFF and (task.retry_at or now) <= now:
                 begin_task(turn, task)
+    if turn.job.remind_at is not None and turn.job.remind_at <= now:
+        remind(turn)
     if turn.job.quiet_at is not None and turn.job.quiet_at <= now:
         turn.flush()
 

@@ -97,6 +97,7 @@ class Job:
     restored backup; numbers never come back. ``streak``: the last retries in a row that the policy
     does not count. ``deadline_at``: when the attempt has run for as long as it may. ``quiet_at``:
     when changes that users can wait for are said (``status_unsaid``, ``gang_unsaid``).
+    ``remind_at``: when pods that were asked to stop, and whose end is not known, are asked anew.
     """
 
     id: str
@@ -117,6 +118,7 @@ class Job:
     retry_at: datetime | None = None
     deadline_at: datetime | None = None
     quiet_at: datetime | None = None
+    remind_at: datetime | None = None
     status_unsaid: bool = False
     gang_unsaid: bool = False
     created_at: datetime | None = None
@@ -169,7 +171,7 @@ class Life:
 def wake_at(life: Life) -> datetime | None:
     """When a timer of the job is due next."""
     job = life.job
-    times = [job.quiet_at]
+    times = [job.quiet_at, job.remind_at]
     if job.phase is JobPhase.RUNNING:
         times.append(job.deadline_at)
     if job.phase is JobPhase.BACKOFF:
@@ -184,15 +186,17 @@ class Policy:
     """The constants of the Launcher's decisions.
 
     ``stop_grace``: from the ask to stop until the kill (OpenPAI's default is 600 s).
-    ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the wait
-    before a retry that costs nothing doubles from the first to the longest, and starts anew after
-    an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
+    ``lost_grace``: the same for a pod whose node was lost and came back. ``remind``: so long after
+    its grace an ask that was not followed is said anew, and again and again. ``backoff_*``: the
+    wait before a retry that costs nothing doubles from the first to the longest, and starts anew
+    after an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
     conflicts over resources. ``quiet``: how long details may wait to be said; ``quiet_new``: how
     long the news may that a job waits, which its submitter knows already.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
     lost_grace: timedelta = timedelta(seconds=5)
+    remind: timedelta = timedelta(seconds=60)
     backoff_first: timedelta = timedelta(seconds=1)
     backoff_longest: timedelta = timedelta(minutes=5)
     backoff_reset: timedelta = timedelta(minutes=10)
