@@ -5,10 +5,10 @@ forgets the rows a little later, many in one statement. Rows that are older were
 that ended, or by a bus that was away: any replica's relay takes them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 from muster.bus import Outgoing
@@ -52,17 +52,42 @@ def noting_written() -> Iterator[list[Written]]:
 
 async def write(conn: Connection, rows: Sequence[OutboxRow], now: datetime) -> None:
     """Write rows in the caller's transaction. A word replaces its subject's parked ones."""
-    if not rows:
-        return
-    columns = zip(
-        *((r.topic, r.key, r.kind, r.subject, r.event_id, r.value, r.traceparent) for r in rows),
-        strict=True,
+    if rows:
+        ids = await conn.fetch(_WRITE, *columns(rows, now))
+        note_written(rows, [(i["id"], i["event_id"]) for i in ids], now)
+
+
+def columns(rows: Sequence[OutboxRow], now: datetime) -> list[object]:
+    """The parameters of ``write_sql``."""
+    return [*([getattr(row, name) for row in rows] for name in _COLUMNS), now]
+
+
+def write_sql(first: int = 1) -> str:
+    """Common table expressions that write rows, given as parameters from ``first`` on; the last,
+    ``written``, has their ids and event ids.
+    """
+    kind, subject = (
+        f"${first + OutboxRow.__slots__.index(n)}::text[]" for n in ("kind", "subject")
     )
-    ids = await conn.fetch(_WRITE, *map(list, columns), now)
+    values = ", ".join(f"${first + n}::text[]" for n in range(len(OutboxRow.__slots__)))
+    return f"""
+        replaced AS (
+            DELETE FROM outbox WHERE parked_for IS NOT NULL
+            AND (kind, subject) IN (SELECT * FROM unnest({kind}, {subject}))
+        ), written AS (
+            INSERT INTO outbox ({", ".join(OutboxRow.__slots__)}, written_at)
+            SELECT n.*, ${first + len(OutboxRow.__slots__)} FROM unnest({values}) AS n
+            RETURNING id, event_id
+        )
+    """  # noqa: S608 - the names of columns, not values
+
+
+def note_written(rows: Sequence[OutboxRow], ids: Iterable[tuple[int, str]], now: datetime) -> None:
+    """Remember what was written, with its ids and event ids, for who publishes it."""
     written = _of_transaction.get()
     if written is not None:
         by_event = {row.event_id: row for row in rows}
-        written += [Written(i["id"], _outgoing(by_event[i["event_id"]], now)) for i in ids]
+        written += [Written(ident, _outgoing(by_event[event], now)) for ident, event in ids]
 
 
 def _outgoing(row: OutboxRow, at: datetime) -> Outgoing:
@@ -100,16 +125,8 @@ async def park(conn: Connection, row: int, reason: str) -> None:
     await conn.execute("UPDATE outbox SET parked_for = $2 WHERE id = $1", row, reason)
 
 
-_WRITE = """
-    WITH replaced AS (
-        DELETE FROM outbox WHERE parked_for IS NOT NULL
-        AND (kind, subject) IN (SELECT * FROM unnest($3::text[], $4::text[]))
-    )
-    INSERT INTO outbox (topic, key, kind, subject, event_id, value, traceparent, written_at)
-    SELECT n.*, $8 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[],
-                               $6::text[], $7::text[]) AS n
-    RETURNING id, event_id
-"""
+_COLUMNS = tuple(field.name for field in fields(OutboxRow))
+_WRITE = f"WITH {write_sql()} SELECT id, event_id FROM written"  # noqa: S608
 _LEFT = """
     SELECT id, topic, key, event_id, value, traceparent, written_at FROM outbox
     WHERE parked_for IS NULL AND written_at <= clock_timestamp() - $2 * interval '1 s'

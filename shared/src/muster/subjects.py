@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 import asyncpg
 from opentelemetry.trace import SpanKind
 
+from muster import outbox
 from muster.contracts.model import Word
 from muster.contracts.notices import AppliedRevision, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
@@ -18,7 +19,7 @@ from muster.db import Connection
 from muster.decisions import Say as Say
 from muster.errors import Transient
 from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
-from muster.outbox import OutboxRow, write
+from muster.outbox import OutboxRow
 from muster.records import Received, body, said, word_id
 from muster.telemetry import current_traceparent, span
 
@@ -188,15 +189,26 @@ class Subjects:
     async def save(self) -> None:
         """Write what changed. Raises Transient where somebody else made the same subject."""
         changed = self._heard | self._spoken
-        await _insert(self._conn, [self._rows[k] for k in sorted(changed & self._new)])
-        await _update_spoken(self._conn, [self._rows[k] for k in sorted(self._spoken - self._new)])
-        await update_exchanges(
-            self._conn, [self._rows[k] for k in sorted(self._heard - self._spoken - self._new)]
-        )
         if self._again:
-            again = await _words(self._conn, sorted(self._again))
-            self._outbox += [self._outgoing(replace(self._rows[k], word=w)) for k, w in again]
-        await write(self._conn, self._outbox, self._now)
+            words = await _words(self._conn, sorted(self._again))
+            again = [(self._rows[key], word) for key, word in words]
+            self._outbox += [self._outgoing(replace(r, word=r.word or w)) for r, w in again]
+        if not (changed or self._outbox):
+            return
+        new = [self._rows[k] for k in sorted(changed & self._new)]
+        spoken = [self._rows[k] for k in sorted(self._spoken - self._new)]
+        heard = [self._rows[k] for k in sorted(self._heard - self._spoken - self._new)]
+        done = await self._conn.fetchrow(
+            _SAVE,
+            *_columns(new, _SPOKEN),
+            *_columns(spoken, _SPOKEN),
+            *_columns(heard, _HEARD),
+            *outbox.columns(self._outbox, self._now),
+        )
+        assert done is not None
+        if done["made"] != len(new):
+            raise Transient("somebody else has just made the same subject")
+        outbox.note_written(self._outbox, done["outbox"], self._now)
 
     def _note(self, row: Subject) -> None:
         self._rows[(row.kind, row.subject)] = row
@@ -276,18 +288,32 @@ _LIST = ", ".join((*_KEY, *_SPOKEN))
 _LIST_BUT_WORD = ", ".join((*_KEY, *_SPOKEN[:-1]))
 
 
-def _unnest(columns: Sequence[str]) -> str:
-    return ", ".join(f"${n}::{_TYPES[name]}[]" for n, name in enumerate(columns, 1))
+def _unnest(columns: Sequence[str], first: int = 1) -> str:
+    return ", ".join(f"${n}::{_TYPES[name]}[]" for n, name in enumerate(columns, first))
 
 
-def _update(columns: Sequence[str]) -> str:
+def _update(columns: Sequence[str], first: int = 1) -> str:
+    named = (*_KEY, *columns)
     return f"""
         UPDATE subject AS s
         SET {", ".join(f"{c} = n.{c}" for c in columns)}, changed_at = now()
-        FROM unnest({_unnest((*_KEY, *columns))}) AS n ({", ".join((*_KEY, *columns))})
+        FROM unnest({_unnest(named, first)}) AS n ({", ".join(named)})
         WHERE s.kind = n.kind AND s.subject = n.subject
     """  # noqa: S608 - the names of columns, not values
 
+
+_WHOLE, _PART = len(_KEY + _SPOKEN), len(_KEY + _HEARD)
+_SAVE = f"""
+    WITH made AS (
+        INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_unnest((*_KEY, *_SPOKEN))})
+        ON CONFLICT DO NOTHING RETURNING 1
+    ), spoken AS ({_update(_SPOKEN, 1 + _WHOLE)}
+    ), heard AS ({_update(_HEARD, 1 + 2 * _WHOLE)}
+    ), {outbox.write_sql(1 + 2 * _WHOLE + _PART)}
+    SELECT (SELECT count(*) FROM made) AS made,
+           ARRAY(SELECT (id, event_id) FROM written) AS outbox
+"""  # noqa: S608
+"""One statement, for each round trip costs more than what it does."""
 
 _LOAD = f"""
     SELECT {_LIST_BUT_WORD} FROM subject
@@ -311,11 +337,6 @@ _WORDS = """
     SELECT kind, subject, word FROM subject
     WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
 """
-_INSERT = f"""
-    INSERT INTO subject ({_LIST}) SELECT * FROM unnest({_unnest((*_KEY, *_SPOKEN))})
-    ON CONFLICT DO NOTHING
-"""  # noqa: S608
-_UPDATE_SPOKEN = _update(_SPOKEN)
 _UPDATE_HEARD = _update(_HEARD)
 
 
@@ -333,14 +354,6 @@ def _columns(rows: Sequence[Subject], names: Sequence[str]) -> list[list[object]
     ]
 
 
-async def _insert(conn: Connection, rows: Sequence[Subject]) -> None:
-    if not rows:
-        return
-    done = await conn.execute(_INSERT, *_columns(rows, _SPOKEN))
-    if done != f"INSERT 0 {len(rows)}":
-        raise Transient("somebody else has just made the same subject")
-
-
 async def load_due(conn: Connection, now: datetime, repeats: int) -> list[Subject]:
     """Lock the subjects about which something is to be said again: acknowledgements and encores,
     and at most ``repeats`` repeats.
@@ -352,11 +365,6 @@ async def update_exchanges(conn: Connection, rows: Sequence[Subject]) -> None:
     """Write what has changed of rows that exist, where nothing new was said."""
     if rows:
         await conn.execute(_UPDATE_HEARD, *_columns(rows, _HEARD))
-
-
-async def _update_spoken(conn: Connection, rows: Sequence[Subject]) -> None:
-    if rows:
-        await conn.execute(_UPDATE_SPOKEN, *_columns(rows, _SPOKEN))
 
 
 async def _words(conn: Connection, keys: Sequence[Key]) -> list[tuple[Key, str]]:
