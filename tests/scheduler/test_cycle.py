@@ -165,3 +165,34 @@ def test_a_cycle_looks_at_each_node_as_often_for_many_shapes_as_for_one(
         return counted
 
     assert looks(30) == looks(1)
+
+
+def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are_more(
+    kit: Kit,
+) -> None:
+    policy = Policy(settle_s=0.0, cycle_gangs=10)
+    cluster = kit.cluster(kit.report("n0", gpus=35), policy=policy)
+    for kind, wants in (("fits", 1), ("waits", 35), ("large", 36)):
+        for n in range(35):
+            name = f"{kind}{n:02d}"
+            cluster.request(kit.gang(name, *kit.pods(name, 1, gpus=wants), age=wants), 0.0)
+    counts: dict[str, int] = {}
+    for cycle in range(20):
+        decisions = run_cycle(cluster, float(cycle))
+        for decision in decisions:
+            counts[type(decision).__name__] = counts.get(type(decision).__name__, 0) + 1
+        assert len(decisions) <= 3 * policy.cycle_gangs
+        if not cluster.has_more:
+            break
+    waiting = {name for name, gang in cluster.gangs.items() if gang.said is not None}
+    assert counts["Placed"] == counts["Refused"] == 35
+    assert {name for name in cluster.gangs if name.startswith("waits")} <= waiting
+    # A node dies: every waiting gang has another reason now, and is told so.
+    cluster.report(kit.report("n1", gpus=35), 30.0)
+    cluster.hear("n1", "", 30.0)
+    cluster.lose("n1", 30.0)
+    told: list[str] = []
+    for cycle in range(30, 40):
+        told += [d.gang for d in run_cycle(cluster, float(cycle)) if isinstance(d, Deferred)]
+    assert sorted(told) == [f"waits{n:02d}" for n in range(35)]
+    assert not cluster.has_more

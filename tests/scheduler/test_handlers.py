@@ -6,8 +6,11 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from launcher.domain.decide import decide
+from launcher.domain.model import Policy as LauncherPolicy
 from muster.aggregates import Dead, Due
 from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
+from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import Kind
 from muster.errors import Broken
 from scheduler.domain.cycle import run_cycle
@@ -19,6 +22,24 @@ Kit = Any
 def test_the_newest_word_is_recorded_as_it_is(kit: Kit) -> None:
     word = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
     assert record("j-0", None, word, kit.start).state == word
+
+
+def test_a_pod_that_may_start_singly_is_a_gang_of_its_own_name(kit: Kit) -> None:
+    """Said by the Launcher's own core, for a job whose tasks may start singly."""
+    roles = (TaskRoleSpec(name="w", instances=2, cpu=1, memory_mb=1, gpus=1, command="true"),)
+    request = JobRequest(
+        job="j",
+        name="n",
+        user="u",
+        execution=Execution.START,
+        submitted_at=kit.start,
+        spec=JobSpec(gang=False, task_roles=roles),
+    )
+    cluster = kit.cluster(kit.report("n0", gpus=2))
+    for say in decide("j", None, request, now=kit.start, policy=LauncherPolicy()).says:
+        assert record(say.subject, None, say.word, kit.start).state == say.word
+        cluster.request(say.word, 0.0)
+    assert {d.gang for d in run_cycle(cluster, 0.0)} == {"j-0-w-0-0", "j-0-w-1-0"}
 
 
 @pytest.mark.parametrize(

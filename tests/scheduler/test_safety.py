@@ -173,8 +173,9 @@ class History(RuleBasedStateMachine):
             node = self.cluster.gangs[name].places.get(ask.pod)
             if ask in keep or node is None:
                 continue
-            lost = self.cluster.nodes[node].is_lost
-            if not lost:  # a lost node's pods may go on, out of sight
+            # A lost node's pods may go on, out of sight or until the Launcher's answer comes.
+            lost = self.cluster.nodes[node].is_lost or ask.pod in self.world.leftover
+            if not lost:
                 self.world.running[node].pop(ask.pod, None)
             ends.append(
                 PodRelease(

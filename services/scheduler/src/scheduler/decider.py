@@ -192,6 +192,8 @@ class Decider:
         outcome.decisions = run_cycle(cluster, now)
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = _topic(decision)
+        if cluster.has_more:
+            self._woken.set()
         outcome.changes = cluster.take_changes()
         new = [n.name for n in cluster.nodes.values() if n.is_alive and n.name not in self.known]
         outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new})

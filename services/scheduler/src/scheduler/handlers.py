@@ -40,7 +40,7 @@ def record(
     if len({ask.pod for ask in given.pods}) < len(given.pods):
         raise Broken(f"the gang {gang} lists a pod twice")
     for ask in given.pods:
-        if not ask.pod.startswith(f"{gang}-"):
+        if ask.pod != gang and not ask.pod.startswith(f"{gang}-"):
             raise Broken(f"the pod {ask.pod} is not named after its gang {gang}")
         if min(ask.gpus, ask.cpu, ask.memory_mb, *ask.ports.values(), 0) < 0:
             raise Broken(f"the pod {ask.pod} asks for less than nothing")

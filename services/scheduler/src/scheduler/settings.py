@@ -35,6 +35,9 @@ class SchedulerSettings(DatabaseSettings):
     )
     cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
     cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    cycle_gangs: PositiveInt = Field(
+        500, description="Gangs placed, refused, or told why they wait, each, in one cycle."
+    )
     load_gangs: PositiveInt = Field(1000, description="Gangs loaded at once at a take-over.")
     settle_s: NonNegativeFloat = Field(
         30.0, description="Nothing is refused before the cluster has not grown for so long."
@@ -88,6 +91,7 @@ class SchedulerSettings(DatabaseSettings):
     def policy(self) -> Policy:
         """How the core decides."""
         return Policy(
+            cycle_gangs=self.cycle_gangs,
             settle_s=self.settle_s,
             defer_again_s=self.defer_again_s,
             defer_again_gangs=self.defer_again_gangs,

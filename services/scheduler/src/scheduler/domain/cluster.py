@@ -43,6 +43,7 @@ class Cluster:
         self.shape_version = 0
         self.grown_at: float | None = None
         self.cycle = 0
+        self.has_more = False
         self._spots: dict[str, Spot] = {}
         self._counted: dict[str, Demand] = {}
         self._shapes: dict[str, Shape] = {}

@@ -14,14 +14,20 @@ from scheduler.domain.reasons import never_fits, waits
 
 
 def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
-    """Decide about everything that waits. The cluster is changed accordingly."""
+    """Decide about everything that waits, as far as the policy's bound allows; ``has_more`` says
+    whether another cycle is due at once. The cluster is changed accordingly.
+    """
     cluster.cycle += 1
+    cluster.has_more = False
     decisions: list[Decision] = []
     # 1. What was only avoided for a time counts again.
     cluster.expire_ports(now)
     # 2. Place what fits; the first gang of a shape that does not fit speaks for all of its shape.
     changed: list[Shape] = []
     for shape, name in candidates(cluster.queue, cluster.generation):
+        if len(decisions) == cluster.policy.cycle_gangs:
+            cluster.has_more = True
+            break
         gang = cluster.gangs[name]
         placements = place(cluster, name, gang.waiting(), gang.places.values(), now)
         if placements is not None:
@@ -54,7 +60,11 @@ def _refuse(cluster: Cluster) -> list[Decision]:
             line.judged_at = cluster.shape_version
             reason = never_fits(cluster, shape)
             if reason is not None:
-                refused.update((name, reason) for _, _, name in line.waiting)
+                few = line.waiting[: cluster.policy.cycle_gangs - len(refused)]
+                refused.update((name, reason) for _, _, name in few)
+                if len(few) < len(line.waiting):
+                    line.judged_at = -1
+                    cluster.has_more = True
     for name in sorted(refused):
         cluster.refuse(cluster.gangs[name], refused[name])
     return [Refused(name, refused[name]) for name in sorted(refused)]
@@ -62,20 +72,24 @@ def _refuse(cluster: Cluster) -> list[Decision]:
 
 def _defer(cluster: Cluster, changed: list[Shape], now: float) -> list[Decision]:
     queue = cluster.queue
-    names = sorted(queue.unexplained)
+    names: list[str] = []
     if cluster.is_settled(now):  # at a start the nodes come one by one: no word for each
         lines = [queue.lines[shape] for shape in changed if shape in queue.lines]
-        names += sorted(order[2] for line in lines for order in line.waiting)
-        names += _stale(cluster, now)
+        queue.unexplained.update(order[2] for line in lines for order in line.waiting)
+        names = _stale(cluster, now)
+    names += sorted(queue.unexplained)[: cluster.policy.cycle_gangs]
     told: dict[str, Reason] = {}
     for name in names:
         gang = cluster.gangs[name]
         reason = queue.lines[cluster.shape(gang)].reason
-        if reason is not None and name not in told and _is_news(gang, reason, now, cluster):
+        if reason is None:  # its shape is tried by the next cycle
+            continue
+        queue.unexplained.discard(name)
+        if _is_news(gang, reason, now, cluster):
             told[name] = reason
             gang.said, gang.said_at = reason, now
             queue.said.append((now, name))
-    queue.unexplained.difference_update(told)
+    cluster.has_more |= bool(queue.unexplained)
     return [Deferred(name, reason) for name, reason in told.items()]
 
 

@@ -123,6 +123,8 @@ Decision = Placed | Deferred | Refused
 class Policy:
     """How the core decides. Times in seconds.
 
+    ``cycle_gangs``: so many gangs, at the most, are placed, refused, or told why they wait, each,
+    in one cycle.
     ``settle_s``: the cluster must not have grown for this long before a gang is refused.
     ``defer_again_s``: a wait whose numbers changed is said again this often at the most;
     ``defer_again_gangs``: for so many gangs in a cycle at the most.
@@ -130,6 +132,7 @@ class Policy:
     ``port_rest_s``: a port that was freed is used again within this time only if no other is free.
     """
 
+    cycle_gangs: int = 500
     settle_s: float = 30.0
     defer_again_s: float = 60.0
     defer_again_gangs: int = 50

@@ -34,7 +34,7 @@ class Line:
 
 @dataclass(slots=True)
 class Queue:
-    """Every waiting gang. ``unexplained``: gangs that were never told why they wait."""
+    """Every waiting gang. ``unexplained``: gangs that were not told (anew) why they wait."""
 
     lines: dict[Shape, Line] = field(default_factory=dict)
     unexplained: set[str] = field(default_factory=set)

@@ -1,0 +1,335 @@
+"""A Launcher and an agent, both by their real cores over the real exchange, of which every process
+dies at once, at any moment and more than once; and the Launcher's database may come back without
+its last commits. A stopped job ends all the same.
+"""
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from launcher.domain.decide import decide
+from launcher.domain.model import Life, Policy, wake_at
+from muster.acknowledgements import acknowledgements
+from muster.bus import Outgoing
+from muster.contracts.gangs import GangRequest
+from muster.contracts.jobs import Execution, JobRequest
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
+from muster.contracts.pods import PodStatus
+from muster.contracts.topics import Kind, Service
+from muster.decisions import Due, Input, Say
+from muster.exchange import (
+    Exchange,
+    Hearing,
+    answered,
+    hear,
+    hear_acknowledged,
+    repeated,
+    speak,
+)
+from muster.records import Received, body, said, word_id
+from muster.testing.peers import FakeScheduler
+from runtime_agent.domain.ending import Ending, Loss, Refusal
+from runtime_agent.domain.pods import Forget, Launch, Stop
+from runtime_agent.handlers import Handlers
+from runtime_agent.runner import Seen
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Journal
+
+MakeRequest = Callable[..., JobRequest]
+
+HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "80"))
+STEPS = 100
+FORGOTTEN_STEPS = 40
+LONGEST = timedelta(minutes=5)
+"""Of the world's time, from the last crash to the job's end; a stop is asked anew after 90 s."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The Launcher's row of a pod."""
+
+    exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    say: Say | None = None
+
+
+@dataclass
+class Directory:
+    """What is on the node's disk of a pod; ``is_watched``: its supervisor lives."""
+
+    phase: str = "prepared"
+    is_watched: bool = True
+    is_asked: bool = False
+    ending: Ending = field(default_factory=Ending)
+
+
+class World:
+    """One job, its Launcher, and the agent of its node."""
+
+    def __init__(self, request: JobRequest, home: Path, rng: random.Random) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.random = rng
+        self.request = request
+        self.home = home
+        self.bus: list[tuple[Service, Outgoing]] = []
+        self.life: Life | None = None
+        self.rows: dict[str, Row] = {}
+        self.stored: list[tuple[Life | None, dict[str, Row]]] = []
+        self.scheduler = FakeScheduler()
+        self.directories: dict[str, Directory] = {}
+        self.ran: set[str] = set()
+        self.is_stopped = False
+        self.journal = Journal(home / "journal", "journal-of-n1")
+        self.start_agent()
+        self.tell(request)
+        self.tell(self.scheduler.place(f"{request.job}-0", "n1"))
+
+    # The Launcher.
+
+    def tell(self, given: Input) -> None:
+        decision = decide(self.request.job, self.life, given, now=self.now, policy=Policy())
+        self.life = decision.state
+        for say in decision.says:
+            if isinstance(say.word, GangRequest) and say.subject not in self.scheduler.gangs:
+                self.scheduler.hear(say.word.model_copy(update={"revision": 1}))
+            elif say.kind is Kind.POD:
+                row = self.rows.get(say.subject, Row())
+                self.rows[say.subject] = Row(speak(row.exchange, self.now), say)
+                self.publish(say.subject)
+
+    def publish(self, pod: str) -> None:
+        row = self.rows[pod]
+        if row.say is not None:
+            revision = row.exchange.revision
+            text = said(body(row.say.word), revision, row.exchange.named)
+            ident = word_id("launcher", "pod", pod, revision)
+            record = Outgoing("pod-requested", "n1", text.encode(), ident, 0.0)
+            self.bus.append((Service.RUNTIME_AGENT, record))
+
+    def hear(self, record: Received) -> None:
+        match record.model():
+            case RevisionAcknowledged(applied=applied):
+                for one in applied:
+                    self.hear_applied(one)
+            case PodStatus() as word:
+                row = self.rows.get(word.pod, Row())
+                heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self.now)
+                self.keep(word.pod, replace(row, exchange=heard.exchange), heard.speak_again)
+                if heard.hearing is Hearing.APPLY:
+                    self.tell(word)
+
+    def hear_applied(self, one: AppliedRevision) -> None:
+        row = self.rows.get(one.subject)
+        if row is not None:
+            heard = hear_acknowledged(
+                row.exchange,
+                revision=one.revision,
+                spoken=one.spoken,
+                dead=one.dead,
+                now=self.now,
+            )
+            self.keep(one.subject, replace(row, exchange=heard.exchange), heard.speak_again)
+
+    def keep(self, pod: str, row: Row, speak_again: bool) -> None:
+        self.rows[pod] = row
+        if speak_again and row.say is not None:
+            self.rows[pod] = replace(row, exchange=speak(row.exchange, self.now))
+            self.publish(pod)
+
+    def ring(self) -> None:
+        """What is due at the Launcher: repeats, answers, timers."""
+        for pod, row in self.rows.items():
+            exchange = row.exchange
+            if exchange.repeat_at is not None and exchange.repeat_at <= self.now:
+                exchange = repeated(exchange, self.now, self.random.random())
+                self.rows[pod] = replace(row, exchange=exchange)
+                self.publish(pod)
+            if exchange.answer_at is not None and exchange.answer_at <= self.now:
+                self.rows[pod] = replace(row, exchange=answered(exchange))
+                applied = AppliedRevision(
+                    kind="pod", subject=pod, revision=exchange.seen, spoken=exchange.revision
+                )
+                self.acknowledge(Service.LAUNCHER, [("n1", applied)])
+        assert self.life is not None
+        due = wake_at(self.life)
+        if due is not None and due <= self.now:
+            self.tell(Due())
+
+    def acknowledge(self, me: Service, applied: Iterable[tuple[str, AppliedRevision]]) -> None:
+        to = Service.LAUNCHER if me is Service.RUNTIME_AGENT else Service.RUNTIME_AGENT
+        self.bus += [(to, record) for record in acknowledgements(me, applied, 0.0)]
+
+    # The agent.
+
+    def start_agent(self) -> None:
+        node = Node("n1", "boot", 30.0)
+        memory = Memory(self.journal, node, has=lambda name: name in self.directories, gpu_count=8)
+        self.pending: dict[str, Outgoing | AppliedRevision] = {}
+        self.handlers = Handlers(memory, self.pending.__setitem__, lambda: None)
+        self.has_begun = False
+        for entry in self.handlers.live():
+            if entry.pod.stop is not None:
+                self.ask_to_stop(entry.pod.pod)
+
+    def begin(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            self.handlers.on_return()
+
+    def speak(self) -> None:
+        records = [word for word in self.pending.values() if isinstance(word, Outgoing)]
+        self.bus += [(Service.LAUNCHER, record) for record in records]
+        applied = [word for word in self.pending.values() if isinstance(word, AppliedRevision)]
+        self.acknowledge(Service.RUNTIME_AGENT, [(self.request.job, one) for one in applied])
+        self.pending.clear()
+
+    def carry_out(self) -> None:
+        if not self.handlers.effects:
+            return
+        match self.handlers.effects.popleft():
+            case Launch(pod):
+                entry = self.handlers.memory.entries.get(pod.pod)
+                if entry is not None and entry.is_live and entry.pod.stop is None:
+                    self.directories.setdefault(pod.pod, Directory())
+            case Stop(name):
+                self.ask_to_stop(name)
+            case Forget():
+                pass
+
+    def ask_to_stop(self, name: str) -> None:
+        found = self.directories.get(name)
+        if found is not None:
+            found.is_asked = True
+            if found.phase == "prepared":  # it is sealed
+                found.phase, found.ending = "over", Ending(refusal=Refusal.NEVER_RAN)
+
+    def supervise(self) -> None:
+        for name, found in self.directories.items():
+            if found.phase == "prepared" and self.random.random() < 0.7:
+                assert name not in self.ran, f"{name} ran twice"
+                self.ran.add(name)
+                found.phase = "running"
+            elif found.phase == "running" and found.is_watched and found.is_asked:
+                found.phase, found.ending = "over", Ending(signal=15, stop_reason="stopped")
+
+    def look(self) -> None:
+        at_s = self.now.timestamp()
+        queued = {e.pod.pod for e in self.handlers.effects if isinstance(e, Launch)}
+        seen = []
+        for entry in self.handlers.live():
+            name, stop = entry.pod.pod, entry.pod.stop
+            found = self.directories.get(name)
+            if name in queued:
+                continue
+            if found is None and stop is None:
+                self.directories[name] = Directory()
+            elif found is None and stop is not None:
+                never = Ending(refusal=Refusal.NEVER_RAN, stop_reason=stop.reason)
+                seen.append(Seen(name, None, at_s, never))
+            elif found is not None and found.phase == "over":
+                seen.append(Seen(name, None, at_s, found.ending))
+            elif found is not None and found.phase == "running":
+                ending = None if found.is_watched else Ending(loss=Loss.SUPERVISOR)
+                seen.append(Seen(name, at_s, at_s, ending))
+            elif stop is not None:
+                self.ask_to_stop(name)
+        self.handlers.on_seen(seen)
+
+    # Everything.
+
+    def deliver(self) -> None:
+        """One of the oldest records."""
+        if self.bus:
+            to, record = self.bus.pop(self.random.randrange(min(3, len(self.bus))))
+            headers = {"ce_id": record.event_id}
+            received = Received(record.topic, 0, 0, record.key, headers, record.value)
+            if to is Service.LAUNCHER:
+                self.hear(received)
+            elif self.has_begun:
+                self.handlers.on_records([received], (), frozenset())
+
+    def drop(self) -> None:
+        """A record is lost."""
+        if self.bus:
+            self.bus.pop()
+
+    def wait(self) -> None:
+        self.now += timedelta(seconds=self.random.choice((0.05, 0.4, 2.0)))
+
+    def times(self) -> None:
+        self.ring()
+        self.handlers.on_time(50)
+
+    def stop(self) -> None:
+        """The user's stop; REST says it until it is heard."""
+        self.is_stopped = True
+        stop: dict[str, object] = {"execution": Execution.STOP, "revision": 2}
+        self.tell(self.request.model_copy(update=stop))
+
+    def kill_all(self, *, forgets: bool) -> None:
+        """Every process: what was on the bus is gone, and the pods die with their supervisors."""
+        self.bus.clear()
+        for found in self.directories.values():
+            found.is_watched = found.phase == "prepared"  # its supervisor is yet to come
+        if forgets:
+            self.life, rows = self.random.choice(self.stored[-FORGOTTEN_STEPS:])
+            self.rows = dict(rows)
+        self.stored.clear()
+        self.start_agent()
+
+    def step(self) -> None:
+        acts = [self.speak, self.carry_out, self.supervise, self.look, self.times, self.wait]
+        self.stored.append((self.life, dict(self.rows)))
+        self.random.choice([*acts, self.begin, self.drop, *[self.deliver] * 6])()
+
+    def fair_step(self) -> None:
+        """Everybody does what is due."""
+        self.now += timedelta(seconds=0.25)
+        self.begin()
+        self.speak()
+        while self.bus:
+            self.deliver()
+        while self.handlers.effects:
+            self.carry_out()
+        self.supervise()
+        self.look()
+        self.times()
+        self.stop()
+
+    def end(self, seed: int) -> None:
+        """Nothing more happens to anybody: then the job ends."""
+        began = self.now
+        while self.life is None or not self.life.job.is_final:
+            self.stored.append((self.life, dict(self.rows)))
+            self.fair_step()
+            assert self.now - began < LONGEST, f"seed {seed}: {self.life}, {self.rows}"
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["kept", "last-commits-lost"])
+def test_a_stopped_job_ends_however_everything_dies(
+    forgets: bool, tmp_path: Path, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(HISTORIES):
+        seed = secrets.randbits(32)
+        home = tmp_path / str(number)
+        home.mkdir()
+        request = make_request("j", {"worker": 1 + seed % 3})
+        world = World(request, home, random.Random(seed))
+        monkeypatch.setattr(time, "time", lambda world=world: world.now.timestamp())
+        asked, killed = world.random.randrange(STEPS), world.random.randrange(STEPS)
+        for step in range(STEPS):
+            if step == asked:
+                world.stop()
+            if step == killed:
+                world.kill_all(forgets=False)
+            world.step()
+        if forgets:
+            world.end(seed)
+        world.kill_all(forgets=forgets)
+        world.end(seed)
+        world.journal.close()
