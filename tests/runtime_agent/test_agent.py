@@ -18,6 +18,7 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for, wanted
 from muster.contracts.pods import PodState
+from muster.errors import Broken
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -412,3 +413,42 @@ async def test_an_agent_that_comes_back_says_which_pods_are_still_there(
         await launcher.returned(7)
         await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > again.revision)
         await launcher.report(lambda r: r.lease == 7)
+
+
+async def test_a_refused_word_is_said_again_when_an_operator_redrives(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "exit 3")
+        ended = await launcher.ended("pod-1")
+        await launcher.acknowledge(ended, dead=True)
+        await launcher.set("exchange/redrive", 7)
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > ended.revision)
+        again = launcher.statuses("pod-1")[-1]
+        assert (again.state, again.exit_code) == (PodState.FAILED, 3)
+        await launcher.acknowledge(again)
+    async with an_agent(settings):
+        await launcher.set("exchange/resync", 8)
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > 1_000_000)
+        assert launcher.statuses("pod-1")[-1].exit_code == 3
+    journal = Journal(settings.agent_home / "journal.sqlite", "unused")
+    assert (journal.mark("exchange/redrive"), journal.mark("exchange/resync")) == (7, 8)
+    journal.close()
+
+
+async def test_a_pod_that_dies_of_a_signal_without_a_name_ends_like_any_other(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "kill -40 $$")
+        assert (await launcher.ended("pod-1")).signal == 40
+        await launcher.run("pod-2", "true")
+        assert (await launcher.ended("pod-2")).state is PodState.SUCCEEDED
+
+
+async def test_a_damaged_journal_is_told_with_what_to_do(settings: AgentSettings) -> None:
+    settings.agent_home.mkdir()
+    (settings.agent_home / "journal.sqlite").write_bytes(b"no journal " * 1000)
+    with pytest.raises(Broken, match="to begin anew"):
+        async with an_agent(settings):
+            pass

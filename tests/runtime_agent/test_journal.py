@@ -11,7 +11,7 @@ import pytest
 from muster.contracts.pods import PodRun, RoleShape
 from muster.exchange import Exchange, speak
 from runtime_agent.domain.pods import Phase, Pod, Stopping
-from runtime_agent.store import Entry, Journal, Letter, Position
+from runtime_agent.store import Entry, Journal, Letter, Partitions, Position
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 RUN = PodRun(
@@ -86,3 +86,22 @@ def test_a_journal_of_another_version_is_refused_with_words(path: Path) -> None:
     database.close()
     with pytest.raises(ValueError, match="version 99"):
         Journal(path, "id")
+
+
+def test_reports_go_on_above_what_an_older_journal_may_have_missed(path: Path) -> None:
+    journal = Journal(path, "id", report_floor=5_000)
+    assert journal.take_report() == 5_001
+    journal.close()
+    journal = Journal(path, "id", report_floor=10)
+    assert journal.take_report() > 5_001
+    journal.close()
+
+
+def test_the_partitions_of_before_are_known_after_a_restart(path: Path) -> None:
+    kept = {"pod-requested": Partitions("bus", 6, {3: 99.5}), "other": Partitions("bus", 1)}
+    journal = Journal(path, "id")
+    journal.keep_partitions(kept)
+    journal.close()
+    journal = Journal(path, "id")
+    assert journal.partitions() == kept
+    journal.close()

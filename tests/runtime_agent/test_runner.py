@@ -17,6 +17,7 @@ from runtime_agent.pods import Phase
 from runtime_agent.runner import Seen, SupervisedPods
 from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import lock
+from runtime_agent.supervisor.records import PodSpec, read_record
 
 Patience = Callable[[Callable[[], bool]], None]
 
@@ -112,3 +113,63 @@ def test_the_error_that_a_pod_printed_last_is_in_its_end(
     seen = end_of(runner, a_pod("echo good; echo 'ImportError: no torch' >&2; exit 1"), patience)
     assert seen.ending is not None
     assert seen.ending.log_tail == ("ImportError: no torch",)
+
+
+def test_a_stop_that_the_disk_did_not_take_is_asked_for_again(
+    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = a_pod("sleep 300")
+    runner.launch(pod)
+    node.until("pod", Phase.RUNNING)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.pods, "ask_to_stop", full)
+    with pytest.raises(OSError, match="No space"):
+        runner.stop("pod", Stopping("stopped", 5.0))
+    monkeypatch.undo()
+    seen = end_of(runner, a_pod("sleep 300", stop=Stopping("stopped", 5.0)), patience)
+    assert seen.ending is not None
+    assert (seen.ending.stop_reason, seen.ending.signal) == ("stopped", signal.SIGTERM)
+
+
+def test_a_launch_that_fails_says_what_hindered_it(
+    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.pods, "prepare", full)
+    seen = end_of(runner, a_pod("true"), patience)
+    assert seen.ending is not None
+    assert "No space left" in str(seen.ending.start_error)
+
+
+@pytest.mark.parametrize("file", ["start.json", "exit.json", "stop.json"])
+def test_a_damaged_record_ends_its_pod_and_hurts_nobody_else(
+    runner: SupervisedPods, node: Any, patience: Patience, file: str
+) -> None:
+    pod = a_pod("sleep 300")
+    runner.launch(pod)
+    node.until("pod", Phase.RUNNING)
+    node.pods.kill_supervisor("pod")
+    node.until("pod", Phase.SUPERVISOR_LOST)
+    (node.pods.path("pod") / file).write_bytes(b"\xff{")
+    seen = end_of(runner, pod, patience)
+    assert seen.ending is not None
+    assert seen.ending.loss is Loss.SUPERVISOR
+    assert node.pods.names() == ["pod"]
+
+
+def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
+    settings = AgentSettings(node="n")
+    parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c")}
+    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", parents)
+    held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
+    spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
+    assert spec is not None
+    assert spec.cgroups == {
+        "/m": {"memory.limit_in_bytes": str(64 * 1024 * 1024)},
+        "/c": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
+    }

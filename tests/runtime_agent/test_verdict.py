@@ -78,7 +78,7 @@ def test_a_word_that_only_mentions_an_error_is_no_evidence() -> None:
 endings = st.builds(
     Ending,
     exit_code=st.none() | st.integers(0, 255),
-    signal=st.none() | st.integers(1, 31),
+    signal=st.none() | st.integers(1, 64),
     oom=st.sampled_from(Oom),
     stop_reason=st.none() | st.sampled_from(["stopped", "withdrawn", "anything else"]),
     forced=st.booleans(),

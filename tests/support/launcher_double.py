@@ -17,7 +17,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeReport, NodeReturned
-from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged, SettingChanged
 from muster.contracts.pods import (
     PodAction,
     PodRequest,
@@ -57,6 +57,7 @@ def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
         fetch_wait_idle_ms=10,
         bus_timeout_s=5.0,
         memory_limits=False,
+        cpu_limits=False,
         internal_token="between services",
         **more,
     )
@@ -169,12 +170,13 @@ class Launcher:
         notices = [w for _, w in self.words if isinstance(w, RevisionAcknowledged)]
         return [applied for notice in notices for applied in notice.applied]
 
-    async def acknowledge(self, status: PodStatus) -> None:
+    async def acknowledge(self, status: PodStatus, *, dead: bool = False) -> None:
         applied = AppliedRevision(
             kind="pod",
             subject=status.pod,
             revision=status.revision,
             spoken=self._revisions[status.pod],
+            dead=dead,
         )
         notice = RevisionAcknowledged(
             sender="launcher", receiver="runtime-agent", applied=(applied,)
@@ -186,6 +188,11 @@ class Launcher:
         """Says, as the Scheduler does, that the node was lost and is so no more."""
         word = NodeReturned(node="node-a", lease=lease, at=datetime.fromtimestamp(0, UTC))
         await self.send(word.model_dump_json().encode(), "scheduler/returned", "node-returned")
+
+    async def set(self, setting: str, revision: int) -> None:
+        """Says a setting, as an operator's command does."""
+        word = SettingChanged(setting=setting, revision=revision, value={})
+        await self.send(word.model_dump_json().encode(), f"cli/{revision}", "settings-changed")
 
     async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
         """Asks for the pod, for the journal that the newest report names."""
@@ -242,5 +249,6 @@ def agent_process(settings: AgentSettings) -> subprocess.Popen[bytes]:
         "MUSTER_FETCH_WAIT_IDLE_MS": "10",
         "MUSTER_LOG_LEVEL": "WARNING",
         "MUSTER_MEMORY_LIMITS": "false",
+        "MUSTER_CPU_LIMITS": "false",
     }
     return subprocess.Popen([sys.executable, "-m", "runtime_agent"], env=environment)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import assert_never
 
 import structlog
+from muster.contracts.model import Model
 from muster.contracts.pods import PodRequest, PodRun
 from muster.contracts.topics import Service
 from muster.errors import Broken, Transient
@@ -68,8 +70,8 @@ class Agent:
         Raises Broken where one can't be ended, for then no other may be started.
         """
         names = self.directories.names()
-        unknown = [name for name in names if name not in self.journal.load(names)]
-        open_ones = [name for name in unknown if not self._is_over(name)]
+        known = self.journal.load(names)
+        open_ones = [name for name in names if name not in known and not self._is_over(name)]
         if open_ones:
             _log.warning("ending pods that the journal does not know", pods=open_ones)
         for name in open_ones:
@@ -90,12 +92,6 @@ class Agent:
             return self.directories.kill_leftovers(name, seen.start) == 0
         return seen.phase in (Phase.EXITED, Phase.REBOOTED, Phase.ABSENT)
 
-    def resume(self) -> None:
-        """Says stop again where that may have been lost with the process before."""
-        for entry in self.handlers.live():
-            if entry.pod.stop is not None:
-                self.watch.runner.stop(entry.pod.pod, entry.pod.stop)
-
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and say so."""
         match self.settings.agent_on_stop:
@@ -114,7 +110,11 @@ class Agent:
 
     async def _withdraw(self) -> None:
         grace_s = self.settings.withdraw_grace_s
-        self.handlers.on_withdraw(grace_s)
+        try:
+            self.handlers.on_withdraw(grace_s)
+        except sqlite3.Error as error:
+            _log.error("the journal can't be written, so the pods go on", error=str(error))
+            return
         self.reporter.is_stopping = True
         _log.info("withdrawing", pods=len(self.handlers.live()), grace_s=grace_s)
         self.watch.carry_out_all()
@@ -144,7 +144,6 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     try:
         await agent.end_unknown()
         await agent.reporter.look_at_devices()
-        agent.resume()
         doorbell.listen(agent.watch.ring)
         _spawn(runtime, agent)
         yield
@@ -163,7 +162,7 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
     metrics = AgentMetrics(runtime.registry)
     directories = PodDirectories(home / "pods")
     directories.sweep()
-    journal = Journal(home / "journal.sqlite", secrets.token_hex(8))
+    journal = _open_journal(home / "journal.sqlite")
     speaker = Speaker(runtime.bus, settings, journal)
     devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
     nursery = Nursery()
@@ -181,7 +180,7 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
             handlers.on_records(records, positions, foreign)
         runtime.metrics.batch_records.observe(len(records))
 
-    reader = PartitionReader(runtime.bus, settings, journal.positions(), on_batch)
+    reader = PartitionReader(runtime.bus, settings, journal, on_batch)
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
@@ -198,6 +197,19 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
     return Agent(
         settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
     )
+
+
+def _open_journal(path: Path) -> Journal:
+    try:
+        # The clock lies above every revision of a report that an older journal could have missed.
+        return Journal(path, secrets.token_hex(8), report_floor=int(time.time() * 1000))
+    except sqlite3.OperationalError:  # a full disk, or a place that may not be written to
+        raise
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise Broken(
+            f"{path} can't be read ({error}); with another agent's version, or remove {path}* to"
+            " begin anew: then every pod of this node is ended"
+        ) from error
 
 
 def _runner(
@@ -249,9 +261,13 @@ def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFa
 def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
+    def on_one_way_word(_record: Received, word: Model | None) -> None:
+        reporter.on_returned(word)
+        watch.on_setting(word)
+
     # What was said is gone with the old bus: words as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_new_bus, reporter.changed))
-    runtime.follow(["node-returned"], reporter.on_returned)
+    runtime.follow(["node-returned", "settings-changed"], on_one_way_word)
     for name, run in (
         ("reader", agent.reader.run),
         ("speaker", agent.speaker.run),
@@ -260,6 +276,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("times", watch.run_times),
         ("cleaning", watch.run_cleaning),
         ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
+        ("wishes", lambda: watch.run_wishes(agent.reader.has_begun)),
         ("reports", reporter.run_reports),
         ("heartbeats", reporter.run_heartbeats),
         ("devices", reporter.run_devices),
@@ -277,6 +294,9 @@ def _foreign_ports(handlers: Handlers, records: Sequence[Received]) -> frozenset
             match record.model():
                 case PodRequest(pod=pod, run=PodRun(ports=ports)) if not handlers.knows(pod):
                     wanted.update(*ports.values())
+    for entry in handlers.live():
+        if entry.pod.run is not None:
+            wanted.difference_update(*entry.pod.run.ports.values())
     return frozenset(wanted) & listening_ports() if wanted else frozenset()
 
 

@@ -9,14 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from types import MappingProxyType
 
 import structlog
 from muster.bus import Outgoing
 from muster.contracts.notices import AppliedRevision
-from muster.exchange import answered, repeated
+from muster.exchange import (
+    ANSWER_AFTER,
+    REPEAT_LONGEST,
+    REPEAT_SPREAD,
+    answered,
+    repeated,
+    resync,
+    speak,
+)
 from muster.records import Received
 
 from runtime_agent.domain import pods as decide
@@ -24,6 +33,11 @@ from runtime_agent.domain.pods import Effect
 from runtime_agent.runner import Seen
 from runtime_agent.step import Memory, Step
 from runtime_agent.store import Entry, Position
+
+REDRIVE = "exchange/redrive"
+RESYNC = "exchange/resync"
+"""The settings by which `muster events` reaches those who have no database."""
+REPEAT_LATEST = REPEAT_LONGEST * (1 + REPEAT_SPREAD)
 
 _log = structlog.get_logger()
 
@@ -82,7 +96,14 @@ class Handlers:
         ended = {}
         for each in seen:
             entry = step.entry(each.pod)
-            if entry is not None and entry.is_live and (rule := step.see(entry, each)):
+            if entry is None or not entry.is_live:
+                continue
+            try:
+                rule = step.see(entry, each)
+            except Exception:  # a bug: one pod must not end the agent, and so all others
+                _log.exception("what was seen of a pod can't be handled", pod=each.pod)
+                continue
+            if rule is not None:
                 ended[each.pod] = rule
         if step.changed:
             self._commit(step)
@@ -107,6 +128,20 @@ class Handlers:
             step.say_still_there(entry)
         if step.changed:
             self._commit(step)
+
+    def on_operator(self, setting: str, revision: int) -> None:
+        """An operator wants words said again: those that were refused, or all (once for each
+        revision of the setting, also over restarts).
+        """
+        journal = self.memory.journal
+        if setting not in (REDRIVE, RESYNC) or revision <= journal.mark(setting):
+            return
+        step = Step(self.memory)
+        entries = journal.refused() if setting == REDRIVE else journal.unforgotten()
+        for entry in entries:
+            step.say_anew(entry, speak if setting == REDRIVE else resync)
+        _log.warning("an operator has words said again", setting=setting, words=len(step.said))
+        self._commit(step, marks={setting: revision})
 
     def on_time(self, allowance: int) -> tuple[int, float | None]:
         """Says again and answers what is due, at most `allowance` words.
@@ -133,9 +168,14 @@ class Handlers:
         if step.changed:
             self._commit(step)
 
-    def _commit(self, step: Step, positions: Iterable[Position] = ()) -> None:
+    def _commit(
+        self,
+        step: Step,
+        positions: Iterable[Position] = (),
+        marks: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Writes a step, then makes it what holds."""
-        self.memory.journal.save(step.changed.values(), positions, step.letters)
+        self.memory.journal.save(step.changed.values(), positions, step.letters, marks)
         entries = self.memory.entries
         for name, entry in step.changed.items():
             _log_phase(entries.get(name), entry)
@@ -160,17 +200,20 @@ def _log_phase(before: Entry | None, now: Entry) -> None:
 
 def _say_due(step: Step, entry: Entry, *, may_repeat: bool) -> bool:
     """Whether a word was said again."""
-    repeat_at = entry.exchange.repeat_at
-    is_repeat = may_repeat and repeat_at is not None and repeat_at <= step.now
+    is_repeat = may_repeat and _is_due(entry.exchange.repeat_at, step.now, REPEAT_LATEST)
     if is_repeat:
         jitter = random.random()  # noqa: S311  jitter
         entry = replace(entry, exchange=repeated(entry.exchange, step.now, jitter))
         step.keep(entry, say=True)
-    answer_at = entry.exchange.answer_at
-    if answer_at is not None and answer_at <= step.now:
+    if _is_due(entry.exchange.answer_at, step.now, ANSWER_AFTER):
         step.acknowledge(entry)
         step.keep(replace(entry, exchange=answered(entry.exchange)))
     return is_repeat
+
+
+def _is_due(moment: datetime | None, now: datetime, latest: timedelta) -> bool:
+    """Also what lies further ahead than it ever is put: then the clock was set back."""
+    return moment is not None and not now < moment <= now + latest
 
 
 def _moments(entry: Entry) -> list[datetime]:

@@ -38,6 +38,9 @@ class AgentMetrics:
         self.gpus_unhealthy = Gauge(
             "muster_agent_gpus_unhealthy", "GPUs that should not be used.", registry=registry
         )
+        self.log_bytes = Gauge(
+            "muster_agent_log_bytes", "Of all logs kept on this node.", registry=registry
+        )
         self.log_streams = Gauge(
             "muster_agent_log_streams", "Logs that somebody follows.", registry=registry
         )

@@ -18,6 +18,8 @@ from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
+import structlog
+
 from runtime_agent.supervisor import cgroup, lock, proc
 from runtime_agent.supervisor.records import (
     COMMAND_FILE,
@@ -33,12 +35,15 @@ from runtime_agent.supervisor.records import (
     WORK_DIR,
     ExitRecord,
     PodSpec,
+    Record,
     StartRecord,
     StopRequest,
     read_record,
     ring,
     write_record,
 )
+
+_log = structlog.get_logger()
 
 LONGEST_NAME = 200
 """Longer pod names are kept under their hash: file systems end at 255 bytes."""
@@ -71,6 +76,15 @@ class Observation:
     stop: StopRequest | None = None
 
 
+@dataclass(frozen=True)
+class Remains:
+    """What a pod has left on the disk; `changed_s` (Unix): when something was last recorded."""
+
+    name: str
+    changed_s: float
+    log_bytes: int
+
+
 class PodDirectories:
     """All pods below one root, which belongs to one agent."""
 
@@ -84,9 +98,8 @@ class PodDirectories:
         found = []
         for entry in self._root.iterdir():
             if entry.is_dir() and not entry.name.startswith("."):
-                with contextlib.suppress(ValueError):
-                    spec = read_record(entry / SPEC_FILE, PodSpec)
-                    found.append(entry.name if spec is None else spec.name)
+                spec = _readable(entry / SPEC_FILE, PodSpec)
+                found.append(entry.name if spec is None else spec.name)
         return sorted(found)
 
     def path(self, name: str) -> Path:
@@ -132,24 +145,23 @@ class PodDirectories:
         """Whether the pod has begun, or can begin with what was written since the machine did."""
         if (directory / START_FILE).exists() or (directory / EXIT_FILE).exists():
             return True
-        with contextlib.suppress(ValueError):
-            spec = read_record(directory / SPEC_FILE, PodSpec)
-            return spec is not None and spec.boot_id == self._boot
-        return False
+        spec = _readable(directory / SPEC_FILE, PodSpec)
+        return spec is not None and spec.boot_id == self._boot
 
     def observe(self, name: str) -> Observation:
-        """What has become of the pod so far."""
+        """What has become of the pod so far; a record that is damaged tells only that it exists."""
         directory = self.path(name)
-        stop = read_record(directory / STOP_FILE, StopRequest)
+        stop = _readable(directory / STOP_FILE, StopRequest)
         # In the order in which a supervisor acts, so that nothing it does meanwhile can make a
         # living pod look lost: whoever has written a start holds the lock until the end is written.
-        start = read_record(directory / START_FILE, StartRecord)
+        has_started = (directory / START_FILE).exists()
+        start = _readable(directory / START_FILE, StartRecord)
         supervisor = lock.holder(directory / LOCK_FILE)
-        end = read_record(directory / EXIT_FILE, ExitRecord)
+        end = _readable(directory / EXIT_FILE, ExitRecord)
         if end is not None:
             phase = Phase.EXITED
-            start = start or read_record(directory / START_FILE, StartRecord)
-        elif start is not None:
+            start = start or _readable(directory / START_FILE, StartRecord)
+        elif has_started:
             phase = self._phase_without_end(start, supervisor)
         elif supervisor is not None:
             phase = Phase.STARTING
@@ -157,8 +169,8 @@ class PodDirectories:
             phase = Phase.PREPARED if directory.exists() else Phase.ABSENT
         return Observation(phase, start, end, stop)
 
-    def _phase_without_end(self, start: StartRecord, supervisor: int | None) -> Phase:
-        if start.boot_id != self._boot:
+    def _phase_without_end(self, start: StartRecord | None, supervisor: int | None) -> Phase:
+        if start is not None and start.boot_id != self._boot:
             return Phase.REBOOTED
         return Phase.RUNNING if supervisor is not None else Phase.SUPERVISOR_LOST
 
@@ -244,14 +256,26 @@ class PodDirectories:
             if entry.name.startswith((".new-", ".old-")):
                 shutil.rmtree(entry, ignore_errors=True)
 
-    def unchanged_since(self, moment_s: float, limit: int) -> list[str]:
-        """Pods of which nothing was recorded since that Unix time; at most `limit`."""
-        found: list[str] = []
+    def drop_logs(self, name: str) -> None:
+        """Removes the pod's logs; its records stay."""
+        shutil.rmtree(self.logs_path(name), ignore_errors=True)
+
+    def remains(self) -> list[Remains]:
+        """Of every pod, the oldest first. It opens no lock, so any thread may ask."""
+        found = []
         for name in self.names():
-            times = [_changed_s(self.path(name) / file) for file in (SPEC_FILE, EXIT_FILE)]
-            if max(times) < moment_s and len(found) < limit:
-                found.append(name)
-        return found
+            directory = self.path(name)
+            changed_s = max(_changed_s(directory / file) for file in (SPEC_FILE, EXIT_FILE))
+            found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR)))
+        return sorted(found, key=lambda each: each.changed_s)
+
+
+def _readable(path: Path, kind: type[Record]) -> Record | None:
+    try:
+        return read_record(path, kind)
+    except ValueError as error:
+        _log.error("a record of a pod is damaged", error=str(error))
+        return None
 
 
 def _groups(start: StartRecord) -> cgroup.Cgroups:
@@ -263,6 +287,15 @@ def _changed_s(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
 
 
 def never_ran(reason: str) -> ExitRecord:

@@ -20,7 +20,7 @@ from muster.readers import FetchWaits, end_in_time, received
 from muster.records import Received
 
 from runtime_agent.settings import AgentSettings
-from runtime_agent.store import Position
+from runtime_agent.store import Journal, Partitions, Position
 
 TOPICS = ("pod-requested", "revision-acknowledged")
 POLL_MS = 200
@@ -40,14 +40,14 @@ class PartitionReader:
     """
 
     def __init__(
-        self, bus: Bus, settings: AgentSettings, positions: Sequence[Position], on_batch: OnBatch
+        self, bus: Bus, settings: AgentSettings, journal: Journal, on_batch: OnBatch
     ) -> None:
         self._bus = bus
         self._settings = settings
         self._on_batch = on_batch
-        self._positions = {(p.topic, p.number): p for p in positions}
-        self._retired: dict[TopicPartition, float] = {}
-        self._counts: dict[str, int] = {}
+        self._journal = journal
+        self._positions = {(p.topic, p.number): p for p in journal.positions()}
+        self._partitions = journal.partitions()
         self._rebuild = asyncio.Event()
         self._waits = FetchWaits(bus.settings)
         self._saved_s = 0.0
@@ -80,7 +80,7 @@ class PartitionReader:
         try:
             async with asyncio.timeout(self._settings.bus_timeout_s):
                 await consumer.start()
-                partitions = self._partitions(consumer)
+                partitions = await self._assignment(consumer, bus)
                 consumer.unsubscribe()
                 consumer.assign(partitions)
                 await self._seek(consumer, partitions, bus)
@@ -90,23 +90,24 @@ class PartitionReader:
         finally:
             await end_in_time(consumer.stop(), self._settings.shutdown_s)
 
-    def _partitions(self, consumer: AIOKafkaConsumer) -> list[TopicPartition]:
+    async def _assignment(self, consumer: AIOKafkaConsumer, bus: str) -> list[TopicPartition]:
         """The node's own, and those that were its own less than a day ago."""
-        own = set()
-        now = time.monotonic()
+        found = []
+        known = {}
         for topic in TOPICS:
             count = len(consumer.partitions_for_topic(topic) or ())
             if count == 0:
                 raise Transient(f"the bus does not know the topic {topic} yet")
-            own.add(TopicPartition(topic, partition_of(self._settings.node, count)))
-            before = self._counts.get(topic)
-            if before not in (None, count):
-                _log.info("a topic has another number of partitions", topic=topic, now=count)
-                old = TopicPartition(topic, partition_of(self._settings.node, before or 1))
-                self._retired[old] = now + self._settings.old_partition_s
-            self._counts[topic] = count
-        self._retired = {p: until for p, until in self._retired.items() if until > now}
-        return sorted(own | set(self._retired))
+            known[topic] = partitions_now(
+                self._partitions.get(topic), bus, count, self._settings, time.time()
+            )
+            own = partition_of(self._settings.node, count)
+            found += [TopicPartition(topic, n) for n in sorted({own, *known[topic].retired})]
+        if known != self._partitions:
+            _log.info("partitions", counts={topic: each.count for topic, each in known.items()})
+            await self._until_written(lambda: self._journal.keep_partitions(known))
+        self._partitions = known
+        return found
 
     async def _seek(
         self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition], bus: str
@@ -141,23 +142,48 @@ class PartitionReader:
             if time.monotonic() - looked > self._settings.partitions_look_s:
                 looked = time.monotonic()
                 if any(
-                    len(consumer.partitions_for_topic(t) or ()) != n
-                    for t, n in self._counts.items()
+                    len(consumer.partitions_for_topic(topic) or ()) != each.count
+                    for topic, each in self._partitions.items()
                 ):
                     return
 
     async def _hand_over(self, records: Sequence[Received]) -> None:
+        positions = tuple(self._positions.values())
+        await self._until_written(lambda: self._on_batch(records, positions))
+        self._saved_s = time.monotonic()
+
+    async def _until_written(self, write: Callable[[], None]) -> None:
         """Until the disk takes it; meanwhile nothing more is read."""
         while True:
             try:
-                self._on_batch(records, tuple(self._positions.values()))
+                write()
             except sqlite3.Error as error:
                 self._bus.metrics.retries.labels("journal").inc()
                 _log.error("the journal can't be written; trying again", error=str(error))
                 await asyncio.sleep(self._settings.retry_s)
             else:
-                self._saved_s = time.monotonic()
                 return
+
+
+def partitions_now(
+    before: Partitions | None, bus: str, count: int, settings: AgentSettings, now_s: float
+) -> Partitions:
+    """What is to be known of a topic that has `count` partitions now. `now_s`: Unix time.
+
+    A bus of another name holds nothing that was written for an older number.
+    """
+    if before is None or before.bus != bus:
+        return Partitions(bus, count)
+    retired = dict(before.retired)
+    if before.count != count:
+        retired[partition_of(settings.node, before.count)] = now_s + settings.old_partition_s
+    own = partition_of(settings.node, count)
+    retired = {
+        number: until
+        for number, until in retired.items()
+        if until > now_s and number != own and number < count
+    }
+    return Partitions(bus, count, retired)
 
 
 def _start(place: Position | None, bus: str, begin: int, end: int) -> int:

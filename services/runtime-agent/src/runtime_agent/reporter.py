@@ -18,7 +18,6 @@ from muster.bus import Bus
 from muster.contracts.model import Model
 from muster.contracts.nodes import Gpu, NodeHeartbeat, NodeReturned
 from muster.errors import Transient
-from muster.records import Received
 
 from runtime_agent.devices import Devices
 from runtime_agent.domain.pods import Pod
@@ -71,7 +70,7 @@ class Reporter:
         if new:
             self.changed()
 
-    def on_returned(self, _record: Received, word: Model | None) -> None:
+    def on_returned(self, word: Model | None) -> None:
         """The Scheduler has given the node a new lease after it was lost."""
         if not isinstance(word, NodeReturned) or word.node != self.facts.node:
             return

@@ -20,7 +20,7 @@ from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup
 from runtime_agent.supervisor.logs import stream_path
-from runtime_agent.supervisor.records import ExitRecord, PodSpec, ring
+from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest, ring
 
 TAIL_BYTES = 16 * 1024
 """How much of a log's end is looked at for the line that tells."""
@@ -61,10 +61,11 @@ class Runner(Protocol):
 
 @dataclass
 class _Attempt:
-    """How often, and when last (monotonic), a supervisor was asked for."""
+    """How often, and when last (monotonic), a supervisor was asked for; what hindered it."""
 
     count: int = 0
     at_s: float = 0.0
+    error: str = ""
 
 
 @dataclass
@@ -94,6 +95,14 @@ class SupervisedPods:
         attempt = self._attempts.setdefault(pod.pod, _Attempt())
         attempt.count += 1
         attempt.at_s = time.monotonic()
+        try:
+            self._prepare(pod, pod.run)
+            self.nursery.start(self.directories.path(pod.pod))
+        except OSError as error:
+            attempt.error = str(error)
+            raise
+
+    def _prepare(self, pod: Pod, run: PodRun) -> None:
         place = Place(
             pod=pod.pod,
             job=pod.job,
@@ -105,14 +114,13 @@ class SupervisedPods:
         )
         spec = PodSpec(
             name=pod.pod,
-            environment=task_environment(pod.run, place),
-            cgroups=self._limits(pod.run),
+            environment=task_environment(run, place),
+            cgroups=self._limits(run),
             default_grace_s=self.settings.grace_s,
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
         )
-        self.directories.prepare(spec, pod.run.command)
-        self.nursery.start(self.directories.path(pod.pod))
+        self.directories.prepare(spec, run.command)
 
     def _limits(self, run: PodRun) -> dict[str, dict[str, str]]:
         amounts: Mapping[cgroup.Controller, int] = {
@@ -164,12 +172,18 @@ class SupervisedPods:
                     return None  # the next look tells whether they are gone
                 return Seen(name, started_at_s, time.time(), Ending(loss=Loss.SUPERVISOR))
             case Phase.RUNNING | Phase.STARTING:
-                self._kill_if_stuck(name)
+                self._see_to_stop(pod, seen.stop)
                 return None if started_at_s is None else Seen(name, started_at_s)
             case Phase.PREPARED | Phase.ABSENT:
                 return self._not_started(pod, seen.phase)
 
-    def _kill_if_stuck(self, name: str) -> None:
+    def _see_to_stop(self, pod: Pod, asked: StopRequest | None) -> None:
+        """Asks again where the disk did not take it; kills a supervisor that does not act."""
+        name = pod.pod
+        if pod.stop is not None:
+            wanted = StopRequest(pod.stop.reason, pod.stop.grace_s)
+            if asked != wanted or name not in self._kill_at_s:
+                self.stop(name, pod.stop)
         due = self._kill_at_s.get(name)
         if due is not None and time.monotonic() >= due:
             _log.warning("a supervisor does not stop its pod and is killed", pod=name)
@@ -191,6 +205,7 @@ class SupervisedPods:
             self._launch_again(pod, attempt)
             return None
         error = f"no supervisor came up in {attempt.count} attempts"
+        error = f"{error}: {attempt.error}" if attempt.error else error
         if phase is Phase.ABSENT or self.directories.seal(
             pod.pod, ExitRecord(ran=False, start_error=error, ended_at_s=time.time())
         ):

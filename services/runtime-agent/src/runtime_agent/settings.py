@@ -89,6 +89,9 @@ class AgentSettings(ServiceSettings):
     keep_logs_s: PositiveFloat = Field(
         30 * 86400.0, description="Logs and records of an ended pod are kept this long."
     )
+    logs_max_mb: PositiveInt = Field(
+        20 * 1024, description="Of all pods' logs together; beyond it the oldest ended pods' go."
+    )
     keep_ended_s: PositiveFloat = Field(
         8 * 86400.0, description="Names of ended pods are known this long; longer than topics."
     )

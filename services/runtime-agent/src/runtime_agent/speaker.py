@@ -78,11 +78,13 @@ class Speaker:
 
     async def _flush_letters(self) -> None:
         while letters := self._journal.letters(self._settings.batch_records):
-            await self._bus.publish(
+            outcomes = await self._bus.publish(
                 [Outgoing(x.topic, x.key, x.value.encode(), x.id, x.at_s) for x in letters]
             )
-            for letter in letters:
+            for letter, refusal in zip(letters, outcomes, strict=True):
                 self._bus.metrics.dead.labels(letter.topic).inc()
+                if refusal is not None:
+                    _log.error("the bus refuses a dead letter", id=letter.id, why=str(refusal))
             self._journal.drop_letters([letter.id for letter in letters])
 
 

@@ -17,7 +17,7 @@ from muster.contracts.notices import AppliedRevision, DeadLetter, RevisionAcknow
 from muster.contracts.pods import PodRequest
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.errors import Broken
-from muster.exchange import Hearing, hear, hear_acknowledged, skip_dead, speak
+from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
 from muster.ids import job_of
 from muster.records import Received, body, read_word_id, said, word_id
 from muster.telemetry import TRACER, current_traceparent, span
@@ -243,8 +243,12 @@ class Step:
 
     def _say_again(self, entry: Entry) -> None:
         """My last word, under a revision that the other side takes for new."""
+        self.say_anew(entry, speak)
+
+    def say_anew(self, entry: Entry, how: Callable[[Exchange, datetime], Exchange]) -> None:
+        """My last word, where there is one, as new; `how` tells under which revision."""
         if entry.word is not None:
-            self.keep(replace(entry, exchange=speak(entry.exchange, self.now)), say=True)
+            self.keep(replace(entry, exchange=how(entry.exchange, self.now)), say=True)
 
     def acknowledge(self, entry: Entry) -> None:
         """Says that the Launcher's word is applied, or was skipped as dead."""

@@ -7,12 +7,14 @@ placed for another one are refused, so an agent that lost its journal can't run 
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from muster.contracts.pods import PodRun
 from muster.exchange import Exchange
@@ -92,6 +94,17 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Partitions:
+    """How many a topic has on the bus of that id; `retired`: the ones that were the node's before
+    their number changed, and until when (Unix time) they are read.
+    """
+
+    bus: str
+    count: int
+    retired: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Letter:
     """A dead letter that the bus has not taken yet."""
 
@@ -103,9 +116,13 @@ class Letter:
 
 
 class Journal:
-    """One open journal. `is_new`: there was none, so whatever runs on the node is unknown."""
+    """One open journal. `is_new`: there was none, so whatever runs on the node is unknown.
 
-    def __init__(self, path: Path, fresh_id: str) -> None:
+    Revisions of reports begin above `report_floor`: an older journal that was put back knows too
+    little of those that were used.
+    """
+
+    def __init__(self, path: Path, fresh_id: str, report_floor: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -120,8 +137,8 @@ class Journal:
                 f"{path} is a journal of version {version}; this agent reads {SCHEMA_VERSION}"
             )
         self.id = self._meta("journal") or ""
-        self._reported = int(self._meta("report") or 0)
-        self._report_ceiling = self._reported
+        self._reported = max(int(self._meta("report") or 0), report_floor)
+        self._report_ceiling = 0
 
     def _create(self, fresh_id: str) -> None:
         with self._transaction():
@@ -166,6 +183,19 @@ class Journal:
         where = "WHERE phase <> 'ended' OR repeat_at IS NOT NULL OR answer_at IS NOT NULL"
         return [_entry(row) for row in self._db.execute(f"{_GET} {where}")]
 
+    def mark(self, name: str) -> int:
+        """The number under which something was last done; 0 for never."""
+        return int(self._meta(name) or 0)
+
+    def refused(self) -> list[Entry]:
+        """Every pod about which the Launcher could not handle the last word."""
+        return [_entry(row) for row in self._db.execute(f"{_GET} WHERE refused > 0")]
+
+    def unforgotten(self) -> list[Entry]:
+        """Every pod that lives, or of which the Launcher may not know the end."""
+        where = "WHERE phase <> 'ended' OR is_forgotten = 0"
+        return [_entry(row) for row in self._db.execute(f"{_GET} {where}")]
+
     def load(self, names: Iterable[str]) -> dict[str, Entry]:
         """Those of the pods that the journal knows."""
         found = {}
@@ -180,9 +210,14 @@ class Journal:
         entries: Iterable[Entry] = (),
         positions: Iterable[Position] = (),
         letters: Iterable[Letter] = (),
+        marks: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """One step, whole or not at all. Raises sqlite3.Error where the disk does not take it."""
         with self._transaction():
+            self._db.executemany(
+                "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                [(name, str(number)) for name, number in marks.items()],
+            )
             self._db.executemany(_PUT, [_row(entry) for entry in entries])
             self._db.executemany(
                 "INSERT OR REPLACE INTO position VALUES (?, ?, ?, ?)",
@@ -196,6 +231,24 @@ class Journal:
     def positions(self) -> list[Position]:
         """Where reading goes on."""
         return [Position(*row) for row in self._db.execute("SELECT * FROM position")]
+
+    def partitions(self) -> dict[str, Partitions]:
+        """What was last known of each topic's partitions."""
+        found = {}
+        query = "SELECT substr(name, 12), value FROM meta WHERE name LIKE 'partitions/%'"
+        for topic, value in self._db.execute(query):
+            bus, count, retired = json.loads(value)
+            found[str(topic)] = Partitions(bus, count, {int(n): until for n, until in retired})
+        return found
+
+    def keep_partitions(self, partitions: Mapping[str, Partitions]) -> None:
+        """Survives the agent. Raises sqlite3.Error where the disk does not take it."""
+        rows = [
+            (f"partitions/{topic}", json.dumps([p.bus, p.count, list(p.retired.items())]))
+            for topic, p in partitions.items()
+        ]
+        with self._transaction():
+            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
     def letters(self, limit: int) -> list[Letter]:
         """Dead letters that wait for the bus."""

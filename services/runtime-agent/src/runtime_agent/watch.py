@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import assert_never
 
 import structlog
+from muster.contracts.model import Model
+from muster.contracts.notices import SettingChanged
 from muster.metrics import PlumbingMetrics
 
 from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
-from runtime_agent.handlers import Handlers
+from runtime_agent.handlers import REDRIVE, RESYNC, Handlers
 from runtime_agent.metrics import AgentMetrics
-from runtime_agent.pods import PodDirectories
+from runtime_agent.pods import PodDirectories, Remains
 from runtime_agent.runner import Runner
-from runtime_agent.settings import AgentSettings
+from runtime_agent.settings import MEBIBYTE, AgentSettings
 
 SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
@@ -75,6 +77,8 @@ class Watch:
     settings: AgentSettings
     metrics: AgentMetrics
     plumbing: PlumbingMetrics
+    _wishes: dict[str, int] = field(default_factory=dict)
+    _has_wishes: asyncio.Event = field(default_factory=asyncio.Event)
     _rung: set[str] = field(default_factory=set)
     _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
     _accepted_s: dict[str, float] = field(default_factory=dict)
@@ -113,7 +117,7 @@ class Watch:
                     self.runner.forget(name)
                 case never:
                     assert_never(never)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self.metrics.effects_failed.labels(type(effect).__name__.lower()).inc()
             _log.error("an effect failed", effect=type(effect).__name__, error=str(error))
 
@@ -203,6 +207,27 @@ class Watch:
             await asyncio.sleep(RETURNS_APART_S)
             has_returned.clear()
 
+    def on_setting(self, word: Model | None) -> None:
+        """A setting of the cluster; what concerns no agent is nobody's wish here."""
+        if isinstance(word, SettingChanged) and word.setting in (REDRIVE, RESYNC):
+            self._wishes[word.setting] = word.revision
+            self._has_wishes.set()
+
+    async def run_wishes(self, has_begun: asyncio.Event) -> None:
+        """Do what an operator wants; what the journal does not take is tried again."""
+        await has_begun.wait()
+        while True:
+            await self._has_wishes.wait()
+            self._has_wishes.clear()
+            for setting, revision in list(self._wishes.items()):
+                with self._counting_failures():
+                    self.handlers.on_operator(setting, revision)
+                    if self._wishes[setting] == revision:
+                        del self._wishes[setting]
+            if self._wishes:
+                await asyncio.sleep(self.settings.retry_s)
+                self._has_wishes.set()
+
     def on_new_bus(self) -> None:
         """What the old bus may have lost is said again."""
         with self._counting_failures():
@@ -213,21 +238,38 @@ class Watch:
         while True:
             await asyncio.sleep(self.settings.clean_s)
             with self._counting_failures():
-                self.clean(time.time())
+                await self.clean(time.time())
 
-    def clean(self, now_s: float) -> None:
-        """Names that ended long ago leave the journal; logs that are too old leave the disk.
+    async def clean(self, now_s: float) -> None:
+        """Names that ended long ago leave the journal; logs that are too old or too many leave the
+        disk.
 
         A directory goes only after its name has left the journal, for it guards the name as well.
         """
-        before = datetime.fromtimestamp(now_s - self.settings.keep_ended_s, UTC)
-        self.handlers.memory.journal.drop_ended(before, self.settings.clean_pods)
-        too_old_s = now_s - max(self.settings.keep_logs_s, self.settings.keep_ended_s)
-        names = self.directories.unchanged_since(too_old_s, self.settings.clean_pods)
-        known = self.handlers.memory.journal.load(names)
-        for name in names:
-            if name not in known:
-                self.directories.remove(name)
+        settings, journal = self.settings, self.handlers.memory.journal
+        before = datetime.fromtimestamp(now_s - settings.keep_ended_s, UTC)
+        journal.drop_ended(before, settings.clean_pods)
+        remains = await asyncio.to_thread(self.directories.remains)
+        too_old_s = now_s - max(settings.keep_logs_s, settings.keep_ended_s)
+        old = [each for each in remains if each.changed_s < too_old_s][: settings.clean_pods]
+        known = journal.load(each.name for each in old)
+        gone = [each for each in old if each.name not in known]
+        for each in gone:
+            await asyncio.to_thread(self.directories.remove, each.name)
+        await self._drop_logs([each for each in remains if each not in gone])
+
+    async def _drop_logs(self, remains: Sequence[Remains]) -> None:
+        """The oldest ended pods lose their logs until all logs together fit their bound."""
+        total = sum(each.log_bytes for each in remains)
+        live = {entry.pod.pod for entry in self.handlers.live()}
+        for each in remains:
+            if total <= self.settings.logs_max_mb * MEBIBYTE:
+                break
+            if each.name not in live and each.log_bytes:
+                _log.info("logs go, for all together are too many", pod=each.name)
+                await asyncio.to_thread(self.directories.drop_logs, each.name)
+                total -= each.log_bytes
+        self.metrics.log_bytes.set(total)
 
     @contextmanager
     def _counting_failures(self) -> Iterator[None]:

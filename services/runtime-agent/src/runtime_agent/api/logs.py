@@ -84,8 +84,6 @@ class LogServer:
             return StreamingResponse(content, media_type=media, headers=headers)
         if self.open_streams >= self.settings.log_streams:
             return _error(503, "TooManyStreams", "Too many logs are followed on this node.")
-        self.open_streams += 1
-        self.gauge.set(self.open_streams)
         follow = self._follow(request.path_params["pod"], path, first)
         return StreamingResponse(follow, media_type=media, headers=headers)
 
@@ -109,11 +107,16 @@ class LogServer:
         except ValueError:
             folder = None
         if folder is None or not folder.is_dir():
-            return _error(404, "NoTaskLogError", f"This node has no logs of the pod {pod}.")
+            return _error(
+                404, "NoTaskLogError", f"This node has no logs of the pod {pod} (any more)."
+            )
         return folder
 
     async def _follow(self, pod: str, path: Path, first: int) -> AsyncIterator[bytes]:
         """Everything from `first` on, until the pod has ended and all of it was sent."""
+        # Counted from here on: who goes away before the first piece never comes to the end.
+        self.open_streams += 1
+        self.gauge.set(self.open_streams)
         follower = LogReader(path, first)
         try:
             while True:

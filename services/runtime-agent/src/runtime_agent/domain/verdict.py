@@ -236,13 +236,21 @@ def _symptom(ending: Ending) -> str:
     if ending.loss is not None:
         return "No exit status was recorded."
     if ending.signal is not None:
-        return f"Killed by {signals.Signals(ending.signal).name}."
+        return f"Killed by {_name(ending.signal)}."
     if ending.exit_code is None:
         return "No process of the pod was ever run."
     number = _signal_number(ending)
     if number in _SIGNALS:
-        return f"Exit code {ending.exit_code}: a command died of {signals.Signals(number).name}."
+        return f"Exit code {ending.exit_code}: a command died of {_name(number)}."
     return f"Exit code {ending.exit_code}."
+
+
+def _name(number: int) -> str:
+    """Most real-time signals have no name of their own."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _outcome(ending: Ending, rule: _Rule) -> str:

@@ -1,0 +1,134 @@
+"""What the agent clears away, and what it says again when a clock is set back."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from muster.bus import Outgoing
+from muster.contracts.notices import AppliedRevision
+from muster.contracts.verdicts import Verdict
+from muster.exchange import Exchange
+from muster.metrics import PlumbingMetrics
+from prometheus_client import CollectorRegistry
+from runtime_agent.domain.ending import Ending
+from runtime_agent.domain.pods import Phase, Pod
+from runtime_agent.domain.verdict import judge
+from runtime_agent.handlers import Handlers
+from runtime_agent.metrics import AgentMetrics
+from runtime_agent.pods import PodDirectories
+from runtime_agent.runner import PretendedPods, Seen
+from runtime_agent.settings import AgentSettings
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Entry, Journal
+from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
+from runtime_agent.watch import Watch
+
+MEBIBYTE = 1024 * 1024
+NOW_S = 2_000_000_000.0
+
+
+class World:
+    """A journal and directories, watched over; nothing runs."""
+
+    def __init__(self, home: Path) -> None:
+        self.pods = PodDirectories(home / "pods")
+        self.journal = Journal(home / "journal.sqlite", "id")
+        self.said: list[str] = []
+        self.load()
+
+    def load(self) -> None:
+        """As at the start of an agent."""
+        registry = CollectorRegistry()
+        memory = Memory(self.journal, Node("n", "boot", 30.0), lambda _name: False)
+        self.handlers = Handlers(memory, self._say, lambda: None)
+        settings = AgentSettings(node="n", logs_max_mb=2)
+        runner = PretendedPods(Path("no-doorbell"))
+        self.watch = Watch(
+            self.handlers, runner, self.pods, settings,
+            AgentMetrics(registry), PlumbingMetrics(registry),
+        )  # fmt: skip
+
+    def _say(self, key: str, _word: Outgoing | AppliedRevision) -> None:
+        self.said.append(key)
+
+    def keep(self, name: str, phase: Phase, **more: object) -> None:
+        pod = Pod(name, "job", "job-0", phase)
+        entry = Entry(pod, topic="pod-failed", word='{"pod":"x"}', changed_at=moment(NOW_S))
+        self.journal.save([replace(entry, **more)])  # type: ignore[arg-type]
+
+    def pod_with_logs(self, name: str, ended_s: float) -> None:
+        """One MiB of logs; its end was recorded at that time."""
+        self.pods.prepare(PodSpec(name, {}), "true")
+        (self.pods.logs_path(name) / "stdout.log").write_bytes(b"x" * MEBIBYTE)
+        end = self.pods.path(name) / "exit.json"
+        write_record(end, ExitRecord(ran=True, exit_code=0))
+        for file in (end, self.pods.path(name) / "pod.json"):
+            os.utime(file, (ended_s, ended_s))
+
+    def with_logs(self) -> set[str]:
+        return {name for name in self.pods.names() if self.pods.logs_path(name).exists()}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+async def test_when_logs_are_too_many_those_of_the_oldest_ended_pods_go_and_no_others(
+    world: World,
+) -> None:
+    for age, name in enumerate(("new", "middle", "old", "oldest-but-alive")):
+        world.pod_with_logs(name, NOW_S - age * 60)
+        is_alive = name == "oldest-but-alive"
+        world.keep(name, Phase.RUNNING if is_alive else Phase.ENDED)
+    world.load()
+    await world.watch.clean(NOW_S)
+    assert world.with_logs() == {"new", "oldest-but-alive"}
+    assert world.pods.names() == ["middle", "new", "old", "oldest-but-alive"]
+
+
+async def test_what_ended_long_ago_leaves_the_disk_once_its_name_has_left_the_journal(
+    world: World,
+) -> None:
+    for name in ("forgotten", "known"):
+        world.pod_with_logs(name, NOW_S - 40 * 86400)
+    world.keep("known", Phase.ENDED, exchange=Exchange(1, repeat_at=moment(NOW_S)))
+    world.load()
+    await world.watch.clean(NOW_S)
+    assert world.pods.names() == ["known"]
+
+
+def test_words_are_said_again_though_the_clock_was_set_back(world: World) -> None:
+    ahead = moment(time.time()) + timedelta(days=1)
+    world.keep("word", Phase.ENDED, exchange=Exchange(1, 1, repeat_at=ahead))
+    world.keep("answer", Phase.ENDED, exchange=Exchange(1, 1, 1, answer_at=ahead))
+    world.load()
+    world.handlers.on_time(10)
+    assert sorted(world.said) == ["answer/seen", "word"]
+
+
+def test_a_pod_of_which_something_impossible_is_seen_hurts_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("bad", "good"):
+        world.keep(name, Phase.RUNNING)
+    world.load()
+
+    def fails(ending: Ending) -> Verdict:
+        if ending.exit_code == 66:
+            raise RuntimeError("a bug")
+        return judge(ending)
+
+    monkeypatch.setattr("runtime_agent.domain.pods.judge", fails)
+    seen = [Seen("bad", 1.0, 2.0, Ending(exit_code=66)), Seen("good", 1.0, 2.0, Ending(0))]
+    assert world.handlers.on_seen(seen) == {"good": "succeeded"}
+    assert [entry.pod.pod for entry in world.handlers.live()] == ["bad"]
