@@ -88,6 +88,6 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 	@touch $@
 
 clean: ## Remove what make installed and made
-	rm -rf .venv .uv .kafka .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 .PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka bench run demo kafka clean

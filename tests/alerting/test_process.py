@@ -41,7 +41,6 @@ async def alerting(cluster: Any, output: bytearray, **settings: str) -> AsyncIte
         "MUSTER_FETCH_WAIT_IDLE_MS": "10",
         "MUSTER_WEBHOOK_KEY": KEY,
         "MUSTER_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
-        "MUSTER_DELIVERY_LEASE_S": "0.5",
         "MUSTER_SMTP_PASSWORD": PASSWORD,
         **settings,
     }
@@ -77,6 +76,7 @@ async def test_a_kill_between_sending_and_recording_sends_again_and_never_after_
         process.send_signal(signal.SIGKILL)
         await process.wait()
     assert await cluster.rows(STATES) == [("waiting",)]
+    await cluster.rows("UPDATE delivery SET lease_until = now()")  # time passes
     receiver.is_hanging = False
     async with alerting(cluster, output) as process:
         await cluster.until(STATES, [("sent",)])

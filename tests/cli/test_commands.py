@@ -185,7 +185,12 @@ def test_usage_and_absence_have_exit_codes_of_their_own(rest: Rest, tmp_path: Pa
 
 def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
     reason = {"code": "no-gpus", "text": "2 GPUs wanted, 1 free", "numbers": {}}
-    content = {"name": JOB, "state": "WAITING", "reason": reason, "scheduler": {"ahead": 3}}
+    content = {
+        "name": JOB,
+        "state": "WAITING",
+        "reason": reason,
+        "scheduler": {"ahead": 3, "asOf": 7},
+    }
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
     said_to_people = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\n"
     assert _muster(rest, tmp_path, "why", JOB).out == said_to_people

@@ -87,10 +87,14 @@ async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
     assert b"Traceback" not in said
 
 
-def _muster(*words: str, url: str) -> "subprocess.CompletedProcess[str]":
+def _muster(*words: str, url: str, kafka: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "cli", *words],
-        env={"PATH": os.environ["PATH"], "MUSTER_DATABASE_URL": url},
+        env={
+            "PATH": os.environ["PATH"],
+            "MUSTER_DATABASE_URL": url,
+            "MUSTER_KAFKA_BOOTSTRAP": kafka,
+        },
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -98,8 +102,11 @@ def _muster(*words: str, url: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+@pytest.mark.kafka
 @pytest.mark.postgres
-async def test_resync_makes_every_open_subject_speak_again(database_url: str) -> None:
+async def test_resync_makes_every_open_subject_speak_again(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     connection = await asyncpg.connect(database_url)
     try:
         await connection.execute(
@@ -108,8 +115,17 @@ async def test_resync_makes_every_open_subject_speak_again(database_url: str) ->
             " VALUES ('job', 'j1', true, 3, 3, 'job-updated', 'j1', '{}'),"
             " ('job', 'j2', false, 3, 3, 'job-updated', 'j2', '{}')"
         )
-        done = await asyncio.to_thread(_muster, "events", "resync", url=database_url)
+        bus = fresh_broker.bootstrap
+        done = await asyncio.to_thread(_muster, "events", "resync", url=database_url, kafka=bus)
         assert done.returncode == 0, done.stderr
+        following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP=bus)
+        assert following.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            heard = json.loads(await following.stdout.readline())
+        following.send_signal(signal.SIGINT)
+        await following.wait()
+        assert (heard["topic"], heard["key"]) == ("settings-changed", "exchange/resync")
+        assert heard["value"]["revision"] > 1_000_000
         assert "launcher: 1 to be acknowledged anew" in done.stdout
         assert "rest: 0 to be acknowledged anew" in done.stdout
         row = await connection.fetchrow(

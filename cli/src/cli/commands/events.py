@@ -5,16 +5,19 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import asyncpg
-from aiokafka import AIOKafkaConsumer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from cyclopts import App, Parameter
+from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, open_pool
+from muster.records import headers
 from muster.recovery import redrive as redrive_words
 from muster.recovery import resync_all
 from muster.settings import DatabaseSettings
@@ -70,12 +73,14 @@ def follow(
 def redrive() -> None:
     """Bring the words back that a reader could not handle, once its fault is mended."""
     _on_each_schema(redrive_words, "said again")
+    asyncio.run(_ask_agents(REDRIVE_SETTING))
 
 
 @app.command
 def resync() -> None:
     """After a restored backup: say every open subject's last word again."""
     _on_each_schema(resync_all, "to be acknowledged anew")
+    asyncio.run(_ask_agents(RESYNC_SETTING))
 
 
 async def _follow(
@@ -105,6 +110,39 @@ async def _follow(
         ) from error
     finally:
         await consumer.stop()
+
+
+async def _ask_agents(setting: str) -> None:
+    """Agents have no database; they hear of it as of a setting of the cluster."""
+    bootstrap, now = _bootstrap(), datetime.fromtimestamp(time.time(), UTC)
+    word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
+    made = headers(
+        TOPICS["settings-changed"],
+        event_id=f"cli/{setting}/{word.revision}",
+        source="cli",
+        key=setting,
+        at=now,
+        traceparent=None,
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=TIMEOUT_MS)
+    try:
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            await producer.start()
+            await producer.send_and_wait(
+                "settings-changed",
+                word.model_dump_json().encode(),
+                setting.encode(),
+                headers=[(name, value.encode()) for name, value in made.items()],
+            )
+    except (KafkaError, TimeoutError) as error:
+        raise CommandError(
+            Exit.UNREACHABLE,
+            f"The agents were not asked: Kafka does not answer at {bootstrap}"
+            f" ({error or 'too late'}).",
+        ) from error
+    finally:
+        await producer.stop()
+    sys.stdout.write("agents: asked\n")
 
 
 def about(job: str | None) -> Callable[[ConsumerRecord], bool]:

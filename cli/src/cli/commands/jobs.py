@@ -57,7 +57,7 @@ def jobs(
         print_json(found)
         return
     print_table(
-        ("JOB", "STATE", "VC", "GPUS", "TASKS", "RETRIES", "UTC", "TOOK"),
+        ("JOB", "STATE", "VC", "GPUS", "TASKS", "RETRIES", "SENT (UTC)", "TOOK"),
         [
             (
                 f"{each['username']}~{each['name']}",
@@ -146,7 +146,7 @@ def _told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:
     """What the Scheduler adds, as it says it: plain values only."""
     if isinstance(said, dict):
         for name, value in said.items():
-            if isinstance(value, str | int | float) and value != "":
+            if isinstance(value, str | int | float) and value != "" and name not in ("job", "asOf"):
                 yield name, value
 
 

@@ -5,9 +5,18 @@ names.
 from email.errors import MessageError
 from email.headerregistry import Address
 from pathlib import Path
+from typing import Self
 
 from muster.settings import DatabaseSettings
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, field_validator
+from pydantic import (
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 from alerting.domain.addresses import networks_of
 from alerting.domain.deliveries import DeliveryPolicy
@@ -88,6 +97,15 @@ class AlertingSettings(DatabaseSettings):
         except (ValueError, IndexError, MessageError):
             raise ValueError("this is no mail address; write it like muster@example.org") from None
         return text
+
+    @model_validator(mode="after")
+    def _lease_outlasts_an_attempt(self) -> Self:
+        if self.delivery_lease_s <= max(self.webhook_timeout_s, self.smtp_timeout_s):
+            raise ValueError(
+                "delivery_lease_s must be above webhook_timeout_s and smtp_timeout_s: else another"
+                " worker would send what is still being sent"
+            )
+        return self
 
     def policy(self) -> Policy:
         """When silence matters."""

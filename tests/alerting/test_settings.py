@@ -1,0 +1,20 @@
+"""Settings that would break a promise are refused."""
+
+from typing import Any
+
+import pytest
+from alerting.settings import AlertingSettings
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"delivery_lease_s": 15}, "still being sent"),
+        ({"smtp_timeout_s": 300}, "still being sent"),
+        ({"smtp_sender": "muster@"}, "muster@example.org"),
+        ({"webhook_allow_networks": "10.0.0.1/8"}, "10.0.0.1/8"),
+    ],
+)
+def test_what_would_break_a_promise_is_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        AlertingSettings(**settings)
