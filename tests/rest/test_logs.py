@@ -180,7 +180,7 @@ async def test_an_agent_that_goes_away_ends_the_events_without_the_last_one(
 
 @pytest.mark.parametrize("follow", ["true", "false"])
 async def test_a_text_whose_agent_goes_away_does_not_look_whole(
-    rest: Any, agent: Any, follow: str
+    rest: Any, agent: Any, follow: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run_task(rest, agent)
     agent.logs["/logs/pod-1/stdout"] = b"line\n"
@@ -192,3 +192,6 @@ async def test_a_text_whose_agent_goes_away_does_not_look_whole(
         agent.hang_up()
         with pytest.raises(httpx2.RemoteProtocolError):
             await anext(pieces)
+    said = capsys.readouterr().out
+    assert "a log could not be sent to its end" in said
+    assert "a request failed" not in said

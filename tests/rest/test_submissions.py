@@ -61,6 +61,14 @@ async def test_a_key_of_a_refused_submission_may_be_used_again(rest: Any) -> Non
     assert mended.status_code == 202
 
 
+async def test_a_key_that_is_empty_or_too_long_is_refused(rest: Any) -> None:
+    for key in ("", "k" * 256):
+        answer = await rest.submit("keyed", **{"Idempotency-Key": key})
+        assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+        assert [problem["path"] for problem in answer.json()["errors"]] == ["idempotency-key"]
+    assert (await rest.submit("keyed", **{"Idempotency-Key": "k" * 255})).status_code == 202
+
+
 async def test_two_replicas_keep_one_promise(start_rest: Any) -> None:
     async with start_rest() as one, start_rest() as two:
         key = {"Idempotency-Key": "both"}

@@ -41,19 +41,19 @@ class Context:
     followers: Counter[str] = field(default_factory=Counter)
 
 
-async def _context(request: Request) -> Context:
+async def context_of(request: Request) -> Context:
+    """The parts of the service."""
     context: Context = request.app.state.context
     return context
 
 
-Here = Annotated[Context, Depends(_context)]
-
-
-async def _address(request: Request) -> str:
+async def address_of(request: Request) -> str:
+    """Where a request comes from."""
     return request.client.host if request.client else ""
 
 
-Address = Annotated[str, Depends(_address)]
+Here = Annotated[Context, Depends(context_of)]
+Address = Annotated[str, Depends(address_of)]
 
 
 def bearer(request: Request) -> tuple[str | None, str]:
@@ -72,7 +72,9 @@ def bearer(request: Request) -> tuple[str | None, str]:
     raise Rejected("UnauthorizedUserError", message)
 
 
-async def _user(request: Request, here: Here) -> Caller:
+async def user_of(request: Request) -> Caller:
+    """Who asks. Raises Rejected where the token is none or not theirs."""
+    here = await context_of(request)
     username, token = bearer(request)
     caller = await here.access.caller_of(token)
     if username is not None and (username != caller.username or not caller.is_application):
@@ -81,7 +83,7 @@ async def _user(request: Request, here: Here) -> Caller:
     return caller
 
 
-User = Annotated[Caller, Depends(_user)]
+User = Annotated[Caller, Depends(user_of)]
 
 
 async def _person(caller: User) -> Caller:
