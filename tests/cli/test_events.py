@@ -137,6 +137,14 @@ async def test_resync_makes_every_open_subject_speak_again(
         await connection.close()
 
 
+@pytest.mark.postgres
+def test_agents_that_can_not_be_asked_are_told_of(database_url: str) -> None:
+    done = _muster("events", "redrive", url=database_url, kafka="127.0.0.1:9")
+    assert done.returncode == 3
+    assert "launcher: 0 said again" in done.stdout
+    assert "The agents were not asked" in done.stderr
+
+
 @pytest.mark.parametrize("word", ["redrive", "resync"])
 @pytest.mark.parametrize("url", ["postgresql://muster@127.0.0.1:9/muster", "nonsense"])
 def test_a_database_that_is_away_is_not_reachable(word: str, url: str) -> None:

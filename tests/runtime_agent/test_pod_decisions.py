@@ -90,6 +90,13 @@ def test_a_second_stop_can_only_shorten_the_grace_and_keeps_the_first_reason() -
     assert decision.pod.stop == decide.Stopping("stopped", 3.0)
 
 
+def test_an_ended_pod_keeps_nothing_of_what_it_ran() -> None:
+    """Names are kept for days, and what a pod of a large gang runs names every peer."""
+    pod = decide.requested(None, a_request(), AROUND).pod
+    assert decide.ended(pod, Ending(exit_code=0), NOW, NOW, AROUND).pod.run is None
+    assert decide.requested(None, a_request(journal="other"), AROUND).pod.run is None
+
+
 class OneNode(RuleBasedStateMachine):
     """Requests and looks in any order, also for the same pods again and again."""
 

@@ -15,7 +15,7 @@ LISTENERS: Mapping[str, tuple[Service, ...]] = {
     "node-heartbeat": (Service.SCHEDULER,),
     "node-lost": (Service.ALERTING, Service.REST),
     "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
-    "settings-changed": (Service.ALERTING,),
+    "settings-changed": (Service.ALERTING, Service.RUNTIME_AGENT),
 }
 """Who reads a topic beside the other side of its exchange."""
 

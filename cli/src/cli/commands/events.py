@@ -1,35 +1,25 @@
-"""`muster events`: follow the bus as any listener could; say words again as an operator."""
+"""`muster events`: follow the bus as any listener could; cli.commands.recovery says again."""
 
 import asyncio
 import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-import asyncpg
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
+from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from cyclopts import App, Parameter
-from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
-from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
-from muster.db import Connection, open_pool
-from muster.records import headers
-from muster.recovery import redrive as redrive_words
-from muster.recovery import resync_all
-from muster.settings import DatabaseSettings
+from muster.contracts.topics import DEAD_LETTER, TOPICS
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output
 from cli.home import find_home, read_json
 from cli.output import Format
-from cli.standalone.state import database_url
 
 CHATTER = ("node-heartbeat", "revision-acknowledged")
-SPEAKERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
 BOOKKEEPING = ("revision", "seen", "job", "gang")
 LINE = 158  # two rows of a usual terminal
 TIMEOUT_MS = 10_000
@@ -69,24 +59,22 @@ def follow(
     asyncio.run(_follow(topics, job, "earliest" if from_start else "latest", show))
 
 
-@app.command
-def redrive() -> None:
-    """Bring the words back that a reader could not handle, once its fault is mended."""
-    _on_each_schema(redrive_words, "said again")
-    asyncio.run(_ask_agents(REDRIVE_SETTING))
-
-
-@app.command
-def resync() -> None:
-    """After a restored backup: say every open subject's last word again."""
-    _on_each_schema(resync_all, "to be acknowledged anew")
-    asyncio.run(_ask_agents(RESYNC_SETTING))
+app.command(
+    "cli.commands.recovery:redrive",
+    name="redrive",
+    help="Bring the words back that a reader could not handle, once its fault is mended.",
+)
+app.command(
+    "cli.commands.recovery:resync",
+    name="resync",
+    help="After a restored backup: say every open subject's last word again.",
+)
 
 
 async def _follow(
     topics: list[str], job: str | None, offset: str, show: Callable[[ConsumerRecord], None]
 ) -> None:
-    bootstrap = _bootstrap()
+    bootstrap = kafka_bootstrap()
     # There is nothing to save, and a client that is connecting may swallow a cancellation.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, int(Exit.INTERRUPTED))
     is_wanted = about(job)
@@ -112,39 +100,6 @@ async def _follow(
         await consumer.stop()
 
 
-async def _ask_agents(setting: str) -> None:
-    """Agents have no database; they hear of it as of a setting of the cluster."""
-    bootstrap, now = _bootstrap(), datetime.fromtimestamp(time.time(), UTC)
-    word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
-    made = headers(
-        TOPICS["settings-changed"],
-        event_id=f"cli/{setting}/{word.revision}",
-        source="cli",
-        key=setting,
-        at=now,
-        traceparent=None,
-    )
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=TIMEOUT_MS)
-    try:
-        async with asyncio.timeout(TIMEOUT_MS / 1000):
-            await producer.start()
-            await producer.send_and_wait(
-                "settings-changed",
-                word.model_dump_json().encode(),
-                setting.encode(),
-                headers=[(name, value.encode()) for name, value in made.items()],
-            )
-    except (KafkaError, TimeoutError) as error:
-        raise CommandError(
-            Exit.UNREACHABLE,
-            f"The agents were not asked: Kafka does not answer at {bootstrap}"
-            f" ({error or 'too late'}).",
-        ) from error
-    finally:
-        await producer.stop()
-    sys.stdout.write("agents: asked\n")
-
-
 def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
     """Which records are about a job. Few name it as user~name does; from the first one that does,
     its id is known, which all the others have.
@@ -164,7 +119,8 @@ def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
     return is_wanted
 
 
-def _bootstrap() -> str:
+def kafka_bootstrap() -> str:
+    """Where Kafka is, as the environment or the running Muster says."""
     running = read_json(find_home() / "running.json")
     return os.environ.get("MUSTER_KAFKA_BOOTSTRAP") or running.get("kafka") or "127.0.0.1:9092"
 
@@ -211,29 +167,3 @@ def _value(value: bytes | None) -> Any:
         return json.loads(value)
     except ValueError:
         return value.decode(errors="replace")
-
-
-def _on_each_schema(
-    work: Callable[[Connection, Service], Coroutine[Any, Any, int]], done: str
-) -> None:
-    url = os.environ.get("MUSTER_DATABASE_URL") or database_url(find_home())
-    if url is None:
-        raise CommandError(
-            Exit.USAGE, "There is no database of Muster's own here: set MUSTER_DATABASE_URL."
-        )
-
-    async def each() -> None:
-        for service in SPEAKERS:
-            settings = DatabaseSettings(database_url=url)
-            pool = await open_pool(settings, service.value)
-            try:
-                async with pool.acquire() as connection:
-                    count = await work(connection, service)
-                sys.stdout.write(f"{service.value}: {count} {done}\n")
-            finally:
-                await pool.close()
-
-    try:
-        asyncio.run(each())
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise CommandError(Exit.UNREACHABLE, f"The database can't be used: {error}") from error

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import structlog
 from muster.bus import Outgoing
-from muster.contracts.notices import AppliedRevision
+from muster.contracts.notices import REDRIVE_SETTING, AppliedRevision
 from muster.exchange import (
     ANSWER_AFTER,
     REPEAT_LONGEST,
@@ -34,9 +34,6 @@ from runtime_agent.runner import Seen
 from runtime_agent.step import Memory, Step
 from runtime_agent.store import Entry, Position
 
-REDRIVE = "exchange/redrive"
-RESYNC = "exchange/resync"
-"""The settings by which `muster events` reaches those who have no database."""
 REPEAT_LATEST = REPEAT_LONGEST * (1 + REPEAT_SPREAD)
 
 _log = structlog.get_logger()
@@ -134,12 +131,12 @@ class Handlers:
         revision of the setting, also over restarts).
         """
         journal = self.memory.journal
-        if setting not in (REDRIVE, RESYNC) or revision <= journal.mark(setting):
+        if revision <= journal.mark(setting):
             return
         step = Step(self.memory)
-        entries = journal.refused() if setting == REDRIVE else journal.unforgotten()
+        entries = journal.refused() if setting == REDRIVE_SETTING else journal.unforgotten()
         for entry in entries:
-            step.say_anew(entry, speak if setting == REDRIVE else resync)
+            step.say_anew(entry, speak if setting == REDRIVE_SETTING else resync)
         _log.warning("an operator has words said again", setting=setting, words=len(step.said))
         self._commit(step, marks={setting: revision})
 

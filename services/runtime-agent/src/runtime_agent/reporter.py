@@ -165,8 +165,8 @@ class Reporter:
                 f"Only {free_mb} MB are free in {self.settings.agent_home}; pods need"
                 f" {self.settings.disk_min_mb} MB."
             )
-            _log.warning("the node is not well", problem=problem)
         if (problem is None) != (self._problem is None):
+            _log.warning("the node has room again" if problem is None else problem)
             self.changed()
         self._problem = problem
 

@@ -5,11 +5,23 @@ from __future__ import annotations
 import socket
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 from muster.settings import ServiceSettings
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 MEBIBYTE = 1024 * 1024
+LAST_PORT = 65535
+LONGEST_NAME = 64
+LONGEST_URL = 96
+"""Placements name the node, its address and its log URL for every pod; their size counts on it."""
 
 
 class OnStop(StrEnum):
@@ -22,11 +34,25 @@ class OnStop(StrEnum):
 class AgentSettings(ServiceSettings):
     """What an agent may be told about its node, its pods and its rhythm."""
 
-    http_port: NonNegativeInt = Field(8084, description="Logs, health and metrics; 0: any free.")
-    node: str = Field(default_factory=socket.gethostname, description="The node's name.")
-    address: str = Field("127.0.0.1", description="Where other nodes' tasks reach this node.")
+    http_port: NonNegativeInt = Field(
+        8084, description="Logs, health and metrics; 0: any free, where nobody needs the logs."
+    )
+    node: str = Field(
+        default_factory=socket.gethostname,
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="The node's name.",
+    )
+    address: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="Where other nodes' tasks reach this node.",
+    )
     log_url: str | None = Field(
-        None, description="Where the front door reads logs; else http://<address>:<http port>."
+        None,
+        max_length=LONGEST_URL,
+        description="Where the front door reads logs; else http://<address>:<http port>.",
     )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
     agent_on_stop: OnStop = Field(
@@ -44,6 +70,15 @@ class AgentSettings(ServiceSettings):
     memory_mb: PositiveInt | None = Field(None, description="Memory to offer; else the machine's.")
     port_first: PositiveInt = Field(20000, description="Ports that pods can be given: from …")
     port_last: PositiveInt = Field(29999, description="… to, inclusive.")
+
+    @model_validator(mode="after")
+    def _ports_are_a_range(self) -> Self:
+        if not self.port_first <= self.port_last <= LAST_PORT:
+            raise ValueError(
+                f"MUSTER_PORT_FIRST ({self.port_first}) to MUSTER_PORT_LAST ({self.port_last}) is"
+                f" no range of ports up to {LAST_PORT}"
+            )
+        return self
 
     heartbeat_s: PositiveFloat = 10.0
     report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")

@@ -18,11 +18,11 @@ from typing import assert_never
 
 import structlog
 from muster.contracts.model import Model
-from muster.contracts.notices import SettingChanged
+from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
 from muster.metrics import PlumbingMetrics
 
 from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
-from runtime_agent.handlers import REDRIVE, RESYNC, Handlers
+from runtime_agent.handlers import Handlers
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pods import PodDirectories, Remains
 from runtime_agent.runner import Runner
@@ -32,6 +32,7 @@ SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
 LOOKS_APART_S = 0.01
 RETURNS_APART_S = 0.5
+WISHES = (REDRIVE_SETTING, RESYNC_SETTING)
 DOORBELL_BYTES = 64 * 1024
 
 _log = structlog.get_logger()
@@ -209,7 +210,7 @@ class Watch:
 
     def on_setting(self, word: Model | None) -> None:
         """A setting of the cluster; what concerns no agent is nobody's wish here."""
-        if isinstance(word, SettingChanged) and word.setting in (REDRIVE, RESYNC):
+        if isinstance(word, SettingChanged) and word.setting in WISHES:
             self._wishes[word.setting] = word.revision
             self._has_wishes.set()
 

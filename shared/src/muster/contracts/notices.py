@@ -52,6 +52,13 @@ class SettingChanged(Model):
     value: dict[str, Any]
 
 
+REDRIVE_SETTING = "exchange/redrive"
+RESYNC_SETTING = "exchange/resync"
+"""By these an operator reaches who has no database: at a higher revision than before, words that
+were refused, or all, are said again.
+"""
+
+
 class AlertNotice(Model):
     """An alert that is firing or has been resolved."""
 

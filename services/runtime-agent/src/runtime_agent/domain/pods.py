@@ -40,7 +40,9 @@ class Stopping:
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What the journal keeps of a pod. `is_forgotten`: the Launcher knows its end."""
+    """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
+    ended names are kept for days. `is_forgotten`: the Launcher knows its end.
+    """
 
     pod: str
     job: str
@@ -215,7 +217,8 @@ def ended(
     if pod.phase is Phase.ENDED:
         return Decision(pod)
     verdict = judge(ending)
-    now = replace(pod, phase=Phase.ENDED, started_at=pod.started_at or started_at)
+    started_at = pod.started_at or started_at
+    now = replace(pod, phase=Phase.ENDED, run=None, started_at=started_at)
     state = PodState.SUCCEEDED if verdict.code == 0 else PodState.FAILED
     word = _status(now, around, state).model_copy(
         update={
@@ -243,7 +246,7 @@ def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
 
 def _over(pod: Pod, ending: Ending, around: Surroundings) -> Decision:
     verdict = judge(ending)
-    now = replace(pod, phase=Phase.ENDED)
+    now = replace(pod, phase=Phase.ENDED, run=None)
     word = _status(now, around, PodState.FAILED)
     return Decision(
         now, word.model_copy(update={"verdict": verdict, "report_revision": around.next_report})

@@ -1,0 +1,24 @@
+"""Settings that can't be right are refused with their names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from runtime_agent.settings import AgentSettings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"port_first": 30000, "port_last": 20000}, "MUSTER_PORT_FIRST"),
+        ({"port_last": 70000}, "MUSTER_PORT_LAST"),
+        ({"node": ""}, "node"),
+        ({"node": "n" * 65}, "node"),
+        ({"log_url": "http://" + "x" * 90}, "log_url"),
+    ],
+)
+def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValidationError, match=word):
+        AgentSettings(**wrong)
