@@ -54,7 +54,7 @@ def settings(database_url: str) -> LauncherSettings:
         conflict_longest_s=0.05,
         quiet_s=0.01,
         quiet_new_s=0.02,
-        timer_poll_s=0.02,
+        job_timer_poll_s=0.02,
     )
 
 

@@ -258,6 +258,24 @@ async def test_what_is_stored_is_read_back_as_it_was(
     assert list(again.tasks) == [("ps", 0), ("worker", 0), ("worker", 1)]
 
 
+async def test_a_program_that_writes_nul_bytes_fails_like_any_other(
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
+) -> None:
+    """PostgreSQL takes no NUL in JSON: the end would be a dead letter, and the job run for ever."""
+    launcher = new_launcher(pool)
+    world = World(launcher, 1)
+    await launcher.hear([make_request("j")])
+    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
+    await launcher.hear([world.scheduler.place("j-0", "n1")])
+    world.agents.hear(next(w for w in await launcher.said() if isinstance(w, PodRequest)), NOW)
+    told = failure(Behavior.PERMANENT).model_copy(update={"evidence": "Error: \0\0 bad"})
+    await launcher.hear([world.agents.end("j-0-worker-0-0", NOW, told)])
+    final = next(w for w in await launcher.said() if isinstance(w, JobStatus))
+    assert final.state is JobState.FAILED
+    assert final.verdict is not None
+    assert final.verdict.evidence == "Error: \ufffd\ufffd bad"
+
+
 async def test_only_the_changed_tasks_of_a_large_job_are_written(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:

@@ -88,6 +88,19 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
     assert cluster.free.gpus == 1
 
 
+def test_a_lost_pod_that_came_back_holds_its_gpu_though_nobody_wants_it(kit: Kit) -> None:
+    cluster = _one_pod(kit)
+    cluster.lose("n0", 0.0)
+    cluster.take_back("n0")
+    held = {"g-w-0": (0,)}
+    cluster.report(kit.report("n0", gpus=1, revision=2, lease=1, holding=held), 0.0)
+    cluster.request(kit.gang("g"), 0.0)
+    assert cluster.hold_of("g-w-0") is None
+    assert cluster.free.gpus == 0
+    cluster.report(kit.report("n0", gpus=1, revision=3, lease=1), 0.0)
+    assert cluster.free.gpus == 1
+
+
 def test_a_node_that_is_back_takes_nothing_before_it_names_its_lease(kit: Kit) -> None:
     cluster = kit.cluster(kit.report("n0", gpus=1))
     cluster.lose("n0", 0.0)

@@ -49,7 +49,7 @@ LOCKED_PAUSE_S = 0.05
 
 
 class Timers:
-    """Looks for due jobs, at the latest every ``timer_poll_s``; any replica may take any job."""
+    """Looks for due jobs, at least every ``job_timer_poll_s``; any replica may take any job."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Timers:
                 if not _passes(error):
                     raise
                 _log.warning("timers are retried", error=str(error) or type(error).__name__)
-                pause = self._settings.timer_poll_s
+                pause = self._settings.job_timer_poll_s
             await self._sleep(pause)
 
     async def _sleep(self, seconds: float) -> None:
@@ -96,14 +96,14 @@ class Timers:
         """Handle what is due; returns how long nothing is."""
         self._sooner.clear()
         try:
-            rung = await self._ring(self._settings.timer_batch)
+            rung = await self._ring(self._settings.job_timer_batch)
         except Exception as error:
             if _passes(error):
                 raise
             _log.exception("due jobs are handled one by one")
             rung = await self._ring_alone()
         now, next_at = rung.at, rung.next_at
-        longest = timedelta(seconds=self._settings.timer_poll_s)
+        longest = timedelta(seconds=self._settings.job_timer_poll_s)
         self._planned = now + longest if next_at is None else min(next_at, now + longest)
         if next_at is not None:
             self._metrics.timer_lag.set(max(0.0, (now - next_at).total_seconds()))
@@ -125,7 +125,7 @@ class Timers:
 
     async def _ring_alone(self) -> "_Rung":
         """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
-        for _ in range(self._settings.timer_batch):
+        for _ in range(self._settings.job_timer_batch):
             try:
                 rung = await self._ring(1)
             except Exception as error:
@@ -177,7 +177,7 @@ class Housekeeping:
                 if not _passes(error):
                     raise
                 _log.warning("cleaning is retried", error=str(error) or type(error).__name__)
-            await asyncio.sleep(self._settings.clean_every_s)
+            await asyncio.sleep(self._settings.clean_jobs_every_s)
 
     async def clean(self) -> None:
         """One round."""

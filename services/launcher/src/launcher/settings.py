@@ -55,12 +55,12 @@ class LauncherSettings(DatabaseSettings):
         2.0, description="So long may wait what the submitter knows: that a new job waits."
     )
 
-    timer_poll_s: PositiveFloat = Field(1.0, description="How often due times are looked at.")
-    timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
+    job_timer_poll_s: PositiveFloat = Field(1.0, description="How often due times are looked at.")
+    job_timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
     timer_postpone_s: PositiveFloat = Field(
         60.0, description="So much later is a due job looked at that can't be decided."
     )
-    clean_every_s: PositiveFloat = 600.0
+    clean_jobs_every_s: PositiveFloat = 600.0
     clean_jobs: PositiveInt = Field(1000, description="Old jobs deleted at once.")
     kept_days: PositiveInt = Field(
         9, description="Ended jobs are kept; longer than the exchange keeps its subjects."

@@ -38,7 +38,7 @@ from launcher.domain.model import (
     Task,
 )
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused
+from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, storable
 from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 
@@ -235,7 +235,8 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
                 task = ran(turn, task, word.started_at)
             succeeded = word.state is PodState.SUCCEEDED
             task = replace(task, release=_release(word))
-            pod_ended(turn, task, End(succeeded, word.verdict, word.exit_code, word.ended_at))
+            verdict = storable(word.verdict)
+            pod_ended(turn, task, End(succeeded, verdict, word.exit_code, word.ended_at))
         case PodState.UNKNOWN:
             pass
 

@@ -101,6 +101,16 @@ def refused(reason: Reason | None) -> Verdict:
     return _REFUSED.model_copy(update={"rule": reason.code, "cause": reason.text})
 
 
+def storable(verdict: Verdict | None) -> Verdict | None:
+    """The verdict without NUL characters: programs write them, PostgreSQL takes none in JSON."""
+    if verdict is None:
+        return None
+    texts = {name: text for name, text in verdict if isinstance(text, str) and "\0" in text}
+    if not texts:
+        return verdict
+    return verdict.model_copy(update={n: text.replace("\0", "\ufffd") for n, text in texts.items()})
+
+
 def is_loss(verdict: Verdict | None) -> bool:
     """The platform took the task away: its node or the node's agent, not anything in the task."""
     return (

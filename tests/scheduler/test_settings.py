@@ -1,0 +1,22 @@
+"""Settings that would stop each other's work are refused, with both names."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from scheduler.settings import SchedulerSettings
+
+
+@pytest.mark.parametrize(
+    ("wrong", "names"),
+    [
+        ({"leader_renew_s": 2.0}, "MUSTER_LEADER_RENEW_S .* MUSTER_LEADER_EXPIRY_S"),
+        ({"probe_s": 9.0}, "MUSTER_PROBE_S .* MUSTER_PROBE_WINDOW_S"),
+        ({"watch_s": 6.0}, "MUSTER_WATCH_S .* MUSTER_STALL_S"),
+        ({"lease_timeout_s": 1.0}, "MUSTER_WATCH_S .* MUSTER_LEASE_TIMEOUT_S"),
+    ],
+    ids=["lead", "probe", "stall", "lease"],
+)
+def test_contradicting_settings_are_refused(wrong: dict[str, Any], names: str) -> None:
+    with pytest.raises(ValidationError, match=names):
+        SchedulerSettings(**wrong)
