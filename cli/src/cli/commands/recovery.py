@@ -1,0 +1,101 @@
+"""`muster events redrive` and `resync`: an operator has words said again, by the services, whose
+words are in the database, and by agents.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
+from muster.contracts.topics import TOPICS, Service
+from muster.db import Connection, open_pool
+from muster.records import headers
+from muster.recovery import redrive as redrive_words
+from muster.recovery import resync_all
+from muster.settings import DatabaseSettings
+
+from cli.client import CommandError, Exit
+from cli.commands.events import TIMEOUT_MS, kafka_bootstrap
+from cli.home import find_home
+from cli.standalone.state import database_url
+
+SPEAKERS = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING)
+SETTINGS = "settings-changed"
+
+
+def redrive() -> None:
+    """Bring the words back that a reader could not handle, once its fault is mended."""
+    _on_each_schema(redrive_words, "said again")
+    asyncio.run(_ask_agents(REDRIVE_SETTING))
+
+
+def resync() -> None:
+    """After a restored backup: say every open subject's last word again."""
+    _on_each_schema(resync_all, "to be acknowledged anew")
+    asyncio.run(_ask_agents(RESYNC_SETTING))
+
+
+def _on_each_schema(
+    work: Callable[[Connection, Service], Coroutine[Any, Any, int]], done: str
+) -> None:
+    url = os.environ.get("MUSTER_DATABASE_URL") or database_url(find_home())
+    if url is None:
+        raise CommandError(
+            Exit.USAGE, "There is no database of Muster's own here: set MUSTER_DATABASE_URL."
+        )
+
+    async def each() -> None:
+        for service in SPEAKERS:
+            settings = DatabaseSettings(database_url=url)
+            pool = await open_pool(settings, service.value)
+            try:
+                async with pool.acquire() as connection:
+                    count = await work(connection, service)
+                sys.stdout.write(f"{service.value}: {count} {done}\n")
+            finally:
+                await pool.close()
+
+    try:
+        asyncio.run(each())
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        raise CommandError(Exit.UNREACHABLE, f"The database can't be used: {error}") from error
+
+
+async def _ask_agents(setting: str) -> None:
+    """Agents have no database; they hear of it as of a setting of the cluster."""
+    bootstrap, now = kafka_bootstrap(), datetime.fromtimestamp(time.time(), UTC)
+    word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
+    made = headers(
+        TOPICS[SETTINGS],
+        event_id=f"cli/{setting}/{word.revision}",
+        source="cli",
+        key=setting,
+        at=now,
+        traceparent=None,
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=TIMEOUT_MS)
+    try:
+        async with asyncio.timeout(TIMEOUT_MS / 1000):
+            await producer.start()
+            await producer.send_and_wait(
+                SETTINGS,
+                word.model_dump_json().encode(),
+                setting.encode(),
+                headers=[(name, value.encode()) for name, value in made.items()],
+            )
+    except (KafkaError, TimeoutError) as error:
+        raise CommandError(
+            Exit.UNREACHABLE,
+            f"The agents were not asked: Kafka does not answer at {bootstrap}"
+            f" ({error or 'too late'}).",
+        ) from error
+    finally:
+        await producer.stop()
+    sys.stdout.write("agents: asked\n")
