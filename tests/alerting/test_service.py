@@ -87,7 +87,7 @@ async def test_a_stuck_job_is_told_and_resolved(
 
 
 async def test_the_alert_of_a_job_that_nobody_speaks_of_ends(cluster: Any) -> None:
-    async with cluster.alerting(stuck_after_s=0.1, clean_every_s=0.1, open_job_days=1):
+    async with cluster.alerting(stuck_after_s=0.1, clean_rows_every_s=0.1, open_job_days=1):
         await cluster.job("j1", 1, JobState.STOPPING)
         await cluster.heard("alert-raised", 1)
         await cluster.rows("UPDATE job_watch SET quiet_since = now() - interval '2 days'")

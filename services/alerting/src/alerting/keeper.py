@@ -54,7 +54,7 @@ class Keeper:
                 if not (is_transient(error) or isinstance(error, Transient)):
                     raise
                 _log.warning("timers wait", error=str(error) or type(error).__name__)
-            await asyncio.sleep(self._settings.timer_poll_s)
+            await asyncio.sleep(self._settings.alert_timer_poll_s)
 
     async def _look(self) -> None:
         if self._is_settled():
@@ -69,7 +69,7 @@ class Keeper:
         self._metrics.waiting.labels("mail").set(counts.mails)
         self._metrics.paused.set(counts.paused)
         self._metrics.disabled.set(counts.disabled)
-        if time.monotonic() - self._cleaned >= self._settings.clean_every_s:
+        if time.monotonic() - self._cleaned >= self._settings.clean_rows_every_s:
             self._cleaned = time.monotonic()
             await self._clean()
 
@@ -79,12 +79,12 @@ class Keeper:
             return False
         if self._up_since is None:
             self._up_since = time.monotonic()
-        return time.monotonic() - self._up_since >= self._settings.settle_s
+        return time.monotonic() - self._up_since >= self._settings.alert_settle_s
 
     async def _pass_time(self) -> None:
         async with self._relay.transaction() as conn:
             now = await conn.fetchval("SELECT clock_timestamp()")
-            told = await self._listener.pass_time(conn, now, self._settings.timer_batch)
+            told = await self._listener.pass_time(conn, now, self._settings.alert_timer_batch)
         self._after(told)
 
     async def _clean(self) -> None:

@@ -35,9 +35,9 @@ class AlertingSettings(DatabaseSettings):
     stale_after_s: PositiveFloat = Field(86_400.0, description="What is older is no news.")
     dead_quiet_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
     lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
-    timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
-    timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
-    settle_s: PositiveFloat = Field(
+    alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
+    alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
+    alert_settle_s: PositiveFloat = Field(
         60.0, description="Silence counts only after the bus has answered for so long."
     )
 
@@ -80,7 +80,7 @@ class AlertingSettings(DatabaseSettings):
 
     retention_days: PositiveInt = Field(8, description="Longer than topics keep records.")
     open_job_days: PositiveInt = Field(90, description="A job unheard of is forgotten.")
-    clean_every_s: PositiveFloat = 600.0
+    clean_rows_every_s: PositiveFloat = 600.0
     clean_rows: PositiveInt = Field(5_000, description="Rows removed in one statement.")
 
     @field_validator("webhook_allow_networks")

@@ -54,7 +54,7 @@ class Peers:
         self._settings = settings
         self._metrics = metrics
         timeout = httpx2.Timeout(settings.peer_timeout_s, pool=settings.peer_timeout_s)
-        limits = httpx2.Limits(max_connections=settings.log_streams + 100)
+        limits = httpx2.Limits(max_connections=settings.log_streams_of_all + 100)
         token = settings.internal_token.get_secret_value()
         self._client = httpx2.AsyncClient(
             timeout=timeout,

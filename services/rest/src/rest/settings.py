@@ -54,7 +54,7 @@ class RestSettings(DatabaseSettings):
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
     log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
-    log_streams: PositiveInt = Field(500, description="Of all users together.")
+    log_streams_of_all: PositiveInt = Field(500, description="Of all users together.")
     log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
     stream_heartbeat_s: PositiveFloat = 15.0

@@ -185,7 +185,10 @@ async def _place(here: Context, where: AttemptPath) -> tuple[str, str]:
 def _seat(here: Context, username: str) -> Iterator[None]:
     """One of a user's places among the followers. Raises Rejected where they are all taken."""
     settings, taken = here.settings, here.followers
-    if taken[username] >= settings.log_streams_per_user or taken.total() >= settings.log_streams:
+    if (
+        taken[username] >= settings.log_streams_per_user
+        or taken.total() >= settings.log_streams_of_all
+    ):
         message = "Too many logs are being followed; end another one first."
         raise Rejected("TooManyRequestsError", message)
     taken[username] += 1
