@@ -196,3 +196,17 @@ def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are
         told += [d.gang for d in run_cycle(cluster, float(cycle)) if isinstance(d, Deferred)]
     assert sorted(told) == [f"waits{n:02d}" for n in range(35)]
     assert not cluster.has_more
+
+
+@pytest.mark.parametrize(("steps", "found"), [(5000, True), (0, False)])
+def test_kinds_of_pods_that_fit_only_in_one_way_are_placed_within_the_bound(
+    kit: Kit, steps: int, found: bool
+) -> None:
+    """Three pods of 3 CPUs and three of 2 fill nodes of 7 and 8: two and one with one and two."""
+    policy = Policy(settle_s=0.0, search_steps=steps)
+    cluster = kit.cluster(kit.report("n0", cpu=7), kit.report("n1", cpu=8), policy=policy)
+    pods = (*kit.pods("g", 3, cpu=3), *kit.pods("g-o", 3, cpu=2))
+    cluster.request(kit.gang("g", *pods), 0.0)
+    (decision,) = run_cycle(cluster, 0.0)
+    assert isinstance(decision, Placed if found else Deferred)
+    assert cluster.free.cpu == (0 if found else 15)

@@ -21,7 +21,8 @@ from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
 from scheduler.domain.cluster import Cluster
 from scheduler.domain.cycle import run_cycle
-from scheduler.domain.model import Deferred, Placed, Policy, Refused
+from scheduler.domain.model import Deferred, Demand, Placed, Policy, Refused
+from scheduler.domain.nodes import room
 from scheduler.domain.words import word_of
 
 Kit = Any
@@ -84,6 +85,18 @@ class World:
         return report
 
 
+def fits_somehow(pods: list[Demand], rooms: list[Demand]) -> bool:
+    """Pod by pod on every node: slow and plain."""
+    if not pods:
+        return True
+    first, *rest = pods
+    return any(
+        room(each, first, 1)
+        and fits_somehow(rest, [*rooms[:at], each + first.times(-1), *rooms[at + 1 :]])
+        for at, each in enumerate(rooms)
+    )
+
+
 class History(RuleBasedStateMachine):
     """Gangs come and go, pods start and end, nodes fail and return, reports come late or never."""
 
@@ -106,7 +119,7 @@ class History(RuleBasedStateMachine):
     @rule(
         demand=DEMANDS,
         other=DEMANDS,
-        counts=st.sampled_from([(1, 0), (2, 0), (3, 0), (5, 0), (1, 1), (2, 2)]),
+        counts=st.sampled_from([(1, 0), (2, 0), (3, 0), (5, 0), (1, 1), (2, 2), (2, 3)]),
         priority=st.integers(0, 2),
     )
     def submit(self, demand: Any, other: Any, counts: tuple[int, int], priority: int) -> None:
@@ -312,6 +325,9 @@ class History(RuleBasedStateMachine):
                     if node.is_eligible
                 ]
                 assert sum(rooms) < count, (name, rooms)
+            elif demands and not gang.is_refused:
+                nodes = [n.room for n in self.cluster.nodes.values() if n.is_eligible]
+                assert not fits_somehow([spec.demand for spec in gang.waiting()], nodes), name
 
     @invariant()
     def the_same_state_rebuilt_decides_the_same(self) -> None:

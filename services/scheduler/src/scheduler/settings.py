@@ -38,6 +38,12 @@ class SchedulerSettings(DatabaseSettings):
     cycle_gangs: PositiveInt = Field(
         500, description="Gangs placed, refused, or told why they wait, each, in one cycle."
     )
+    search_nodes: PositiveInt = Field(
+        32, le=64, description="Nodes over which mixed gangs are searched a place exactly."
+    )
+    search_steps: PositiveInt = Field(
+        5000, description="Steps of that search in one cycle, for all gangs; some 10 us each."
+    )
     load_gangs: PositiveInt = Field(1000, description="Gangs loaded at once at a take-over.")
     settle_s: NonNegativeFloat = Field(
         30.0, description="Nothing is refused before the cluster has not grown for so long."
@@ -92,6 +98,8 @@ class SchedulerSettings(DatabaseSettings):
         """How the core decides."""
         return Policy(
             cycle_gangs=self.cycle_gangs,
+            search_nodes=self.search_nodes,
+            search_steps=self.search_steps,
             settle_s=self.settle_s,
             defer_again_s=self.defer_again_s,
             defer_again_gangs=self.defer_again_gangs,

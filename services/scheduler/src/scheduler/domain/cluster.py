@@ -44,6 +44,7 @@ class Cluster:
         self.grown_at: float | None = None
         self.cycle = 0
         self.has_more = False
+        self.search_left = 0
         self._spots: dict[str, Spot] = {}
         self._counted: dict[str, Demand] = {}
         self._shapes: dict[str, Shape] = {}
@@ -286,7 +287,7 @@ class Cluster:
         return node
 
     def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
-        before = Demand(node.gpus_free, node.cpu_free, node.memory_free, node.ports_free)
+        before = node.room
         old_size, was_eligible, was_healthy = node.capacity(), node.is_eligible, node.healthy
         node.report, node.rival = report, None
         for port in report.foreign_ports:
@@ -301,7 +302,7 @@ class Cluster:
             self.shape_version += 1
         if not covers(old_size, size):
             self.grown_at = now
-        after = Demand(node.gpus_free, node.cpu_free, node.memory_free, node.ports_free)
+        after = node.room
         if (node.is_eligible, node.healthy) != (was_eligible, was_healthy) or (
             node.is_eligible and not covers(before, after)
         ):

@@ -19,6 +19,7 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     """
     cluster.cycle += 1
     cluster.has_more = False
+    cluster.search_left = cluster.policy.search_steps
     decisions: list[Decision] = []
     # 1. What was only avoided for a time counts again.
     cluster.expire_ports(now)

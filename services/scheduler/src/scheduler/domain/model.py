@@ -125,6 +125,8 @@ class Policy:
 
     ``cycle_gangs``: so many gangs, at the most, are placed, refused, or told why they wait, each,
     in one cycle.
+    ``search_nodes``, ``search_steps``: where a gang of several kinds of pods does not fit greedily,
+    every way is tried on so many nodes at the most, in so many steps of a cycle for all gangs.
     ``settle_s``: the cluster must not have grown for this long before a gang is refused.
     ``defer_again_s``: a wait whose numbers changed is said again this often at the most;
     ``defer_again_gangs``: for so many gangs in a cycle at the most.
@@ -133,6 +135,8 @@ class Policy:
     """
 
     cycle_gangs: int = 500
+    search_nodes: int = 32
+    search_steps: int = 5000
     settle_s: float = 30.0
     defer_again_s: float = 60.0
     defer_again_gangs: int = 50

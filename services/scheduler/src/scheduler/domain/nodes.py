@@ -66,6 +66,11 @@ class Node:
         return self.report is not None and self.report.lease >= self.lease
 
     @property
+    def room(self) -> Demand:
+        """What is free."""
+        return Demand(self.gpus_free, self.cpu_free, self.memory_free, self.ports_free)
+
+    @property
     def is_eligible(self) -> bool:
         """New pods may go here."""
         return (
@@ -103,11 +108,7 @@ class Node:
 
     def fits(self, demand: Demand, at_most: int) -> int:
         """How many pods of this demand fit now, up to ``at_most``."""
-        return room(
-            Demand(self.gpus_free, self.cpu_free, self.memory_free, self.ports_free),
-            demand,
-            at_most,
-        )
+        return room(self.room, demand, at_most)
 
     def assign(self, spec: PodSpec, gang: str, now: float) -> Placement:
         """The place of a pod that fits: the lowest free GPUs; ports from a start that the pod's

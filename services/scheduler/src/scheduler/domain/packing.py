@@ -1,14 +1,15 @@
 """Where the pods of a gang go: all of them or none, on the fewest nodes, best fit, lowest id.
 
 Equal pods are placed together, the largest kind first. For pods of one kind a placement is found
-whenever one exists; for several kinds a few orders are tried.
+whenever one exists; for several kinds a few orders are tried, then all ways within a bound.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
+from scheduler.domain.arranging import arrange
 from scheduler.domain.cluster import Cluster
 from scheduler.domain.model import Demand, Placement, PodSpec
-from scheduler.domain.nodes import Node
+from scheduler.domain.nodes import Node, covers
 
 Group = tuple[Demand, list[PodSpec]]
 
@@ -32,7 +33,35 @@ def place(
             by_pod = {placement.pod: placement for placement in trial.placements}
             return tuple(by_pod[spec.pod] for spec in pods)
         trial.undo()
+    if len(groups) > 1:
+        return _search(cluster, gang, groups, now)
     return None
+
+
+def _search(
+    cluster: Cluster, gang: str, groups: list[Group], now: float
+) -> tuple[Placement, ...] | None:
+    """Every way to place the kinds, within the policy's bounds."""
+    wanted = sum((demand.times(len(specs)) for demand, specs in groups), Demand())
+    if cluster.search_left <= 0 or not covers(cluster.free, wanted):
+        return None
+    nodes: list[Node] = []
+    for name in sorted(name for tier in cluster.tiers.values() for _, name in tier):
+        if any(cluster.nodes[name].fits(demand, 1) for demand, _ in groups):
+            nodes.append(cluster.nodes[name])
+            if len(nodes) > cluster.policy.search_nodes:
+                return None
+    kinds = [(demand, len(specs)) for demand, specs in groups]
+    rooms = [node.room for node in nodes]
+    counts, cluster.search_left = arrange(rooms, kinds, cluster.search_left)
+    if counts is None:
+        return None
+    placements: list[Placement] = []
+    for (_, specs), by_node in zip(groups, counts, strict=True):
+        rest = iter(specs)
+        for node, count in zip(nodes, by_node, strict=True):
+            placements += [cluster.take(next(rest), gang, node, now) for _ in range(count)]
+    return tuple(placements)
 
 
 def _groups(pods: Sequence[PodSpec]) -> list[Group]:
