@@ -1,6 +1,7 @@
 """A service that can't run says why in one line, and ends."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -50,6 +51,14 @@ async def test_a_database_whose_migrations_were_others_is_told(database_url: str
     await conn.close()
     code, said = ends("rest", MUSTER_DATABASE_URL=database_url)
     assert (code, "changed after it ran" in said, "Traceback" in said) == (1, True, False)
+
+
+def test_a_port_that_is_taken_is_told(database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, said = ends("rest", MUSTER_DATABASE_URL=database_url, MUSTER_HTTP_PORT=port)
+    assert (code, f"127.0.0.1:{port} can't be listened on" in said) == (1, True)
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize("program", ["rest", "muster.migrate"])

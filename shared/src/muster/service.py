@@ -5,6 +5,7 @@ endpoints, tasks; and an orderly stop. The service itself is built by its own ``
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -202,12 +203,25 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(runtime: Runtime, port: int) -> None:
+def _bind(host: str, port: int) -> socket.socket:
+    """The address that the service will listen on. Raises Broken where it can't be had: uvicorn
+    itself would end the process from within a task.
+    """
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        reason = f"{host}:{port} can't be listened on: {error.strerror}; set MUSTER_HTTP_PORT"
+        raise Broken(reason) from error
+    return bound
+
+
+async def _serve(runtime: Runtime, bound: socket.socket) -> None:
     app = runtime.asgi or Starlette(routes=[*health_routes(runtime), *runtime.routes])
     config = uvicorn.Config(
         app,
-        host=runtime.settings.http_host,
-        port=port,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -217,7 +231,7 @@ async def _serve(runtime: Runtime, port: int) -> None:
         forwarded_allow_ips=runtime.settings.http_trusted_proxies,
     )
     server = _Server(config)
-    serving = asyncio.create_task(server.serve())
+    serving = asyncio.create_task(server.serve([bound]))
     try:
         await asyncio.shield(serving)
     finally:
@@ -233,18 +247,20 @@ async def running(
 ) -> AsyncIterator[Runtime]:
     """A service, running in this process while the block runs: for ``run`` and for tests."""
     runtime = Runtime(me, settings, CollectorRegistry())
-    if isinstance(settings, DatabaseSettings):
-        await runtime.open_database()
+    bound = _bind(settings.http_host, port)
     try:
+        if isinstance(settings, DatabaseSettings):
+            await runtime.open_database()
         async with build(runtime), asyncio.TaskGroup() as group:
             tasks = [group.create_task(_named(name, run), name=name) for name, run in runtime.tasks]
-            tasks.append(group.create_task(_serve(runtime, port), name="http"))
+            tasks.append(group.create_task(_serve(runtime, bound), name="http"))
             try:
                 yield runtime
             finally:
                 runtime.stopping.set()
                 await _end(tasks)
     finally:
+        bound.close()
         await runtime.close()
 
 
