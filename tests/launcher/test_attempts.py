@@ -41,7 +41,7 @@ def test_a_lost_pod_stays_lost_and_is_stopped_when_its_node_comes_back(story: Te
     told.tell(told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 9}))
     assert told.stops().keys() == {"j1-0-worker-0-0"}
     told.end("0-worker-0-0")
-    assert told.says[-1].word.action is PodAction.FORGET  # type: ignore[attr-defined]
+    assert told.says[-1].word.action is PodAction.FORGET
     assert told.job.tasks == before.tasks
     assert told.phase() is JobPhase.BACKOFF
 

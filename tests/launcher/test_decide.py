@@ -190,7 +190,7 @@ def test_a_late_word_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone
     late = told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 99})
     told.tell(late)
     assert told.job.tasks == before
-    assert told.says[-1].word.action is PodAction.FORGET  # type: ignore[attr-defined]
+    assert told.says[-1].word.action is PodAction.FORGET
 
 
 def test_a_pod_of_an_attempt_that_is_forgotten_is_stopped_and_its_number_is_used(

@@ -210,7 +210,8 @@ async def test_a_job_that_cannot_be_decided_leaves_its_neighbours_their_timers(
     launcher = new_launcher(pool)
     await launcher.hear([make_request("bad"), make_request("good")])
     await launcher.said()
-    decide = launcher.aggregate.decide
+    aggregate: Aggregate[Life] = launcher.aggregate
+    decide = aggregate.decide
 
     def poisoned(job: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
         if job == "bad" and isinstance(given, Due):
