@@ -58,10 +58,15 @@ class Node:
     def close(self) -> None:
         """Ends what the test has left."""
         self.nursery.close()
-        for name in self.pods.names():
-            self.pods.kill_supervisor(name)
-            start = self.pods.observe(name).start
-            wait_until(lambda: self.pods.kill_leftovers(name, start) == 0)  # noqa: B023
+        end_all(self.pods)
+
+
+def end_all(pods: PodDirectories) -> None:
+    """Kills whatever runs in these directories."""
+    for name in pods.names():
+        pods.kill_supervisor(name)
+        start = pods.observe(name).start
+        wait_until(lambda: pods.kill_leftovers(name, start) == 0)  # noqa: B023
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -107,5 +112,9 @@ async def launcher(bootstrap: str) -> AsyncIterator[Launcher]:
 
 
 @pytest.fixture
-def settings(bootstrap: str, tmp_path: Path) -> AgentSettings:
-    return settings_for(bootstrap, tmp_path / "agent")
+def settings(bootstrap: str, tmp_path: Path) -> Iterator[AgentSettings]:
+    """Of an agent whose pods end with the test, also where it was told to keep them."""
+    settings = settings_for(bootstrap, tmp_path / "agent")
+    yield settings
+    if (settings.agent_home / "pods").is_dir():
+        end_all(PodDirectories(settings.agent_home / "pods"))

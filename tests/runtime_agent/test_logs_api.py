@@ -16,6 +16,7 @@ from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor.logs import BoundedFile, PodLogs
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
 from starlette.applications import Starlette
+from starlette.requests import Request
 
 TOKEN = {"Authorization": "Bearer between services"}
 
@@ -101,6 +102,23 @@ async def test_a_followed_log_ends_when_the_agent_stops(served: Served) -> None:
     served.stopping.set()
     follow = served.server._follow("pod-1", path, 0)
     assert [chunk async for chunk in follow] == [b"one\n"]
+
+
+async def test_who_goes_away_before_the_first_piece_does_not_count_as_a_follower(
+    served: Served,
+) -> None:
+    request = Request(
+        {
+            "type": "http",
+            "method": "GET",
+            "path": "/logs/pod-1/stdout",
+            "path_params": {"pod": "pod-1", "name": "stdout"},
+            "query_string": b"follow=1",
+            "headers": [(b"authorization", TOKEN["Authorization"].encode())],
+        }
+    )
+    assert (await served.server.read_log(request)).status_code == 200
+    assert served.server.open_streams == 0
 
 
 @pytest.mark.parametrize(

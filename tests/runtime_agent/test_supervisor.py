@@ -290,6 +290,19 @@ def test_control_groups_end_with_their_pod(node: Any) -> None:
     assert Path(start.cgroup_dirs[0]).name in node.log("pod", "stdout")
 
 
+def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(node: Any) -> None:
+    held = limits("cpu", 1)
+    (parent,) = map(Path, held)
+    node.start("sleep 300", cgroups=held)
+    (used,) = node.until("pod", Phase.RUNNING).start.cgroup_dirs
+    left = cgroup.make(parent, cgroup.name_for(node.root / "left"), {})
+    cgroup.sweep(parent, left.stat().st_mtime)
+    assert left.is_dir()
+    cgroup.sweep(parent, left.stat().st_mtime + 1)
+    assert not left.exists()
+    assert Path(used).is_dir()
+
+
 def test_a_pod_without_a_control_group_still_runs_and_says_so(node: Any) -> None:
     end = node.run("true", cgroups={"/nowhere": {"memory.max": "1"}})
     assert end.exit_code == 0

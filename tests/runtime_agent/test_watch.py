@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from muster.bus import Outgoing
@@ -41,12 +43,12 @@ class World:
         self.said: list[str] = []
         self.load()
 
-    def load(self) -> None:
+    def load(self, **more: Any) -> None:
         """As at the start of an agent."""
         registry = CollectorRegistry()
         memory = Memory(self.journal, Node("n", "boot", 30.0), lambda _name: False)
         self.handlers = Handlers(memory, self._say, lambda: None)
-        settings = AgentSettings(node="n", logs_max_mb=2)
+        settings = AgentSettings(node="n", **({"disk_min_mb": 0} | more))
         runner = PretendedPods(Path("no-doorbell"))
         self.watch = Watch(
             self.handlers, runner, self.pods, settings,
@@ -90,10 +92,26 @@ async def test_when_logs_are_too_many_those_of_the_oldest_ended_pods_go_and_no_o
         world.pod_with_logs(name, NOW_S - age * 60)
         is_alive = name == "oldest-but-alive"
         world.keep(name, Phase.RUNNING if is_alive else Phase.ENDED)
-    world.load()
+    world.load(logs_max_mb=2)
     await world.watch.clean(NOW_S)
     assert world.with_logs() == {"new", "oldest-but-alive"}
     assert world.pods.names() == ["middle", "new", "old", "oldest-but-alive"]
+
+
+async def test_on_a_full_disk_logs_of_ended_pods_go_though_the_journal_takes_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.pod_with_logs("ended", NOW_S)
+    world.keep("ended", Phase.ENDED)
+    world.load(disk_min_mb=10**9)
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(world.journal, "drop_ended", full)
+    with pytest.raises(sqlite3.OperationalError):
+        await world.watch.clean(NOW_S)
+    assert world.with_logs() == set()
 
 
 async def test_what_ended_long_ago_leaves_the_disk_once_its_name_has_left_the_journal(

@@ -44,6 +44,8 @@ from runtime_agent.watch import Doorbell, Watch
 
 END_ALL_TIMEOUT_S = 60.0
 """Pods of a lost journal are ended by then; later their supervisors are killed with them."""
+GROUPS_ARE_OLD_S = 60.0
+"""An empty control group that was made so long ago will not be entered any more."""
 FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
@@ -238,6 +240,7 @@ def _cgroup_parents(settings: AgentSettings) -> dict[cgroup.Controller, Path]:
         if parent is None:
             _log.warning("no control group can be made here: no limit on pods", of=controller)
         else:
+            cgroup.sweep(parent, time.time() - GROUPS_ARE_OLD_S)
             found[controller] = parent
     return found
 

@@ -90,13 +90,13 @@ class PodDirectories:
 
     def __init__(self, root: Path) -> None:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._root = root.resolve()  # pods change their directory
+        self.root = root.resolve()  # pods change their directory
         self._boot = proc.boot_id()
 
     def names(self) -> list[str]:
         """Every pod that has a directory."""
         found = []
-        for entry in self._root.iterdir():
+        for entry in self.root.iterdir():
             if entry.is_dir() and not entry.name.startswith("."):
                 spec = _readable(entry / SPEC_FILE, PodSpec)
                 found.append(entry.name if spec is None else spec.name)
@@ -107,8 +107,8 @@ class PodDirectories:
         if not name or name.startswith(".") or "/" in name or "\0" in name:
             raise ValueError(f"{name!r} can't be the name of a pod")
         if len(name.encode()) > LONGEST_NAME:
-            return self._root / sha256(name.encode()).hexdigest()
-        return self._root / name
+            return self.root / sha256(name.encode()).hexdigest()
+        return self.root / name
 
     def work_path(self, name: str) -> Path:
         """The pod's own work directory."""
@@ -124,7 +124,7 @@ class PodDirectories:
         if self._is_usable(directory):
             return
         self.remove(spec.name)
-        fresh = self._root / f".new-{directory.name}"
+        fresh = self.root / f".new-{directory.name}"
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         try:
@@ -245,14 +245,14 @@ class PodDirectories:
     def remove(self, name: str) -> None:
         """Takes the directory away: it disappears at once, and then from the disk."""
         directory = self.path(name)
-        doomed = self._root / f".old-{directory.name}"
+        doomed = self.root / f".old-{directory.name}"
         with contextlib.suppress(FileNotFoundError):
             directory.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def sweep(self) -> None:
         """Removes what a crash has left half made or half removed."""
-        for entry in self._root.iterdir():
+        for entry in self.root.iterdir():
             if entry.name.startswith((".new-", ".old-")):
                 shutil.rmtree(entry, ignore_errors=True)
 

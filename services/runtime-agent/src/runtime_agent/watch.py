@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -248,29 +249,35 @@ class Watch:
         A directory goes only after its name has left the journal, for it guards the name as well.
         """
         settings, journal = self.settings, self.handlers.memory.journal
+        remains = await asyncio.to_thread(self.directories.remains)
+        await self._drop_logs(remains)  # first: on a full disk the journal takes nothing
         before = datetime.fromtimestamp(now_s - settings.keep_ended_s, UTC)
         journal.drop_ended(before, settings.clean_pods)
-        remains = await asyncio.to_thread(self.directories.remains)
         too_old_s = now_s - max(settings.keep_logs_s, settings.keep_ended_s)
         old = [each for each in remains if each.changed_s < too_old_s][: settings.clean_pods]
         known = journal.load(each.name for each in old)
         gone = [each for each in old if each.name not in known]
         for each in gone:
             await asyncio.to_thread(self.directories.remove, each.name)
-        await self._drop_logs([each for each in remains if each not in gone])
 
     async def _drop_logs(self, remains: Sequence[Remains]) -> None:
-        """The oldest ended pods lose their logs until all logs together fit their bound."""
+        """The oldest ended pods lose their logs until all logs together fit their bound, and the
+        disk has the room that the node needs to be well.
+        """
         total = sum(each.log_bytes for each in remains)
         live = {entry.pod.pod for entry in self.handlers.live()}
         for each in remains:
-            if total <= self.settings.logs_max_mb * MEBIBYTE:
+            if total <= self.settings.logs_max_mb * MEBIBYTE and self._has_room():
                 break
             if each.name not in live and each.log_bytes:
                 _log.info("logs go, for all together are too many", pod=each.name)
                 await asyncio.to_thread(self.directories.drop_logs, each.name)
                 total -= each.log_bytes
         self.metrics.log_bytes.set(total)
+
+    def _has_room(self) -> bool:
+        free_bytes = shutil.disk_usage(self.directories.root).free
+        return free_bytes >= self.settings.disk_min_mb * MEBIBYTE
 
     @contextmanager
     def _counting_failures(self) -> Iterator[None]:

@@ -24,6 +24,7 @@ Files = dict[str, str]
 CPU_PERIOD_US = 100_000
 _ROOT = Path("/sys/fs/cgroup")
 _V2_MARK = "cgroup.controllers"
+_PREFIX = "muster-"
 _NAME_CHARACTERS = 100
 
 
@@ -109,7 +110,7 @@ def _pairs(path: Path) -> dict[str, int]:
 def name_for(pod_directory: Path) -> str:
     """Of a pod's groups: by its directory, as agents may share a machine."""
     mark = sha256(os.fsencode(pod_directory)).hexdigest()[:12]
-    return f"muster-{pod_directory.name[:_NAME_CHARACTERS]}-{mark}"
+    return f"{_PREFIX}{pod_directory.name[:_NAME_CHARACTERS]}-{mark}"
 
 
 def make(parent: Path, name: str, files: Mapping[str, str]) -> Path:
@@ -151,9 +152,21 @@ def usable_parent(controller: Controller, configured: Path | None = None) -> Pat
     for parent in _own_groups(controller) if configured is None else [configured]:
         with contextlib.suppress(OSError):
             files = limit(parent, controller, probe)
-            make(parent, f"muster-probe-{os.getpid()}", files).rmdir()
+            make(parent, f"{_PREFIX}probe-{os.getpid()}", files).rmdir()
             return parent
     return None
+
+
+def sweep(parent: Path, before_s: float) -> None:
+    """Removes empty groups of pods that were made before that Unix time, whosever they were.
+
+    They stay behind where supervisor and agent are both killed and the pod's directory is removed.
+    The kernel keeps those that hold a process.
+    """
+    for directory in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            if directory.stat().st_mtime < before_s:
+                directory.rmdir()
 
 
 def _own_groups(controller: Controller) -> list[Path]:

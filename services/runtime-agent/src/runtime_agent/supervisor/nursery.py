@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
+from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.run import supervise
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -23,6 +24,7 @@ def tend() -> int:
     """Serves until the agent is gone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps, this process never waits
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    proc.boot_id()  # read once for all
     gc.collect()
     gc.freeze()  # keeps the collector from touching, and so copying, pages shared with children
     for line in sys.stdin.buffer:

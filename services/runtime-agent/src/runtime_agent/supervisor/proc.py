@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ def die_with_parent(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@functools.cache
 def boot_id() -> str:
     """Changes with every start of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
