@@ -92,3 +92,9 @@ def test_the_migrations_understand_what_the_services_understand(empty_database_u
     code, said = ends("muster.migrate", MUSTER_DATABASE_URL=url)
     assert code == 0, said
     assert "0001_rest" in said
+
+
+@pytest.mark.parametrize("program", ["rest", "launcher", "scheduler", "alerting"])
+def test_every_service_tells_wrong_settings_by_name(program: str) -> None:
+    code, said = ends(program, MUSTER_BATCH_RECORDS="many")
+    assert (code, "MUSTER_BATCH_RECORDS: " in said, "Traceback" in said) == (2, True, False)

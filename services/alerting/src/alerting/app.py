@@ -10,6 +10,7 @@ from muster.contracts.topics import Service
 from muster.db import is_transient, transaction
 from muster.readers import Consumer, Follower
 from muster.service import Runtime, run_service
+from muster.settings import read
 
 from alerting.book import Book, Entry
 from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
@@ -186,5 +187,5 @@ async def _keep_subscriptions(runtime: Runtime, book: Book, metrics: AlertingMet
 
 def main() -> None:
     """Run the service until it is told to stop."""
-    settings = AlertingSettings()
+    settings = read(AlertingSettings)
     run_service(Service.ALERTING, settings, settings.http_port, build)

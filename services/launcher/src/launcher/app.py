@@ -7,6 +7,7 @@ import structlog
 from muster.contracts.topics import Service
 from muster.inbox import words_of
 from muster.service import Runtime, run_service
+from muster.settings import read
 from muster.states import JOB_SHOWN
 
 from launcher.domain.model import Life
@@ -59,5 +60,5 @@ def _tell(metrics: LauncherMetrics, changed: Mapping[str, Life]) -> None:
 
 def main() -> None:
     """Run the service until it is told to stop."""
-    settings = LauncherSettings()
+    settings = read(LauncherSettings)
     run_service(Service.LAUNCHER, settings, settings.http_port, build)

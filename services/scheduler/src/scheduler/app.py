@@ -12,6 +12,7 @@ from muster.db import is_transient
 from muster.errors import Transient
 from muster.readers import Consumer
 from muster.service import Runtime, run_service
+from muster.settings import read
 
 from scheduler import leadership
 from scheduler.api.routes import routes
@@ -146,5 +147,5 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
 def main() -> None:
     """Run the service until it is told to stop."""
-    settings = SchedulerSettings()
+    settings = read(SchedulerSettings)
     run_service(Service.SCHEDULER, settings, settings.http_port, build)
