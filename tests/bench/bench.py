@@ -148,7 +148,7 @@ async def one_at_a_time(http: Http, count: int, prefix: str) -> tuple[list[float
             if now == "RUNNING" and not seen_running:
                 running.append(time.perf_counter() - started)
                 seen_running = True
-            await asyncio.sleep(0.004)
+            await asyncio.sleep(0.008)
         if not seen_running:
             running.append(time.perf_counter() - started)
         finished.append(time.perf_counter() - started)
