@@ -290,11 +290,14 @@ def test_control_groups_end_with_their_pod(node: Any) -> None:
     assert Path(start.cgroup_dirs[0]).name in node.log("pod", "stdout")
 
 
-def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(node: Any) -> None:
+def test_control_groups_that_were_left_behind_are_removed_but_not_those_in_use(
+    node: Any, patience: Patience
+) -> None:
     held = limits("cpu", 1)
     (parent,) = map(Path, held)
     node.start("sleep 300", cgroups=held)
     (used,) = node.until("pod", Phase.RUNNING).start.cgroup_dirs
+    patience(lambda: pids_in(Path(used) / "cgroup.procs") != [])
     left = cgroup.make(parent, cgroup.name_for(node.root / "left"), {})
     cgroup.sweep(parent, left.stat().st_mtime)
     assert left.is_dir()

@@ -23,6 +23,7 @@ from muster.decisions import Due as Due
 from muster.decisions import Input as Input
 from muster.decisions import Say
 from muster.errors import Broken
+from muster.ids import is_name
 from muster.records import Received, read_word_id, subject_of
 from muster.subjects import Key, Subjects
 from muster.telemetry import current_traceparent, span
@@ -190,11 +191,15 @@ def _read(me: Service, record: Received) -> list[_Incoming]:
             return [
                 _Incoming(record, (Kind(applied.kind), applied.subject), 0, applied)
                 for applied in heard_by(me, model)
+                if is_name(applied.subject)
             ]
         case Word():
             kind = TOPICS[record.topic].kind
             assert kind is not None
-            return [_Incoming(record, (kind, subject_of(kind, model)), model.revision, model)]
+            subject = subject_of(kind, model)
+            if not is_name(subject):
+                return [_Incoming(record, None, 0, Broken(f"{kind.value}: this can be no name"))]
+            return [_Incoming(record, (kind, subject), model.revision, model)]
         case _:
             return []
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
 
+NAME_CHARACTERS = 256
+
 
 def new_id(now_ms: int, random_bits: int) -> str:
     """A 26-character id that sorts by time: 48 bits of milliseconds, 80 random bits (the layout
@@ -41,3 +43,10 @@ def gang_name(job: str, job_attempt: int) -> str:
 def job_of(name: str) -> str:
     """The job id in a gang's or pod's name."""
     return name.split("-", 1)[0]
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can be a row's key, for strangers may write anything: not empty, not too long
+    for an index, and without the NUL character, which PostgreSQL does not take.
+    """
+    return 0 < len(text) <= NAME_CHARACTERS and "\x00" not in text

@@ -77,7 +77,6 @@ class Inbox:
     async def _bury(self, record: Received, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
-        self._bus.metrics.dead.labels(record.topic).inc()
 
         async def write(conn: Connection, _records: Sequence[Received], now: datetime) -> None:
             await bury(conn, self._bus.me, record, reason, now)

@@ -35,6 +35,11 @@ class Written:
     id: int
     record: Outgoing
 
+    @property
+    def size(self) -> int:
+        """Bytes of the record's value."""
+        return len(self.record.value or b"")
+
 
 _of_transaction: ContextVar[list[Written] | None] = ContextVar("outbox", default=None)
 
@@ -96,8 +101,10 @@ def _outgoing(row: OutboxRow, at: datetime) -> Outgoing:
     )
 
 
-async def take_left(conn: Connection, limit: int, age_s: float) -> list[Written]:
-    """Lock rows that have waited for longer than ``age_s``, the oldest first."""
+async def take_left(conn: Connection, limit: int, limit_bytes: int, age_s: float) -> list[Written]:
+    """Lock rows that have waited for longer than ``age_s``, the oldest first: as many as come to
+    the bytes, or one.
+    """
     return [
         Written(
             r["id"],
@@ -110,7 +117,7 @@ async def take_left(conn: Connection, limit: int, age_s: float) -> list[Written]
                 r["traceparent"],
             ),
         )
-        for r in await conn.fetch(_LEFT, limit, age_s)
+        for r in await conn.fetch(_LEFT, limit, age_s, limit_bytes)
     ]
 
 
@@ -128,7 +135,12 @@ async def park(conn: Connection, row: int, reason: str) -> None:
 _COLUMNS = tuple(field.name for field in fields(OutboxRow))
 _WRITE = f"WITH {write_sql()} SELECT id, event_id FROM written"  # noqa: S608
 _LEFT = """
+    WITH oldest AS (
+        SELECT id, octet_length(value) AS size FROM outbox
+        WHERE parked_for IS NULL AND written_at <= clock_timestamp() - $2 * interval '1 s'
+        ORDER BY id LIMIT $1
+    ), few AS (SELECT id, size, sum(size) OVER (ORDER BY id) AS sum FROM oldest)
     SELECT id, topic, key, event_id, value, traceparent, written_at FROM outbox
-    WHERE parked_for IS NULL AND written_at <= clock_timestamp() - $2 * interval '1 s'
-    ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED
+    WHERE id IN (SELECT id FROM few WHERE sum <= $3 OR sum = size)
+    ORDER BY id FOR UPDATE SKIP LOCKED
 """

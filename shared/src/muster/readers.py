@@ -6,7 +6,6 @@ Offsets are committed lazily, and a bus that was thrown away is read from its st
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -206,7 +205,6 @@ class Follower:
             async with asyncio.timeout(settings.bus_timeout_s):
                 await consumer.start()
                 ends = await consumer.end_offsets(consumer.assignment())
-            self.partitions = dict(Counter(partition.topic for partition in ends))
             await self._follow(consumer, ends)
         finally:
             await end_in_time(consumer.stop(), settings.shutdown_s)
@@ -216,6 +214,8 @@ class Follower:
         while not self._rebuild.is_set():
             if not behind:
                 self.caught_up.set()
+            for topic in self._topics:  # they may get more
+                self.partitions[topic] = len(consumer.partitions_for_topic(topic) or ())
             got = await consumer.getmany(timeout_ms=200, max_records=500)
             self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
             for partition, batch in got.items():
@@ -242,7 +242,12 @@ def received(record: object) -> Received:
         topic=raw.topic,  # type: ignore[attr-defined]
         partition=raw.partition,  # type: ignore[attr-defined]
         offset=raw.offset,  # type: ignore[attr-defined]
-        key=None if raw.key is None else raw.key.decode(errors="replace"),  # type: ignore[attr-defined]
-        headers={k: v.decode(errors="replace") for k, v in raw.headers},  # type: ignore[attr-defined]
+        key=None if raw.key is None else _text(raw.key),  # type: ignore[attr-defined]
+        headers={k: _text(v) for k, v in raw.headers},  # type: ignore[attr-defined]
         value=raw.value,  # type: ignore[attr-defined]
     )
+
+
+def _text(raw: bytes) -> str:
+    """Text that a database takes, whatever a stranger wrote."""
+    return raw.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from muster.contracts.model import Model, Word
 from muster.contracts.topics import TOPICS, Kind, Topic
 from muster.errors import Broken
+from muster.ids import is_name
 
 CONTENT_TYPE = "application/json"
+REVISION_DIGITS = 18
 VALUE_LIMIT_BYTES = 1_000_000
 """Kafka's default limit of a record is 1 MiB, its headers and framing included."""
 
@@ -58,7 +60,9 @@ def word_id(sender: str, kind: str, subject: str, revision: int) -> str:
 def read_word_id(event_id: str) -> tuple[str, str, str, int] | None:
     """Sender, kind, subject and revision in the id of a word's event; None where it is none."""
     parts = event_id.split("/")
-    if len(parts) != 4 or not parts[3].isdigit():
+    if len(parts) != 4 or not parts[3].isdecimal() or len(parts[3]) > REVISION_DIGITS:
+        return None
+    if not is_name(parts[2]):
         return None
     return parts[0], parts[1], parts[2], int(parts[3])
 

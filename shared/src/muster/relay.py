@@ -19,9 +19,10 @@ import structlog
 from muster.acknowledgements import acknowledgements
 from muster.bus import Bus, Outgoing
 from muster.contracts.notices import AppliedRevision
+from muster.contracts.topics import DEAD_LETTER
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
-from muster.exchange import ANSWER_AFTER, answered, repeated
+from muster.exchange import ANSWER_AFTER, REPEAT_LONGEST, answered, repeated
 from muster.outbox import Written, forget, noting_written, park, take_left
 from muster.records import said, word_id
 from muster.settings import DatabaseSettings
@@ -35,12 +36,14 @@ DUE_PAUSE_S = 0.1
 LEFT_AGE_S = 5.0
 """Rows that are older were left: whoever wrote them would have published them by now."""
 
-FRESH_ROWS = 5000
-"""More are left to be taken from the table, so that a slow bus costs no memory."""
+FRESH_BYTES = 2 * 2**20
+"""More is left to be taken from the table, as much at once, so that a slow bus costs no memory."""
 
+LATEST_DUE_S = 1.5 * REPEAT_LONGEST.total_seconds()
 CATCH_UP_S = 60.0
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
+CLEAN_PAUSE_S = 0.1
 
 
 class Relay:
@@ -54,6 +57,7 @@ class Relay:
         self._settings = settings
         self._woken = asyncio.Event()
         self._fresh: deque[Written] = deque()
+        self._fresh_bytes = 0
         self._published: list[int] = []
         self._has_left = True  # a process before this one may have ended in the middle
         self._left_at = 0.0
@@ -71,10 +75,16 @@ class Relay:
         with noting_written() as written:
             async with transaction(self._pool) as conn:
                 yield conn
-        if len(self._fresh) + len(written) > FRESH_ROWS:
+        for row in written:
+            if row.record.topic.endswith(DEAD_LETTER):
+                self._bus.metrics.dead.labels(row.record.topic.removesuffix(DEAD_LETTER)).inc()
+        size = sum(row.size for row in written)
+        if self._fresh_bytes + size > FRESH_BYTES:
             self._has_left = True
         else:
             self._fresh.extend(written)
+            self._fresh_bytes += size
+        written.clear()  # cancelled timers hold the context, and it the list, for a while
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
@@ -120,6 +130,7 @@ class Relay:
         if now >= self._due_at:
             self._due_at = now + await self._say_due()
         if self._has_left or now >= self._left_at:
+            await self._bring_forward()
             await self._publish_left()
             self._left_at = now + LEFT_AGE_S
         await self._clean()
@@ -130,10 +141,12 @@ class Relay:
         while self._fresh:
             count = min(len(self._fresh), self._settings.relay_batch)
             rows = [self._fresh.popleft() for _ in range(count)]
+            self._fresh_bytes -= sum(row.size for row in rows)
             try:
                 refused = await self._publish(rows)
             except Transient:
                 self._fresh.clear()
+                self._fresh_bytes = 0
                 raise
             self._published += [row.id for row in rows if row.id not in refused]
             if refused:
@@ -152,16 +165,14 @@ class Relay:
         await self._forget_published()
         age_s = 0.0 if self._has_left else LEFT_AGE_S
         self._has_left = False
-        limit = self._settings.relay_batch
-        count = limit
-        while count == limit:
+        while True:
             async with transaction(self._pool) as conn:
-                rows = await take_left(conn, limit, age_s)
-                count = len(rows)
-                if rows:
-                    refused = await self._publish(rows)
-                    await self._park(conn, refused)
-                    await forget(conn, [row.id for row in rows if row.id not in refused])
+                rows = await take_left(conn, self._settings.relay_batch, FRESH_BYTES, age_s)
+                if not rows:
+                    return
+                refused = await self._publish(rows)
+                await self._park(conn, refused)
+                await forget(conn, [row.id for row in rows if row.id not in refused])
 
     async def _publish(self, rows: Sequence[Written]) -> dict[int, tuple[Outgoing, BaseException]]:
         """Returns those that the bus refused, and why. Raises Transient where it is away."""
@@ -261,13 +272,22 @@ class Relay:
         async with self._pool.acquire() as conn:
             await conn.execute(_SOON)
 
+    async def _bring_forward(self) -> None:
+        """The database's clock went back: what is due later than anything can be is due now."""
+        async with self._pool.acquire() as conn:
+            if await conn.execute(_BRING_FORWARD, LATEST_DUE_S) != "UPDATE 0":
+                _log.warning("the database's clock went back; what waited for it is said now")
+                self._due_at = 0.0
+
     async def _clean(self) -> None:
         """Forget subjects that were closed longer ago than topics keep records; count the rest."""
         if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
             return
         self._cleaned = time.monotonic()
         async with self._pool.acquire() as conn:
-            await conn.execute(_FORGET, float(self._settings.closed_subjects_days), CLEAN_ROWS)
+            days = float(self._settings.closed_subjects_days)
+            while await conn.execute(_FORGET, days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
+                await asyncio.sleep(CLEAN_PAUSE_S)
             counts = await conn.fetchrow(_COUNTS)
         assert counts is not None
         self._bus.metrics.outbox_rows.set(counts["outbox_rows"])
@@ -294,6 +314,10 @@ _NEXT = """
 _SOON = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
     WHERE repeat_at IS NOT NULL
+"""
+_BRING_FORWARD = """
+    UPDATE subject SET repeat_at = least(repeat_at, now()), answer_at = least(answer_at, now())
+    WHERE repeat_at > now() + $1 * interval '1 s' OR answer_at > now() + $1 * interval '1 s'
 """
 _FORGET = """
     DELETE FROM subject WHERE (kind, subject) IN (

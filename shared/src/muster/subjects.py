@@ -157,8 +157,10 @@ class Subjects:
 
     def bury(self, key: Key | None, record: Received, reason: str, revision: int) -> None:
         """``record`` can't be handled: a dead letter, and where it is a word of a subject, its
-        revision is skipped from now on.
+        revision is skipped from now on. Nobody reads the dead letters of dead letters.
         """
+        if record.topic.endswith(DEAD_LETTER):
+            return
         letter = DeadLetter(
             topic=record.topic,
             partition=record.partition,

@@ -13,6 +13,7 @@ from muster.contracts.notices import DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection
 from muster.errors import Broken
+from muster.ids import NAME_CHARACTERS, is_name
 from muster.records import Received
 from muster.subjects import Subjects
 from muster.telemetry import current_traceparent, span
@@ -23,7 +24,7 @@ from alerting.book import Book
 from alerting.domain import deadletters, jobs, nodes
 from alerting.domain.deadletters import Pile
 from alerting.domain.deliveries import Delivery, deliveries
-from alerting.domain.events import NAME_CHARACTERS, Alert, Event, is_name
+from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
@@ -128,8 +129,7 @@ def _read(record: Received) -> Model:
 
 def _bury(subjects: Subjects, record: Received, reason: str) -> None:
     _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
-    if not record.topic.endswith(DEAD_LETTER):  # nobody reads the dead letters of dead letters
-        subjects.bury(None, record, reason, 0)
+    subjects.bury(None, record, reason, 0)
 
 
 class _Shelf(Generic[K, V]):

@@ -7,9 +7,9 @@ JSON names are camelCase (OpenPAI's habit); Python names are snake_case.
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 
@@ -42,6 +42,10 @@ class OpenEnum(StrEnum):
         return cls("unknown") if isinstance(value, str) and value != "unknown" else None
 
 
+Revision = Annotated[int, Field(ge=0, le=2**62)]
+"""A revision as databases keep it; milliseconds of a clock reach 2**62 in no time that matters."""
+
+
 class Reason(Model):
     """Why something waits or is refused: the same text in REST, command line, portal and events."""
 
@@ -58,5 +62,5 @@ class Word(Model):
     has applied from the other side. Both are set by the exchange, never by a handler.
     """
 
-    revision: int = 0
-    seen: int = 0
+    revision: Revision = 0
+    seen: Revision = 0

@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from muster.contracts.model import Model
+from muster.contracts.model import Model, Revision
 
 
 class AppliedRevision(Model):
@@ -15,8 +15,8 @@ class AppliedRevision(Model):
 
     kind: str
     subject: str
-    revision: int
-    spoken: int
+    revision: Revision
+    spoken: Revision
     dead: bool = False
 
 
@@ -48,7 +48,7 @@ class SettingChanged(Model):
     """One setting as it is now; the record is null when it was removed. Never holds a secret."""
 
     setting: str
-    revision: int
+    revision: Revision
     value: dict[str, Any]
 
 

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from muster.contracts.notices import DeadLetter
 from muster.contracts.subscriptions import AlertEvent
 from muster.contracts.topics import TOPICS, Kind
-from muster.ids import job_of
+from muster.ids import is_name, job_of
 
-from alerting.domain.events import Alert, Event, Severity, is_name
+from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.jobs import DeadRecord
 from alerting.domain.policy import Policy
 

@@ -13,7 +13,6 @@ from muster.contracts.notices import AlertNotice
 from muster.contracts.subscriptions import AlertEvent
 from pydantic import JsonValue
 
-NAME_CHARACTERS = 256
 """The longest name of a job, node, service or topic that is kept; Muster's own are far shorter."""
 
 
@@ -84,13 +83,6 @@ class Alert:
             starts_at=self.starts_at,
             ends_at=self.ends_at,
         )
-
-
-def is_name(text: str) -> bool:
-    """Whether a text can be a row's key: not too long for an index, and without the NUL character,
-    which PostgreSQL does not take.
-    """
-    return len(text) <= NAME_CHARACTERS and "\x00" not in text
 
 
 def fingerprint(name: str, labels: Mapping[str, str]) -> str:

@@ -1,0 +1,115 @@
+"""What strangers write on the bus, and clocks that go back, end no service and stop no word."""
+
+import json
+
+import psutil
+from aiokafka import AIOKafkaProducer
+from cli.embedded.broker import EmbeddedBroker
+from muster.contracts.topics import Kind, Service
+from muster.service import Runtime
+from muster.subjects import Say, say_all
+from toy_services import answers, both, eventually, request, submit, unsettled
+
+BATCHES, BATCH, LONG = 30, 200, 16_000
+"""6,000 words of 16 kB: 96 MB, two thirds of them measured."""
+
+ODD_RECORDS: list[tuple[bytes, bytes, list[tuple[str, bytes]]]] = [
+    (b"\xff{", b"nul\0key", []),
+    (b'{"job": 7}', b"x", [("ce_id", b"rest/job/nul\0name/1")]),
+    (b'{"job": 7}', b"x", [("ce_id", b"rest/job/odd/" + b"9" * 40)]),
+    (b'{"job": 7}', b"x", [("ce_id", "rest/job/odd/²".encode()), ("traceparent", b"\0\xff")]),
+    (b'{"job": 7}', b"x", [("ce_id", b"rest/job/" + b"long" * 2000 + b"/1")]),
+    (b"", b"", []),
+]
+
+
+def odd_words() -> list[bytes]:
+    """Words with a name or a revision that no database takes."""
+    good = json.loads(request("j", "n").model_dump_json(by_alias=True))
+    odd: list[dict[str, object]] = [
+        {"job": "nul\0"},
+        {"job": "long" * 2000},
+        {"job": ""},
+        {"revision": 2**70},
+        {"revision": -1},
+        {"seen": 2**63},
+    ]
+    return [json.dumps(good | {"revision": 1} | changes).encode() for changes in odd]
+
+
+async def test_odd_records_become_dead_letters_and_end_nobody(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        producer = AIOKafkaProducer(bootstrap_servers=fresh_broker.bootstrap)
+        await producer.start()
+        for value, key, headers in ODD_RECORDS:
+            await producer.send_and_wait("job-submitted", value, key=key, headers=headers)
+        for value in odd_words():
+            await producer.send_and_wait("job-submitted", value, key=b"k")
+        acknowledged = {"sender": "rest", "receiver": "launcher"}
+        for applied in (
+            {"kind": "job", "subject": "nul\0", "revision": 1, "spoken": 1},
+            {"kind": "no such kind", "subject": "j", "revision": 1, "spoken": 1},
+            {"kind": "job", "subject": "j", "revision": 2**70, "spoken": 1},
+        ):
+            value = json.dumps(acknowledged | {"applied": [applied]}).encode()
+            await producer.send_and_wait("revision-acknowledged", value, key=b"k")
+        await producer.stop()
+        await submit(rest, "j", "after")
+        await eventually(lambda: answers(rest), {"j": "AFTER"})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+        async def buried() -> float | None:
+            return launcher.registry.get_sample_value(
+                "muster_dead_letters_total", {"topic": "job-submitted"}
+            )
+
+        await eventually(buried, float(len(ODD_RECORDS) + len(odd_words())))
+
+
+async def test_what_waits_for_a_clock_that_went_back_is_said_soon(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "j", "patient")
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        # As the rows look when the database's clock goes back by an hour amid an exchange.
+        await rest.pool.execute(
+            "UPDATE subject SET acknowledged = 0, repeat_at = now() + interval '1 hour'"
+        )
+        await launcher.pool.execute("UPDATE subject SET answer_at = now() + interval '1 hour'")
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_memory_stays_bounded_while_the_bus_is_away(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    """What an hour at some words a second comes to: it waits in the table, not in memory."""
+    process = psutil.Process()
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "first", "first")
+        await eventually(lambda: answers(rest), {"first": "FIRST"})
+        fresh_broker.kill()
+        await write(rest, 0, BATCHES // 3)  # buffers and pools have their size then
+        before = process.memory_info().rss
+        await write(rest, BATCHES // 3, BATCHES)
+        grown = process.memory_info().rss - before
+        assert grown < BATCHES * BATCH * LONG / 4, f"{grown / 2**20:.0f} MiB more"
+        fresh_broker.start()
+
+        async def left() -> object:
+            return await rest.pool.fetchval("SELECT count(*) FROM outbox")
+
+        await eventually(left, 0)
+
+
+async def write(rest: Runtime, first: int, last: int) -> None:
+    """Batches of large words."""
+    for batch in range(first, last):
+        async with rest.relay.transaction() as conn:
+            now = await conn.fetchval("SELECT now()")
+            names = [f"j{batch}-{n}" for n in range(BATCH)]
+            word = "x" * LONG
+            says = [Say(Kind.JOB, n, "job-submitted", n, request(n, word)) for n in names]
+            await say_all(conn, Service.REST, says, now)
