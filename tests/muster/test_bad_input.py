@@ -87,7 +87,7 @@ async def test_memory_stays_bounded_while_the_bus_is_away(
 ) -> None:
     """What an hour at some words a second comes to: it waits in the table, not in memory."""
     process = psutil.Process()
-    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await submit(rest, "first", "first")
         await eventually(lambda: answers(rest), {"first": "FIRST"})
         fresh_broker.kill()
