@@ -196,6 +196,9 @@ def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
     assert _muster(rest, tmp_path, "why", JOB).out == said_to_people
     said = json.loads(_muster(rest, tmp_path, "why", JOB, "-o", "json").out)
     assert said["reason"]["code"] == "no-gpus"
+    missing = content | {"scheduler": None, "schedulerProblem": "The Scheduler does not answer."}
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", missing)
+    assert "The Scheduler does not answer." in _muster(rest, tmp_path, "why", JOB).out
 
 
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     sys.stdout.write(f"{job} is {content['state']}" + (f": {said}\n" if said else ".\n"))
     for name_, value in _told_by_scheduler(content.get("scheduler")):
         sys.stdout.write(f"  {name_}: {value}\n")
+    if content.get("schedulerProblem"):
+        sys.stdout.write(f"  {content['schedulerProblem']}\n")
 
 
 def _told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:

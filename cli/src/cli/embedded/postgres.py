@@ -45,7 +45,7 @@ TUNING = {
     "log_timezone": "UTC",
     "timezone": "UTC",
 }
-WITHOUT_FSYNC = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+WITHOUT_FSYNC = {"fsync": "off", "full_page_writes": "off"}
 
 
 class EmbeddedPostgres(EmbeddedServer):

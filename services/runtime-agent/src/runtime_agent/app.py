@@ -22,6 +22,7 @@ from muster.contracts.topics import Service
 from muster.errors import Broken, Transient
 from muster.records import Received
 from muster.service import Runtime, run_service
+from muster.settings import read
 
 from runtime_agent.api.logs import LogServer
 from runtime_agent.devices import capacity, open_devices
@@ -305,5 +306,5 @@ def _foreign_ports(handlers: Handlers, records: Sequence[Received]) -> frozenset
 
 def main() -> None:
     """Run the agent until it is asked to end."""
-    settings = AgentSettings()
+    settings = read(AgentSettings)
     run_service(Service.RUNTIME_AGENT, settings, settings.http_port, build)
