@@ -50,3 +50,18 @@ async def test_a_gang_that_does_not_fit_waits_whole_with_its_reason(muster: Must
     assert await muster.state(second) == "WAITING", answer.text
     await muster.call("PUT", f"/api/v2/jobs/{first}/executionType", json={"value": "STOP"})
     assert await muster.end_of(second) == "SUCCEEDED"
+
+
+async def test_pods_that_may_start_singly_do_not_wait_for_each_other(muster: Muster) -> None:
+    job = a_job("single", "exec sleep 600", instances=3, gpus=4)
+    name = await muster.submit(job + "extras: {gangAllocation: false}\n")
+
+    async def running() -> int:
+        roles = (await muster.job(name))["taskRoles"]
+        return sum(t["taskState"] == "RUNNING" for t in roles["worker"]["taskStatuses"])
+
+    await eventually(running, lambda count: count == 2)  # the third finds no room
+    answer = await muster.call("PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"})
+    assert answer.status_code == 202
+    assert await muster.end_of(name) == "STOPPED"
+    await eventually(muster.unsettled, lambda count: count == 0)
