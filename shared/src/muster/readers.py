@@ -25,12 +25,17 @@ _log = structlog.get_logger()
 HEARTBEATS = "node-heartbeat"
 """The topic whose records never hurry: they don't make a reader busy."""
 
+QUIET_PER_WAIT = 20
+
 BatchHandler = Callable[[Sequence[Received]], Awaitable[None]]
 OnRecord = Callable[[Received, Model | None], None]
 
 
 class FetchWaits:
-    """How long a fetch waits at the broker: short while records flow, longer when idle."""
+    """How long a fetch waits at the broker: short while records flow, longer and longer when idle.
+
+    A twentieth of the time since the last record, between the two settings.
+    """
 
     def __init__(self, settings: ServiceSettings) -> None:
         self._settings = settings
@@ -40,8 +45,9 @@ class FetchWaits:
         now = time.monotonic()
         if got_records:
             self._last = now
-        is_busy = now - self._last < self._settings.fetch_idle_after_s
-        wait = self._settings.fetch_wait_busy_ms if is_busy else self._settings.fetch_wait_idle_ms
+        quiet_ms = (now - self._last) * 1000
+        least, most = self._settings.fetch_wait_busy_ms, self._settings.fetch_wait_idle_ms
+        wait = min(max(int(quiet_ms / QUIET_PER_WAIT), least), most)
         # aiokafka has no public way to change it; tests/muster/test_bus.py guards the name.
         consumer._fetcher._fetch_max_wait_ms = wait
 

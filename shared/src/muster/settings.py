@@ -40,12 +40,11 @@ class ServiceSettings(BaseSettings):
     fetch_wait_busy_ms: PositiveInt = Field(
         500,
         description="How long a fetch waits at the broker while records flow. Kafka answers as soon"
-        " as there is a record; the embedded broker only when the wait is over, so there it is 10.",
+        " as there is a record; the embedded broker only when the wait is over, so there it is 4.",
     )
     fetch_wait_idle_ms: PositiveInt = Field(
-        500, description="The same after fetch_idle_after_s without a record."
+        500, description="The same after some seconds without a record."
     )
-    fetch_idle_after_s: PositiveFloat = 10.0
     group_session_s: PositiveFloat = Field(
         6.0, description="A reader that was killed leaves its group after this; Kafka's least is 6."
     )

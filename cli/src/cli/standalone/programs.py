@@ -21,8 +21,8 @@ HEARTBEAT_S, LEASE_S = 3, 30  # one machine: its network does not stall
 STOP_GRACE_S = 15.0
 EMBEDDED_BUS: dict[str, str] = {
     # The embedded broker answers a fetch when its wait is over, real Kafka when there is a record.
-    "MUSTER_FETCH_WAIT_BUSY_MS": "10",
-    "MUSTER_FETCH_WAIT_IDLE_MS": "50",
+    "MUSTER_FETCH_WAIT_BUSY_MS": "4",
+    "MUSTER_FETCH_WAIT_IDLE_MS": "100",
     # It keeps a member's place until its session is over, also where the member left in order.
     "MUSTER_GROUP_SESSION_S": "3",
 }
