@@ -88,6 +88,24 @@ async def test_a_broker_that_is_thrown_away_costs_delay_only(
         await eventually(lambda: unsettled(rest, launcher), 0)
 
 
+async def test_an_empty_bus_under_the_same_id_costs_delay_only(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for service in (rest, launcher):
+            service.bus.on_new_bus.clear()  # nobody can tell the new bus from the old one
+        for n in range(20):
+            await submit(rest, f"old{n}", "old")
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        fresh_broker.kill()
+        for n in range(5):
+            await submit(rest, f"new{n}", "new")
+        fresh_broker.start()
+        wanted = {f"old{n}": "OLD" for n in range(20)} | {f"new{n}": "NEW" for n in range(5)}
+        await eventually(lambda: answers(rest), wanted)
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
 async def test_every_fifth_record_lost_for_ever_costs_delay_only(
     database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
