@@ -55,12 +55,11 @@ def test_a_pod_is_told_of_its_peers_and_of_what_it_got(story: Tell) -> None:
     assert (asked.node, asked.journal, asked.gang) == ("n1", "journal-of-n1", "j1-0")
     run = asked.run
     assert run is not None
-    assert [(p.role, p.index, p.address) for p in run.peers] == [
-        ("ps", 0, "127.0.0.1"),
-        ("worker", 0, "127.0.0.1"),
-        ("worker", 1, "127.0.0.1"),
+    assert [(p.role, p.addresses, p.address_of) for p in run.peers] == [
+        ("ps", ("127.0.0.1",), (0,)),
+        ("worker", ("127.0.0.1",), (0, 0)),
     ]
-    assert all(peer.ports["http"] for peer in run.peers)
+    assert all(numbers for peers in run.peers for numbers in peers.ports["http"])
     assert (run.role, run.index, run.job_name) == ("worker", 0, "ada~name-j1")
     assert [(r.name, r.instances, r.gpus) for r in run.roles] == [("ps", 1, 1), ("worker", 2, 1)]
 

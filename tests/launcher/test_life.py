@@ -155,8 +155,9 @@ class Lives(RuleBasedStateMachine):
         assert self.life is not None
         if self.life.job.spec.gang:
             wanted = sum(role.instances for role in self.life.job.spec.task_roles)
-            assert len(word.run.peers) == wanted, "a gang was run before all of it was placed"
-            assert all(peer.address for peer in word.run.peers)
+            told = [role.addresses[at] for role in word.run.peers for at in role.address_of]
+            assert len(told) == wanted, "a gang was run before all of it was placed"
+            assert all(told)
 
     # What the peers do.
 

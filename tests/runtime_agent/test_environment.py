@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.contracts.pods import Peer, PodRun, RoleShape
+from muster.contracts.pods import PodRun, RolePeers, RoleShape
 from runtime_agent.domain.environment import Place, task_environment
 
 PLACE = Place(
@@ -25,10 +25,10 @@ def a_run(**more: object) -> PodRun:
         "cpu": 4, "memory_mb": 8192, "ports": {"http": (20001,), "grpc": (20002, 20003)},
         "roles": (a_role("ps", 1), a_role("worker", 2)),
         "peers": (
-            Peer(role="ps", index=0, address="10.0.0.1", ports={"http": (20000,)}),
-            Peer(role="worker", index=1, address="10.0.0.2",
-                 ports={"http": (20001,), "grpc": (20002, 20003)}),
-            Peer(role="worker", index=0, address="10.0.0.1", ports={"http": (20004,)}),
+            RolePeers(role="ps", addresses=("10.0.0.1",), address_of=(0,),
+                      ports={"http": ((20000,),)}),
+            RolePeers(role="worker", addresses=("10.0.0.2", "10.0.0.1"), address_of=(1, 0),
+                      ports={"http": ((20004,), (20001,)), "grpc": ((), (20002, 20003))}),
         ),
     }  # fmt: skip
     return PodRun.model_validate(fields | more)
@@ -44,6 +44,27 @@ def test_a_task_finds_its_peers_by_their_addresses_and_ports() -> None:
     assert env["PAI_TASK_ROLE_TASK_COUNT_worker"] == "2"
     assert env["PAI_RESOURCE_ps"] == "1,4,8192,512"
     assert env["PAI_JOB_TASK_COUNT"] == "3"
+    assert env["PAI_TASK_ROLE_INSTANCES"] == "ps:0,worker:0,worker:1"
+    assert "PAI_PORT_LIST_worker_0_grpc" not in env
+
+
+def test_a_task_is_not_told_of_one_that_has_no_place_yet() -> None:
+    worker = RolePeers(
+        role="worker",
+        addresses=("10.0.0.2",),
+        address_of=(None, 0, None, 0),
+        ports={"grpc": ((), (20002, 20003), (), (20005, 20006))},
+    )
+    env = task_environment(
+        a_run(roles=(a_role("ps", 1), a_role("worker", 5)), peers=[worker]), PLACE
+    )
+    assert env["PAI_TASK_ROLE_INSTANCES"] == "worker:1,worker:3"
+    assert env["PAI_TASK_ROLE_worker_HOST_LIST"] == "10.0.0.2:20002,10.0.0.2:20005"
+    assert [name for name in env if name.startswith("PAI_HOST_IP_")] == [
+        "PAI_HOST_IP_worker_1",
+        "PAI_HOST_IP_worker_3",
+    ]
+    assert "PAI_TASK_ROLE_ps_HOST_LIST" not in env
 
 
 def test_a_task_knows_itself_and_its_attempts() -> None:

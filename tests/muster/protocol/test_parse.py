@@ -217,6 +217,14 @@ def test_a_job_whose_records_would_not_fit_is_refused() -> None:
     assert found[0] == "taskRoles"
 
 
+def test_what_each_pod_is_told_counts_its_command_and_all_its_peers_ports() -> None:
+    many = edited("sync: 2", "sync: 1000").replace("instances: 2", "instances: 124")
+    assert parsed(many).tasks == 124
+    (found,) = problems(many.replace("python train.py", "y" * 250_000))
+    assert "pod-requested" in found[2]
+    assert parsed(JOB.replace("python train.py", "y" * 250_000)).tasks == 2
+
+
 def test_commands_cannot_grow_without_bound() -> None:
     text = edited("epochs: 3", f"epochs: {'9' * 50_000}")
     line = "      - python train.py --epochs <% $parameters.epochs %>\n"

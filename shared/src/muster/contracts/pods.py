@@ -4,6 +4,8 @@ agent).
 
 from datetime import datetime
 
+from pydantic import ValidationInfo, field_validator
+
 from muster.contracts.model import Model, OpenEnum, Word
 from muster.contracts.verdicts import Verdict
 
@@ -17,13 +19,45 @@ class PodAction(OpenEnum):
     UNKNOWN = "unknown"
 
 
-class Peer(Model):
-    """Where a task of the same job attempt runs: what the PAI_* variables are made from."""
+class RolePeers(Model):
+    """Where the tasks of one role of the job attempt run: what the PAI_* variables are made from.
+
+    A gang's pods are all told of all its tasks, so there is no object for each task, but lists in
+    the order of the tasks' indices. ``addresses`` has each node's address once. ``addressOf`` says
+    for each task which of ``addresses``, counted from 0, is its node's; null: the task has no place
+    yet. ``ports`` is label → for each task its port numbers. So of ``{"addresses": ["10.0.0.11",
+    "10.0.0.12"], "addressOf": [0, 1, 0], "ports": {"http": [[20000], [20000], [20001]]}}`` the task
+    with index 2 is at 10.0.0.11 and its port http is 20001. Tasks beyond the end of ``addressOf``
+    have no place yet either; the lists in ``ports`` are as long as ``addressOf``.
+    """
 
     role: str
-    index: int
-    address: str
-    ports: dict[str, tuple[int, ...]] = {}
+    addresses: tuple[str, ...]
+    address_of: tuple[int | None, ...]
+    ports: dict[str, tuple[tuple[int, ...], ...]] = {}
+
+    # Of fields, not of the model: those would be run anew for each pod that is told of the peers.
+    @field_validator("address_of")
+    @classmethod
+    def _is_of_an_address(
+        cls, found: tuple[int | None, ...], info: ValidationInfo
+    ) -> tuple[int | None, ...]:
+        known = range(len(info.data.get("addresses", ())))
+        for position in found:
+            if position is not None and position not in known:
+                raise ValueError(f"addressOf {position}: there are {len(known)} addresses")
+        return found
+
+    @field_validator("ports")
+    @classmethod
+    def _is_of_all_tasks(
+        cls, found: dict[str, tuple[tuple[int, ...], ...]], info: ValidationInfo
+    ) -> dict[str, tuple[tuple[int, ...], ...]]:
+        tasks = len(info.data.get("address_of", ()))
+        for label, numbers in found.items():
+            if len(numbers) != tasks:
+                raise ValueError(f"ports {label}: not as many entries as addressOf, {tasks}")
+        return found
 
 
 class RoleShape(Model):
@@ -40,8 +74,8 @@ class RoleShape(Model):
 
 
 class PodRun(Model):
-    """All that an agent needs to run a pod. ``job_name`` is OpenPAI's ``user~name``. ``grace_s``
-    is kept before a kill.
+    """All that an agent needs to run a pod. ``job_name`` is OpenPAI's ``user~name``. ``peers``
+    has each role of which a task has a place; the pod's own task is among them.
     """
 
     user: str
@@ -57,7 +91,7 @@ class PodRun(Model):
     memory_mb: int
     ports: dict[str, tuple[int, ...]] = {}
     roles: tuple[RoleShape, ...]
-    peers: tuple[Peer, ...]
+    peers: tuple[RolePeers, ...]
 
 
 class PodStop(Model):

@@ -23,7 +23,7 @@ from muster.contracts.jobs import (
     Trigger,
 )
 from muster.contracts.model import Model, Reason
-from muster.contracts.pods import Peer, PodAction, PodRequest, PodRun, PodStop, RoleShape
+from muster.contracts.pods import PodAction, PodRequest, PodRun, PodStop, RolePeers, RoleShape
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 MAX_RECORD_BYTES = 1_000_000
@@ -53,7 +53,7 @@ def size(model: Model) -> int:
 
 def largest_record(spec: JobSpec) -> tuple[str, int]:
     """The topic of the largest record that a job can have, and how many bytes it can be."""
-    decision = status = request = peers = 0
+    decision = status = request = peers = own = 0
     for role in spec.task_roles:
         each = _task_bytes(
             role.name,
@@ -66,15 +66,15 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
         decision += role.instances * each.decision
         status += role.instances * each.status
         request += role.instances * each.ask
-        peers += role.instances * each.peer
-    script = max(size(role) for role in spec.task_roles)
+        peers += each.peers + role.instances * each.peer
+        own = max(own, size(role) + each.peer)
     empty = _empty()
     sizes = {
         "job-submitted": empty["job-submitted"] + size(spec),
         "job-updated": empty["job-updated"] + status,
         "gang-requested": empty["gang-requested"] + request,
         "placement-decided": empty["placement-decided"] + decision,
-        "pod-requested": empty["pod-requested"] + script + peers + _shapes_bytes(spec),
+        "pod-requested": empty["pod-requested"] + own + peers + _shapes_bytes(spec),
     }
     topic = max(sizes, key=lambda name: sizes[name])
     return topic, sizes[topic]
@@ -82,11 +82,14 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _TaskBytes:
-    """What one task adds to each of the records that list all tasks."""
+    """What one task adds to each of the records that list all tasks; ``peers`` is what its role
+    adds to the peers of a pod besides its tasks. A pod's own ports are counted as one more peer.
+    """
 
     decision: int
     status: int
     ask: int
+    peers: int
     peer: int
 
 
@@ -120,8 +123,21 @@ def _task_bytes(
         **held,
     )
     ask = PodAsk(pod=pod, role=role, gpus=gpus, cpu=cpu, memory_mb=memory_mb, ports=dict(ports))
-    peer = Peer(role=role, index=instances, address=_NODE, ports=placed)
-    return _TaskBytes(*(1 + size(model) for model in (decision, status, ask, peer)))
+    alone = RolePeers(role=role, addresses=(), address_of=(), ports=dict.fromkeys(placed, ()))
+    first = RolePeers(
+        role=role,
+        addresses=(_NODE,),
+        address_of=(0,),
+        ports={label: (numbers,) for label, numbers in placed.items()},
+    )
+    commas, digits = 2 + len(placed), len(str(instances))
+    return _TaskBytes(
+        decision=1 + size(decision),
+        status=1 + size(status),
+        ask=1 + size(ask),
+        peers=1 + size(alone),
+        peer=size(first) - size(alone) + commas + digits - 1,
+    )
 
 
 def _shapes_bytes(spec: JobSpec) -> int:

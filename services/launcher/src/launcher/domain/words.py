@@ -1,18 +1,18 @@
 """The Launcher's whole words about jobs, gangs and pods, made from what it knows."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.contracts.jobs import JobStatus, TaskRoleStatus, TaskStatus
 from muster.contracts.model import Reason
 from muster.contracts.pods import (
-    Peer,
     PodAction,
     PodRequest,
     PodRun,
     PodStatus,
     PodStop,
+    RolePeers,
     RoleShape,
 )
 from muster.contracts.topics import Kind
@@ -90,11 +90,6 @@ def _ask_of(life: Life, task: Task) -> PodAsk:
 def say_runs(life: Life, tasks: Iterable[Task]) -> list[Say]:
     """Run these tasks' pods; all are told of every task that has a place."""
     job = life.job
-    peers = tuple(
-        Peer(role=t.role, index=t.index, address=t.placement.address, ports=dict(t.placement.ports))
-        for t in life.tasks.values()
-        if t.placement is not None
-    )
     roles = tuple(
         RoleShape(
             name=role.name,
@@ -108,10 +103,39 @@ def say_runs(life: Life, tasks: Iterable[Task]) -> list[Say]:
         )
         for role in job.spec.task_roles
     )
+    peers = _peers(life)
     return [_say_run(life, task, roles, peers) for task in tasks]
 
 
-def _say_run(life: Life, task: Task, roles: tuple[RoleShape, ...], peers: tuple[Peer, ...]) -> Say:
+def _peers(life: Life) -> tuple[RolePeers, ...]:
+    places: dict[str, dict[int, Placement]] = {}
+    for task in life.tasks.values():
+        if task.placement is not None:
+            places.setdefault(task.role, {})[task.index] = task.placement
+    return tuple(_role_peers(role, placed) for role, placed in places.items())
+
+
+def _role_peers(role: str, placed: Mapping[int, Placement]) -> RolePeers:
+    """``placed`` is not empty: the places of the role's tasks, by index."""
+    places = [placed.get(index) for index in range(max(placed) + 1)]
+    known = [place for place in places if place is not None]
+    addresses = tuple(dict.fromkeys(place.address for place in known))
+    position = {address: number for number, address in enumerate(addresses)}
+    labels = dict.fromkeys(label for place in known for label in place.ports)
+    return RolePeers(
+        role=role,
+        addresses=addresses,
+        address_of=tuple(None if place is None else position[place.address] for place in places),
+        ports={
+            label: tuple(() if place is None else place.ports.get(label, ()) for place in places)
+            for label in labels
+        },
+    )
+
+
+def _say_run(
+    life: Life, task: Task, roles: tuple[RoleShape, ...], peers: tuple[RolePeers, ...]
+) -> Say:
     job, role, place = life.job, life.job.role(task.role), _place(task)
     run = PodRun(
         user=job.user,

@@ -5,10 +5,10 @@ What makes no sense without containers is left out; the service's README lists i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.contracts.pods import Peer, PodRun
+from muster.contracts.pods import PodRun, RolePeers
 
 HTTP_LABEL = "http"
 SSH_LABEL = "ssh"
@@ -27,6 +27,16 @@ class Place:
     inherited: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Peer:
+    """A task of the job attempt that has a place; `ports` is label → numbers."""
+
+    role: str
+    index: int
+    address: str
+    ports: Mapping[str, Sequence[int]]
+
+
 def task_environment(run: PodRun, place: Place) -> dict[str, str]:
     """All variables, nothing else is inherited."""
     return {
@@ -43,6 +53,7 @@ def _job(run: PodRun, place: Place) -> dict[str, str]:
     names = ",".join(role.name for role in run.roles)
     tasks = str(sum(role.instances for role in run.roles))
     roles = str(len(run.roles))
+    placed = (peer for role in run.peers for peer in _peers(role))
     return {
         "PAI_FRAMEWORK_NAME": run.job_name,
         "PAI_JOB_NAME": run.job_name,
@@ -57,13 +68,14 @@ def _job(run: PodRun, place: Place) -> dict[str, str]:
         "PAI_JOB_TASK_ROLE_LIST": names,
         "PAI_TASKS_NUM": tasks,
         "PAI_JOB_TASK_COUNT": tasks,
-        "PAI_TASK_ROLE_INSTANCES": ",".join(f"{p.role}:{p.index}" for p in run.peers),
+        "PAI_TASK_ROLE_INSTANCES": ",".join(f"{peer.role}:{peer.index}" for peer in placed),
         "PAI_WORK_DIR": place.work_dir,
     }
 
 
 def _roles(run: PodRun) -> dict[str, str]:
     found: dict[str, str] = {}
+    placed = {role.role: role for role in run.peers}
     for role in run.roles:
         sizes = (role.gpus, role.cpu, role.memory_mb, role.shm_mb)
         found |= {
@@ -72,16 +84,28 @@ def _roles(run: PodRun) -> dict[str, str]:
             f"PAI_MIN_FAILED_TASK_COUNT_{role.name}": str(role.min_failed_instances),
             f"PAI_MIN_SUCCEEDED_TASK_COUNT_{role.name}": str(role.min_succeeded_instances),
         }
-        peers = sorted((p for p in run.peers if p.role == role.name), key=lambda p: p.index)
+        peers = list(_peers(placed[role.name])) if role.name in placed else []
         for peer in peers:
-            found |= _peer(peer)
-        hosts = [_host(peer) for peer in peers]
-        if hosts:
+            found.update(_peer(peer))
+        if hosts := [_host(peer) for peer in peers]:
             found[f"PAI_TASK_ROLE_{role.name}_HOST_LIST"] = ",".join(hosts)
     return found
 
 
-def _peer(peer: Peer) -> dict[str, str]:
+def _peers(role: RolePeers) -> Iterator[_Peer]:
+    """The role's tasks that have a place, by index."""
+    for index, position in enumerate(role.address_of):
+        if position is not None:
+            ports = {label: numbers[index] for label, numbers in role.ports.items()}
+            yield _Peer(
+                role=role.role,
+                index=index,
+                address=role.addresses[position],
+                ports={label: numbers for label, numbers in ports.items() if numbers},
+            )
+
+
+def _peer(peer: _Peer) -> dict[str, str]:
     found = {f"PAI_HOST_IP_{peer.role}_{peer.index}": peer.address}
     for label, ports in peer.ports.items():
         found[f"PAI_PORT_LIST_{peer.role}_{peer.index}_{label}"] = _list(ports)
@@ -89,7 +113,7 @@ def _peer(peer: Peer) -> dict[str, str]:
     return found
 
 
-def _host(peer: Peer) -> str:
+def _host(peer: _Peer) -> str:
     """`address:port` with the port of the label http, else of the first label, else none."""
     ports = peer.ports.get(HTTP_LABEL) or next(iter(peer.ports.values()), ())
     return f"{peer.address}:{ports[0]}" if ports else peer.address
