@@ -14,7 +14,19 @@ import structlog
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError, TopicAlreadyExistsError
+from aiokafka.errors import (
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+    UnsupportedForMessageFormatError,
+)
 from aiokafka.partitioner import murmur2
 from aiokafka.protocol.metadata import MetadataRequest
 
@@ -44,6 +56,21 @@ transactions.
 """
 
 BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
+
+REFUSALS = (
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+    UnsupportedForMessageFormatError,
+    UnknownError,  # also what aiokafka makes of codes that it does not know, as INVALID_RECORD
+)
+"""What the bus says of a record. All else is about the bus or the producer, and passes with a new
+one: a broker that forgot the producer's sequence refuses no record.
+"""
 
 
 def partition_of(key: str, partitions: int) -> int:
@@ -170,10 +197,11 @@ class Bus:
                 producer = await self._open_producer()
                 sent = [await self._send(producer, record) for record in records]
                 results = await asyncio.gather(*sent, return_exceptions=True)
+            outcomes = [_outcome(result) for result in results]
         except BUS_ERRORS as error:
             await self._drop_producer()
-            raise Transient(f"the bus takes no records: {error or type(error).__name__}") from error
-        outcomes = [_outcome(result) for result in results]
+            reason = str(error) or type(error).__name__
+            raise Transient(f"the bus takes no records: {reason}") from error
         for record, outcome in zip(records, outcomes, strict=True):
             if outcome is None:
                 self.metrics.published.labels(record.topic).inc()
@@ -236,9 +264,9 @@ class Bus:
 
 
 def _outcome(result: object) -> BaseException | None:
-    """None: taken. An error that passes is raised: then the whole batch is kept."""
+    """None: taken. Raises Transient for what passes: then the whole batch is kept."""
     if not isinstance(result, BaseException):
         return None
-    if isinstance(result, KafkaError) and not getattr(result, "retriable", False):
+    if isinstance(result, REFUSALS):
         return cast(BaseException, result)
-    raise Transient(f"the bus takes no records: {result}") from result
+    raise Transient(str(result) or type(result).__name__) from result

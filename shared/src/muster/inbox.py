@@ -2,8 +2,7 @@
 
 What passes by itself (a lost connection, a deadlock, a full disk) is retried without end while the
 reader waits. A batch that fails otherwise is handled record by record, and a record that fails
-three
-times alone becomes a dead letter.
+three times alone becomes a dead letter.
 """
 
 import asyncio

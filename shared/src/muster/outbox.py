@@ -5,7 +5,7 @@ forgets the rows a little later, many in one statement. Rows that are older were
 that ended, or by a bus that was away: any replica's relay takes them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -41,25 +41,29 @@ class Written:
         return len(self.record.value or b"")
 
 
-_of_transaction: ContextVar[list[Written] | None] = ContextVar("outbox", default=None)
+_noting: ContextVar[tuple[Connection, list[Written]] | None] = ContextVar("noting", default=None)
 
 
 @contextmanager
-def noting_written() -> Iterator[list[Written]]:
-    """What is written in the block, for who publishes it after the commit."""
+def noting_written(conn: Connection) -> Iterator[list[Written]]:
+    """What is written over ``conn`` in the block, for who publishes it after the commit.
+
+    What tasks that were made in the block write over other connections is not among it: their
+    transactions are not this one.
+    """
     rows: list[Written] = []
-    token = _of_transaction.set(rows)
+    token = _noting.set((conn, rows))
     try:
         yield rows
     finally:
-        _of_transaction.reset(token)
+        _noting.reset(token)
 
 
 async def write(conn: Connection, rows: Sequence[OutboxRow], now: datetime) -> None:
     """Write rows in the caller's transaction. A word replaces its subject's parked ones."""
     if rows:
-        ids = await conn.fetch(_WRITE, *columns(rows, now))
-        note_written(rows, [(i["id"], i["event_id"]) for i in ids], now)
+        ids = await conn.fetchval(_WRITE, *columns(rows, now))
+        note_written(conn, rows, ids, now)
 
 
 def columns(rows: Sequence[OutboxRow], now: datetime) -> list[object]:
@@ -69,30 +73,35 @@ def columns(rows: Sequence[OutboxRow], now: datetime) -> list[object]:
 
 def write_sql(first: int = 1) -> str:
     """Common table expressions that write rows, given as parameters from ``first`` on; the last,
-    ``written``, has their ids and event ids.
+    ``written``, has their ids, which rise in the order of the rows.
     """
     kind, subject = (
         f"${first + OutboxRow.__slots__.index(n)}::text[]" for n in ("kind", "subject")
     )
     values = ", ".join(f"${first + n}::text[]" for n in range(len(OutboxRow.__slots__)))
+    names = ", ".join(OutboxRow.__slots__)
     return f"""
         replaced AS (
             DELETE FROM outbox WHERE parked_for IS NOT NULL
             AND (kind, subject) IN (SELECT * FROM unnest({kind}, {subject}))
         ), written AS (
-            INSERT INTO outbox ({", ".join(OutboxRow.__slots__)}, written_at)
-            SELECT n.*, ${first + len(OutboxRow.__slots__)} FROM unnest({values}) AS n
-            RETURNING id, event_id
+            INSERT INTO outbox ({names}, written_at)
+            SELECT {names}, ${first + len(OutboxRow.__slots__)}
+            FROM unnest({values}) WITH ORDINALITY AS n ({names}, place) ORDER BY place
+            RETURNING id
         )
     """  # noqa: S608 - the names of columns, not values
 
 
-def note_written(rows: Sequence[OutboxRow], ids: Iterable[tuple[int, str]], now: datetime) -> None:
-    """Remember what was written, with its ids and event ids, for who publishes it."""
-    written = _of_transaction.get()
-    if written is not None:
-        by_event = {row.event_id: row for row in rows}
-        written += [Written(ident, _outgoing(by_event[event], now)) for ident, event in ids]
+def note_written(
+    conn: Connection, rows: Sequence[OutboxRow], ids: Sequence[int], now: datetime
+) -> None:
+    """Remember what was written over ``conn``, with its ids, for who publishes it."""
+    noting = _noting.get()
+    if noting is not None and noting[0] is conn:
+        noting[1].extend(
+            Written(ident, _outgoing(row, now)) for ident, row in zip(ids, rows, strict=True)
+        )
 
 
 def _outgoing(row: OutboxRow, at: datetime) -> Outgoing:
@@ -103,7 +112,7 @@ def _outgoing(row: OutboxRow, at: datetime) -> Outgoing:
 
 async def take_left(conn: Connection, limit: int, limit_bytes: int, age_s: float) -> list[Written]:
     """Lock rows that have waited for longer than ``age_s``, the oldest first: as many as come to
-    the bytes, or one.
+    the bytes, or one. A row from the future has waited since before the clock went back.
     """
     return [
         Written(
@@ -133,11 +142,13 @@ async def park(conn: Connection, row: int, reason: str) -> None:
 
 
 _COLUMNS = tuple(field.name for field in fields(OutboxRow))
-_WRITE = f"WITH {write_sql()} SELECT id, event_id FROM written"  # noqa: S608
+WRITTEN_IDS = "ARRAY(SELECT id FROM written ORDER BY id)"
+_WRITE = f"WITH {write_sql()} SELECT {WRITTEN_IDS}"
 _LEFT = """
     WITH oldest AS (
         SELECT id, octet_length(value) AS size FROM outbox
-        WHERE parked_for IS NULL AND written_at <= clock_timestamp() - $2 * interval '1 s'
+        WHERE parked_for IS NULL AND written_at NOT BETWEEN
+            clock_timestamp() - $2 * interval '1 s' AND clock_timestamp() + $2 * interval '1 s'
         ORDER BY id LIMIT $1
     ), few AS (SELECT id, size, sum(size) OVER (ORDER BY id) AS sum FROM oldest)
     SELECT id, topic, key, event_id, value, traceparent, written_at FROM outbox

@@ -238,7 +238,11 @@ class Follower:
             self._bus.metrics.dead.labels(record.topic).inc()
             _log.warning("a record can't be read", topic=record.topic, reason=str(error))
             return
-        self._on_record(record, model)
+        try:
+            self._on_record(record, model)
+        except Exception:  # else it would end the service, at each start anew
+            self._bus.metrics.dead.labels(record.topic).inc()
+            _log.exception("a record can't be handled", topic=record.topic, key=record.key)
 
 
 def received(record: object) -> Received:
@@ -249,7 +253,7 @@ def received(record: object) -> Received:
         partition=raw.partition,  # type: ignore[attr-defined]
         offset=raw.offset,  # type: ignore[attr-defined]
         key=None if raw.key is None else _text(raw.key),  # type: ignore[attr-defined]
-        headers={k: _text(v) for k, v in raw.headers},  # type: ignore[attr-defined]
+        headers={k: _text(v or b"") for k, v in raw.headers},  # type: ignore[attr-defined]
         value=raw.value,  # type: ignore[attr-defined]
     )
 

@@ -18,6 +18,10 @@ REVISION_DIGITS = 18
 VALUE_LIMIT_BYTES = 1_000_000
 """Kafka's default limit of a record is 1 MiB, its headers and framing included."""
 
+EVENT_ID_CHARACTERS = 512
+TRACEPARENT_CHARACTERS = 55
+"""What strangers write in headers is kept and passed on only up to these lengths."""
+
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -33,11 +37,14 @@ class Received:
     @property
     def event_id(self) -> str:
         """The CloudEvents id; for records from strangers their place in the log."""
-        return self.headers.get("ce_id") or f"{self.topic}/{self.partition}/{self.offset}"
+        named = self.headers.get("ce_id", "")
+        is_usable = 0 < len(named) <= EVENT_ID_CHARACTERS
+        return named if is_usable else f"{self.topic}/{self.partition}/{self.offset}"
 
     @property
     def traceparent(self) -> str | None:
-        return self.headers.get("traceparent")
+        named = self.headers.get("traceparent", "")
+        return named if 0 < len(named) <= TRACEPARENT_CHARACTERS else None
 
     def model(self) -> Model:
         """The value, checked. Raises Broken where it can't be read."""

@@ -1,16 +1,17 @@
 """Publishes what transactions wrote: the outbox, repeats of unacknowledged words, acknowledgements.
 
-What this process wrote is published as soon as it is committed. What was left, by a process that
-ended or while the bus was away, is taken by any replica's relay, with SKIP LOCKED. So each word is
-published at least once; a row that the bus refuses is parked until a later word replaces it. Order
-is not needed: revisions give it.
+What this process wrote is published from memory as soon as it is committed. What was left, by a
+process that ended or while the bus was away, is taken from the table by any replica's relay, with
+SKIP LOCKED. So each word is published at least once; a row that the bus refuses is parked until a
+later word replaces it. Order is not needed: revisions give it.
 """
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -33,8 +34,11 @@ _log = structlog.get_logger()
 DUE_PAUSE_S = 0.1
 """What is due is said in groups: an acknowledgement has half a second."""
 
-LEFT_AGE_S = 5.0
-"""Rows that are older were left: whoever wrote them would have published them by now."""
+LEFT_EVERY_S = 5.0
+"""How often rows that were left are looked for, and published ones forgotten at the latest."""
+
+LEFT_AGE_S = 3 * LEFT_EVERY_S
+"""Rows that are older were left: who wrote them would have published and forgotten them by now."""
 
 FRESH_BYTES = 2 * 2**20
 """More is left to be taken from the table, as much at once, so that a slow bus costs no memory."""
@@ -44,6 +48,12 @@ CATCH_UP_S = 60.0
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
 CLEAN_PAUSE_S = 0.1
+COUNT_EVERY_S = 15.0
+COUNT_MOST = 100_000
+"""Metrics say no more: counting must not cost what the work costs."""
+
+END_S = 1.0
+"""What an orderly stop may take to forget what was published."""
 
 
 class Relay:
@@ -59,34 +69,40 @@ class Relay:
         self._fresh: deque[Written] = deque()
         self._fresh_bytes = 0
         self._published: list[int] = []
-        self._has_left = True  # a process before this one may have ended in the middle
         self._left_at = 0.0
+        self._leave()  # a process before this one may have ended in the middle
         self._new_bus = False
         self._catching_up_until = 0.0
         self._due_at = 0.0
         self._repeats_left = float(settings.repeats_per_s)
         self._looked = time.monotonic()
         self._cleaned = time.monotonic()
+        self._counted = -COUNT_EVERY_S
         bus.on_new_bus.append(self._on_new_bus)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """A transaction whose words are published as soon as it is committed."""
-        with noting_written() as written:
-            async with transaction(self._pool) as conn:
+        async with transaction(self._pool) as conn:
+            with noting_written(conn) as written:
                 yield conn
         for row in written:
             if row.record.topic.endswith(DEAD_LETTER):
                 self._bus.metrics.dead.labels(row.record.topic.removesuffix(DEAD_LETTER)).inc()
         size = sum(row.size for row in written)
         if self._fresh_bytes + size > FRESH_BYTES:
-            self._has_left = True
+            self._leave()
         else:
             self._fresh.extend(written)
             self._fresh_bytes += size
         written.clear()  # cancelled timers hold the context, and it the list, for a while
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
+
+    def _leave(self) -> None:
+        """What is in the table now is to be published from there."""
+        self._has_left = True
+        self._left_since = time.monotonic()
 
     def _on_new_bus(self) -> None:
         self._new_bus = True
@@ -96,6 +112,14 @@ class Relay:
 
     async def run(self) -> None:
         """Publish until cancelled."""
+        try:
+            await self._run()
+        finally:  # so that the next process need not publish it again
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(END_S):
+                    await self._forget_published()
+
+    async def _run(self) -> None:
         wait = self._settings.retry_first_s
         while True:
             try:
@@ -107,7 +131,7 @@ class Relay:
                 self._bus.metrics.retries.labels("relay").inc()
                 _log.warning("publishing is retried", error=str(error) or type(error).__name__)
                 pause, wait = wait, min(wait * 2, self._settings.retry_longest_s)
-                self._has_left = True
+                self._leave()
                 self._woken.clear()
             await self._sleep(pause)
 
@@ -120,25 +144,32 @@ class Relay:
                 pass
 
     async def _pass(self) -> float:
-        """One round; returns how long nothing is due."""
+        """One round, with at most a batch of each; returns how long nothing is due."""
         self._woken.clear()
+        await self._count()
         if self._new_bus:
             await self._say_all_again()
             self._new_bus = False
         await self._publish_fresh()
         now = time.monotonic()
         if now >= self._due_at:
-            self._due_at = now + await self._say_due()
-        if self._has_left or now >= self._left_at:
+            self._due_at = now + self._settings.relay_poll_s  # transactions may bring it forward
+            wait = await self._say_due()
+            self._due_at = min(self._due_at, now + wait)
+        if now >= self._left_at:
+            self._left_at = now + LEFT_EVERY_S
+            self._has_left = True
             await self._bring_forward()
+        if self._has_left:
             await self._publish_left()
-            self._left_at = now + LEFT_AGE_S
         await self._clean()
+        if self._fresh or self._has_left:
+            return 0.0
         return max(min(self._due_at, self._left_at) - time.monotonic(), 0.0)
 
     async def _publish_fresh(self) -> None:
         """What this process has written. Where the bus is away it is left in the table."""
-        while self._fresh:
+        if self._fresh:
             count = min(len(self._fresh), self._settings.relay_batch)
             rows = [self._fresh.popleft() for _ in range(count)]
             self._fresh_bytes -= sum(row.size for row in rows)
@@ -156,26 +187,38 @@ class Relay:
             await self._forget_published()
 
     async def _forget_published(self) -> None:
-        ids, self._published = self._published, []
-        async with self._pool.acquire() as conn:
-            await forget(conn, ids)
+        """A failure leaves them remembered, so that they are not published again."""
+        ids = self._published
+        if ids:
+            async with self._pool.acquire() as conn:
+                await forget(conn, ids)
+            self._published = self._published[len(ids) :]
 
     async def _publish_left(self) -> None:
-        """What nobody has published in time; after a failure, and at the start, all there is."""
-        await self._forget_published()
-        age_s = 0.0 if self._has_left else LEFT_AGE_S
+        """What nobody has published in time; after a failure, and at the start, what was written
+        before.
+        """
         self._has_left = False
-        while True:
-            async with transaction(self._pool) as conn:
-                rows = await take_left(conn, self._settings.relay_batch, FRESH_BYTES, age_s)
-                if not rows:
-                    return
-                refused = await self._publish(rows)
-                await self._park(conn, refused)
-                await forget(conn, [row.id for row in rows if row.id not in refused])
+        await self._forget_published()
+        age_s = min(LEFT_AGE_S, time.monotonic() - self._left_since)
+        async with transaction(self._pool) as conn:
+            rows = await take_left(conn, self._settings.relay_batch, FRESH_BYTES, age_s)
+            self._drop_fresh({row.id for row in rows})
+            refused = await self._publish(rows)
+            await self._park(conn, refused)
+            await forget(conn, [row.id for row in rows if row.id not in refused])
+        self._has_left = self._has_left or bool(rows)
+
+    def _drop_fresh(self, taken: Set[int]) -> None:
+        """Rows that were taken from the table are not published from memory as well."""
+        if taken and self._fresh:
+            self._fresh = deque(row for row in self._fresh if row.id not in taken)
+            self._fresh_bytes = sum(row.size for row in self._fresh)
 
     async def _publish(self, rows: Sequence[Written]) -> dict[int, tuple[Outgoing, BaseException]]:
         """Returns those that the bus refused, and why. Raises Transient where it is away."""
+        if not rows:
+            return {}
         outcomes = await self._bus.publish([row.record for row in rows])
         return {
             row.id: (row.record, refusal)
@@ -280,7 +323,9 @@ class Relay:
                 self._due_at = 0.0
 
     async def _clean(self) -> None:
-        """Forget subjects that were closed longer ago than topics keep records; count the rest."""
+        """Forget subjects that were closed, and records that were parked, longer ago than topics
+        keep records.
+        """
         if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
             return
         self._cleaned = time.monotonic()
@@ -288,7 +333,15 @@ class Relay:
             days = float(self._settings.closed_subjects_days)
             while await conn.execute(_FORGET, days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
                 await asyncio.sleep(CLEAN_PAUSE_S)
-            counts = await conn.fetchrow(_COUNTS)
+            await conn.execute(_FORGET_PARKED, days)
+
+    async def _count(self) -> None:
+        """First in a round, so that it is done also while the bus is away."""
+        if time.monotonic() - self._counted < COUNT_EVERY_S:
+            return
+        self._counted = time.monotonic()
+        async with self._pool.acquire() as conn:
+            counts = await conn.fetchrow(_COUNTS, COUNT_MOST)
         assert counts is not None
         self._bus.metrics.outbox_rows.set(counts["outbox_rows"])
         self._bus.metrics.open_subjects.set(counts["unacknowledged"])
@@ -326,7 +379,12 @@ _FORGET = """
         LIMIT $2
     )
 """
+_FORGET_PARKED = """
+    DELETE FROM outbox
+    WHERE parked_for IS NOT NULL AND written_at < now() - $1 * interval '1 day'
+"""
 _COUNTS = """
-    SELECT (SELECT count(*) FROM outbox) AS outbox_rows,
-           (SELECT count(*) FROM subject WHERE repeat_at IS NOT NULL) AS unacknowledged
+    SELECT (SELECT count(*) FROM (SELECT FROM outbox LIMIT $1) AS o) AS outbox_rows,
+           (SELECT count(*) FROM (SELECT FROM subject WHERE repeat_at IS NOT NULL LIMIT $1) AS s)
+               AS unacknowledged
 """

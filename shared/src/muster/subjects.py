@@ -7,6 +7,7 @@ saves them together with the outbox rows: a state change and its word exist both
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import islice
 
 import asyncpg
 from opentelemetry.trace import SpanKind
@@ -32,6 +33,9 @@ ENCORES = (
 """When a final word is said again for those who only listen, after it was said."""
 
 DEAD_VALUE_CHARACTERS = 16_384
+DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
+"""Of a dead letter, which must fit a record whatever a stranger wrote."""
+
 DUE_ROWS = 500
 
 Key = tuple[Kind, str]
@@ -161,21 +165,22 @@ class Subjects:
         """
         if record.topic.endswith(DEAD_LETTER):
             return
+        most = DEAD_TEXT_CHARACTERS
         letter = DeadLetter(
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,
-            key=record.key,
-            headers=dict(record.headers),
+            key=None if record.key is None else record.key[:most],
+            headers={k[:most]: v[:most] for k, v in islice(record.headers.items(), DEAD_HEADERS)},
             value=(record.value or b"").decode(errors="replace")[:DEAD_VALUE_CHARACTERS],
             reader=self._me.value,
-            reason=reason,
+            reason=reason[:most],
             at=self._now,
         )
         self._outbox.append(
             OutboxRow(
                 record.topic + DEAD_LETTER,
-                record.key or "",
+                letter.key or "",
                 None,
                 None,
                 f"{self._me.value}/dead/{record.event_id}",
@@ -210,7 +215,7 @@ class Subjects:
         assert done is not None
         if done["made"] != len(new):
             raise Transient("somebody else has just made the same subject")
-        outbox.note_written(self._outbox, done["outbox"], self._now)
+        outbox.note_written(self._conn, self._outbox, done["outbox"], self._now)
 
     def _note(self, row: Subject) -> None:
         self._rows[(row.kind, row.subject)] = row
@@ -313,7 +318,7 @@ _SAVE = f"""
     ), heard AS ({_update(_HEARD, 1 + 2 * _WHOLE)}
     ), {outbox.write_sql(1 + 2 * _WHOLE + _PART)}
     SELECT (SELECT count(*) FROM made) AS made,
-           ARRAY(SELECT (id, event_id) FROM written) AS outbox
+           {outbox.WRITTEN_IDS} AS outbox
 """  # noqa: S608
 """One statement, for each round trip costs more than what it does."""
 

@@ -18,6 +18,8 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from structlog.typing import EventDict
 
+from muster.records import TRACEPARENT_CHARACTERS
+
 TRACER = trace.get_tracer("muster")
 _PROPAGATOR = TraceContextTextMapPropagator()
 
@@ -106,7 +108,8 @@ def span(
 
     In a trace that is not sampled there are no spans: its ids are passed on as they are.
     """
-    base = _context_of(parent) if parent else context.get_current()
+    is_usable = parent is not None and 0 < len(parent) <= TRACEPARENT_CHARACTERS
+    base = _context_of(parent) if parent and is_usable else context.get_current()
     above = trace.get_current_span(base)
     if above.get_span_context().is_valid and not above.get_span_context().trace_flags.sampled:
         token = context.attach(base)

@@ -1,0 +1,193 @@
+"""What the relay promises of the words that it publishes from memory, with the table as safety."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from muster import relay
+from muster.bus import Bus, Outgoing
+from muster.contracts.topics import Service
+from muster.outbox import OutboxRow, write
+from muster.service import Runtime
+from muster.settings import DatabaseSettings
+from toy_services import answers, both, eventually, rest_decide, submit, toy_service, unsettled
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LONG = 100_000
+SLOW_S = 0.02
+
+
+def a_row(event_id: str, value: str = "{}") -> OutboxRow:
+    """A record of no subject, so that nobody repeats it."""
+    return OutboxRow("alert-raised", "k", None, None, event_id, value, None)
+
+
+async def write_rows(service: Runtime, *rows: OutboxRow) -> None:
+    async with service.relay.transaction() as conn:
+        await write(conn, rows, await conn.fetchval("SELECT clock_timestamp()"))
+
+
+async def rows_left(service: Runtime) -> int:
+    count = await service.pool.fetchval("SELECT count(*) FROM outbox")
+    assert isinstance(count, int)
+    return count
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each event was given to the bus, which is a little slow."""
+    publish, seen = Bus.publish, Counter[str]()
+    monkeypatch.setattr(relay, "LEFT_EVERY_S", 0.2)  # published rows are forgotten sooner, too
+
+    async def counting(self: Bus, records: Sequence[Outgoing]) -> list[BaseException | None]:
+        await asyncio.sleep(SLOW_S)
+        outcomes = await publish(self, records)
+        seen.update(record.event_id for record in records)
+        return outcomes
+
+    monkeypatch.setattr(Bus, "publish", counting)
+    return seen
+
+
+async def test_what_was_not_committed_is_not_published(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        with suppress(ZeroDivisionError):
+            async with rest.relay.transaction() as conn:
+                await write(conn, [a_row("rolled back")], NOW)
+                raise ZeroDivisionError
+        await write_rows(rest, a_row("committed"))
+        await eventually(lambda: rows_left(rest), 0)
+        assert published["committed"] == 1
+        assert published["rolled back"] == 0
+
+
+async def test_a_task_made_in_a_transaction_publishes_nothing_before_its_own_commit(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    written, over = asyncio.Event(), asyncio.Event()
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+
+        async def elsewhere() -> None:
+            async with rest.pool.acquire() as conn:
+                transaction = conn.transaction()
+                await transaction.start()
+                await write(conn, [a_row("elsewhere")], NOW)
+                written.set()
+                await over.wait()
+                await transaction.rollback()
+
+        async with rest.relay.transaction() as conn:
+            task = asyncio.create_task(elsewhere())
+            await write(conn, [a_row("here")], NOW)
+            await written.wait()
+        await eventually(lambda: rows_left(rest), 0)
+        over.set()
+        await task
+        assert (published["here"], published["elsewhere"]) == (1, 0)
+
+
+async def test_an_orderly_stop_leaves_nothing_to_be_published_again(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await eventually(lambda: rows_left(rest), 0)
+        await write_rows(rest, a_row("once"))
+        while not published["once"]:
+            await asyncio.sleep(SLOW_S)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await write_rows(rest, a_row("next"))
+        await eventually(lambda: rows_left(rest), 0)
+        assert (published["once"], published["next"]) == (1, 1)
+
+
+async def test_more_than_memory_takes_is_published_from_the_table_once(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    published: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "FRESH_BYTES", 5 * LONG)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await eventually(lambda: rows_left(rest), 0)
+        names = [f"{batch}-{n}" for batch in range(20) for n in range(2)]
+        for one, other in zip(names[::2], names[1::2], strict=True):
+            await write_rows(rest, a_row(one, "x" * LONG), a_row(other, "x" * LONG))
+        await eventually(lambda: rows_left(rest), 0)
+        assert {name: published[name] for name in names} == dict.fromkeys(names, 1)
+
+
+async def test_words_without_end_delay_no_acknowledgement(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+
+        async def talk() -> None:
+            n = 0
+            while True:
+                await write_rows(rest, a_row(f"talk-{(n := n + 1)}"))
+
+        talkers = [asyncio.create_task(talk()) for _ in range(2)]
+        try:
+            await submit(rest, "j", "name")
+            await eventually(lambda: answers(rest), {"j": "NAME"})
+
+            async def unacknowledged() -> object:
+                return await launcher.pool.fetchval(
+                    "SELECT count(*) FROM subject WHERE acknowledged < revision"
+                )
+
+            await eventually(unacknowledged, 0)
+        finally:
+            for task in talkers:
+                task.cancel()
+            await asyncio.wait(talkers)
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_rows_from_before_the_clock_went_back_are_published(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await eventually(lambda: rows_left(rest), 0)
+        async with rest.pool.acquire() as conn, conn.transaction():
+            hour_ahead = await conn.fetchval("SELECT clock_timestamp() + interval '1 hour'")
+            await write(conn, [a_row("ahead")], hour_ahead)
+        await eventually(lambda: rows_left(rest), 0)
+        assert published["ahead"] == 1
+
+
+async def test_the_words_that_wait_are_counted_while_the_bus_is_away(
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "COUNT_EVERY_S", 0.1)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        fresh_broker.kill()
+        await write_rows(rest, a_row("a"), a_row("b"))
+
+        async def counted() -> float | None:
+            return rest.registry.get_sample_value("muster_outbox_rows")
+
+        await eventually(counted, 2.0)
+        fresh_broker.start()
+        await eventually(counted, 0.0)
+
+
+async def test_two_replicas_publish_each_word_once(
+    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        assert isinstance(rest.settings, DatabaseSettings)
+        async with toy_service(Service.REST, rest_decide, ["job-updated"], rest.settings) as second:
+            await write_rows(second, a_row("second's start is over"))
+            await eventually(lambda: rows_left(second), 0)
+            names = [f"word-{n}" for n in range(200)]
+            for n, name in enumerate(names):
+                await write_rows((rest, second)[n % 2], a_row(name))
+            await eventually(lambda: rows_left(rest), 0)
+        assert {name: published[name] for name in names} == dict.fromkeys(names, 1)
