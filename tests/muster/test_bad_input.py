@@ -1,10 +1,13 @@
 """What strangers write on the bus, and clocks that go back, end no service and stop no word."""
 
+import asyncio
 import json
 
 import psutil
-from aiokafka import AIOKafkaProducer
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
+from confluent_kafka import Producer
 from muster.contracts.topics import Kind, Service
 from muster.service import Runtime
 from muster.subjects import Say, say_all
@@ -13,13 +16,19 @@ from toy_services import answers, both, eventually, request, submit, unsettled
 BATCHES, BATCH, LONG = 30, 200, 16_000
 """6,000 words of 16 kB: 96 MB, two thirds of them measured."""
 
-ODD_RECORDS: list[tuple[bytes, bytes, list[tuple[str, bytes]]]] = [
+WAIT_S = 20
+
+ODD_RECORDS: list[tuple[bytes, bytes, list[tuple[str, bytes | None]]]] = [
     (b"\xff{", b"nul\0key", []),
     (b'{"job": 7}', b"x", [("ce_id", b"rest/job/nul\0name/1")]),
     (b'{"job": 7}', b"x", [("ce_id", b"rest/job/odd/" + b"9" * 40)]),
     (b'{"job": 7}', b"x", [("ce_id", "rest/job/odd/²".encode()), ("traceparent", b"\0\xff")]),
     (b'{"job": 7}', b"x", [("ce_id", b"rest/job/" + b"long" * 2000 + b"/1")]),
     (b"", b"", []),
+    (b"", b"k", [("ce_id", None), ("x", b"")]),
+    (b"a", b"k", [("ce_id", b"twice")]),
+    (b"b", b"k", [("ce_id", b"twice")]),
+    (b"", b"k" * 300_000, [("traceparent", b"\x01" * 100_000), ("ce_id", b"i" * 400_000)]),
 ]
 
 
@@ -66,6 +75,41 @@ async def test_odd_records_become_dead_letters_and_end_nobody(
             )
 
         await eventually(buried, float(len(ODD_RECORDS) + len(odd_words())))
+        letters = await dead_letters_on(fresh_broker, len(ODD_RECORDS) + len(odd_words()))
+        assert {letter["value"] for letter in letters} >= {"a", "b"}, "one took another's place"
+
+
+async def dead_letters_on(broker: EmbeddedBroker, count: int) -> list[dict[str, object]]:
+    """The first so many dead letters of submissions."""
+    consumer = AIOKafkaConsumer(
+        "job-submitted.dead-letter",
+        bootstrap_servers=broker.bootstrap,
+        auto_offset_reset="earliest",
+    )
+    await consumer.start()
+    try:
+        async with asyncio.timeout(WAIT_S):
+            return [json.loads((await consumer.getone()).value) for _ in range(count)]
+    finally:
+        await consumer.stop()
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_records_that_others_compress_are_read(
+    codec: str, database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        word = request("j", "n" * 1000).model_dump_json().encode()
+        producer = Producer(
+            {"bootstrap.servers": fresh_broker.bootstrap, "compression.type": codec}
+        )
+        producer.produce("job-submitted", word.replace(b'"revision":0', b'"revision":1'), b"j")
+        assert await asyncio.to_thread(producer.flush, WAIT_S) == 0
+
+        async def answered() -> bool:
+            return "j" in await answers(rest)
+
+        await eventually(answered, True)
 
 
 async def test_what_waits_for_a_clock_that_went_back_is_said_soon(
