@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.errors import OutOfOrderSequenceNumber
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,45 @@ async def test_a_follower_reads_from_the_start_and_again_on_another_bus(
         assert await read.get() == "c"
         for task in tasks:
             task.cancel()
+    await bus.close()
+
+
+async def test_a_record_that_its_reader_cannot_take_ends_no_follower(
+    fresh_broker: EmbeddedBroker,
+) -> None:
+    bus, read = a_bus(fresh_broker.bootstrap), asyncio.Queue[str]()
+
+    def on_record(record: Received, _model: Model | None) -> None:
+        if record.key == "odd":
+            raise ValueError("odd")
+        read.put_nowait(str(record.key))
+
+    await heartbeats(bus, ["odd", "good"])
+    follower = Follower(bus, ["node-heartbeat"], on_record)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        task = group.create_task(follower.run())
+        assert await read.get() == "good"
+        task.cancel()
+    await bus.close()
+
+
+async def test_a_producer_that_the_bus_forgot_refuses_no_record(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, send, used = a_bus(fresh_broker.bootstrap), AIOKafkaProducer.send, list[AIOKafkaProducer]()
+
+    async def forgotten(self: AIOKafkaProducer, *given: Any, **named: Any) -> Any:
+        used.append(self)
+        if len(set(used)) > 1:
+            return await send(self, *given, **named)
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(OutOfOrderSequenceNumber())
+        return failed
+
+    monkeypatch.setattr(AIOKafkaProducer, "send", forgotten)
+    with pytest.raises(Transient):
+        await heartbeats(bus, ["a"])
+    await heartbeats(bus, ["a"])
     await bus.close()
 
 

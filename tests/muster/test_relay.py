@@ -178,6 +178,24 @@ async def test_the_words_that_wait_are_counted_while_the_bus_is_away(
         await eventually(counted, 0.0)
 
 
+async def test_what_was_parked_is_forgotten_with_what_is_over(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    published: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(relay, "CLEAN_EVERY_S", 0.1)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await write_rows(rest, a_row("too large", "x" * 2_000_000), a_row("good"))
+
+        async def parked() -> object:
+            return await rest.pool.fetch("SELECT event_id FROM outbox WHERE parked_for > ''")
+
+        await eventually(parked, [("too large",)])
+        await rest.pool.execute("UPDATE outbox SET written_at = now() - interval '9 days'")
+        await eventually(parked, [])
+
+
 async def test_two_replicas_publish_each_word_once(
     database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
 ) -> None:
