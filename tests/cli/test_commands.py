@@ -49,6 +49,7 @@ class Rest:
     url: str = ""
     answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     first: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
     asked: list[tuple[str, str, bytes, dict[str, str]]] = field(default_factory=list)
 
     def answer(self, request: str, content: object, status: int = 200) -> None:
@@ -70,6 +71,8 @@ def rest() -> Iterator[Rest]:
             status, kind, text = answer
             self.send_response(status)
             self.send_header("Content-Type", kind)
+            for name, value in stub.headers.get(request, {}).items():
+                self.send_header(name, value)
             self.end_headers()
             self.wfile.write(text.encode())
 
@@ -201,6 +204,27 @@ def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
     assert "The Scheduler does not answer." in _muster(rest, tmp_path, "why", JOB).out
 
 
+def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", {"name": JOB, "state": "FAILED", "reason": None})
+    detail = _status("FAILED")
+    detail["jobStatus"] |= {
+        "reason": None,
+        "appExitDiagnostics": "No rule knows it.",
+        "appExitTriggerMessage": "train[0] failed: 1 of minFailedInstances 1",
+        "appExitSpec": {"symptom": "Exit code 7.", "evidence": "\x1b[31mno room"},
+    }
+    rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
+    assert _muster(rest, tmp_path, "why", JOB).out == (
+        f"{JOB} is FAILED: No rule knows it.\n"
+        "  ended by: train[0] failed: 1 of minFailedInstances 1\n"
+        "  symptom: Exit code 7.\n"
+        "  it wrote:  [31mno room\n"
+    )
+    said = _muster(rest, tmp_path, "job", JOB).out
+    assert "Exit code 7." in said
+    assert "no room" in said
+
+
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:
     rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {}, 202)
     assert _muster(rest, tmp_path, "stop", JOB).code == 0
@@ -216,6 +240,17 @@ def test_a_log_is_printed_as_it_is(rest: Rest, tmp_path: Path) -> None:
     _with_log(rest)
     rest.answers[f"GET {LOG}/all"] = (200, "text/plain", "first\nsecond\n")
     assert _muster(rest, tmp_path, "logs", JOB).out == "first\nsecond\n"
+
+
+def test_a_log_longer_than_an_answer_is_printed_whole(rest: Rest, tmp_path: Path) -> None:
+    """The first byte that is kept is the 100th: what was before it was rotated away."""
+    _with_log(rest)
+    parts = ((100, "", "one\ntw"), (106, "?offset=106", "o\nthree"))
+    for begin, query, text in parts:
+        request = f"GET {LOG}/all{query}"
+        rest.answers[request] = (200, "text/plain", text)
+        rest.headers[request] = {"X-Log-Offset": str(begin), "X-Log-End": "113"}
+    assert _muster(rest, tmp_path, "logs", JOB).out == "one\ntwo\nthree"
 
 
 def test_the_agents_times_are_shown_only_where_asked_for(rest: Rest, tmp_path: Path) -> None:

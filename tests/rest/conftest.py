@@ -207,7 +207,7 @@ class FakeAgent:
                 start = max(0, len(log) - int(query["tail"]))
             writer.write(
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n"
-                + f"X-Log-Offset: {start}\r\n\r\n".encode()
+                + f"X-Log-Offset: {start}\r\nX-Log-End: {len(log)}\r\n\r\n".encode()
             )
             _chunk(writer, log[start:])
             while (query.get("follow") or self.is_slow) and (

@@ -76,6 +76,13 @@ async def test_a_bug_is_a_500_that_tells_nothing_of_its_inside(
     assert (answer.status_code, set(answer.json())) == (400, {"code", "message", "errors"})
 
 
+async def test_a_body_that_is_not_json_is_told_with_its_place(rest: Any) -> None:
+    json_type = {"Content-Type": "application/json"}
+    answer = await rest.client.put("/api/v2/users/me", content=b"{not json", headers=json_type)
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidParametersError")
+    assert answer.json()["message"].startswith("The body is not JSON from character 2 on: ")
+
+
 async def test_the_audit_log_has_every_write(rest: Any) -> None:
     await rest.submit("audited")
     await rest.client.put("/api/v2/jobs/admin~audited/executionType", json={"value": "STOP"})

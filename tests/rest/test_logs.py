@@ -47,6 +47,20 @@ async def test_logs_are_located_and_read(rest: Any, agent: Any) -> None:
     assert (missing.status_code, missing.json()["code"]) == (404, "NoTaskLogError")
 
 
+async def test_a_log_longer_than_an_answer_is_read_in_parts(start_rest: Any, agent: Any) -> None:
+    async with start_rest(log_bytes=8) as rest:
+        await run_task(rest, agent)
+        agent.logs["/logs/pod-1/stdout"] = b"0123456789"
+        offset, seen = 0, b""
+        for size in (8, 2):
+            answer = await rest.client.get(f"{LOGS}/stdout", params={"offset": offset})
+            assert len(answer.content) == size
+            assert answer.headers["x-log-offset"] == str(offset)
+            assert answer.headers["x-log-end"] == "10"
+            seen, offset = seen + answer.content, offset + size
+        assert seen == b"0123456789"
+
+
 async def test_a_task_without_logs_is_404_and_an_agent_that_is_away_503(
     rest: Any, agent: Any
 ) -> None:

@@ -94,6 +94,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "took": length(status.get("launchedTime"), status.get("completedTime")),
             "exit code": status.get("appExitCode"),
             "diagnosis": status.get("appExitDiagnostics"),
+            **dict(_how_it_failed(status)),
         }
     )
     sys.stdout.write("\n")
@@ -134,14 +135,31 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(content)
         return
-    said = _reason(content)
+    said, details = _reason(content), list(_told_by_scheduler(content.get("scheduler")))
     if said is None:
-        said = rest.detail(server, job)["jobStatus"].get("appExitDiagnostics")
+        status = rest.detail(server, job)["jobStatus"]
+        said = status.get("appExitDiagnostics")
+        details += _how_it_failed(status)
     sys.stdout.write(f"{job} is {content['state']}" + (f": {said}\n" if said else ".\n"))
-    for name_, value in _told_by_scheduler(content.get("scheduler")):
+    for name_, value in details:
         sys.stdout.write(f"  {name_}: {value}\n")
     if content.get("schedulerProblem"):
         sys.stdout.write(f"  {content['schedulerProblem']}\n")
+
+
+def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """Which task's end was a failed job's, how that ended, and what it wrote last."""
+    if status["state"] != "FAILED":
+        return
+    spec = status.get("appExitSpec") or {}
+    told = {
+        "ended by": status.get("appExitTriggerMessage"),
+        "symptom": spec.get("symptom"),
+        "it wrote": spec.get("evidence"),
+    }
+    for name, value in told.items():
+        if value:  # a program's own words may hold codes that change a terminal
+            yield name, "".join(each if each.isprintable() else " " for each in str(value))
 
 
 def _told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:

@@ -65,11 +65,25 @@ class _Wanted:
 
 
 def _print_log(server: Client, wanted: _Wanted) -> None:
-    with server.request("GET", wanted.target(server)) as response:
-        if response.status != http.client.OK:
-            raise refusal(Answer(response.status, "", response.read()))
-        while line := response.readline():
-            wanted.write(line.decode(errors="replace"))
+    """Print what there is by now, answer by answer, as the server bounds each."""
+    target, query, end, rest = wanted.target(server), "", None, b""
+    while True:
+        with server.request("GET", target + query) as response:
+            if response.status != http.client.OK:
+                raise refusal(Answer(response.status, "", response.read()))
+            begin = offset = int(response.headers.get("X-Log-Offset", 0))
+            if end is None:  # what comes later is not waited for
+                end = int(response.headers.get("X-Log-End", 0))
+            while line := response.readline():
+                offset += len(line)
+                rest += line
+                if rest.endswith(b"\n"):
+                    wanted.write(rest.decode(errors="replace"))
+                    rest = b""
+        if not begin < offset < end:
+            break
+        query = f"?offset={offset}"
+    wanted.write(rest.decode(errors="replace"))
 
 
 def _follow_to_end(server: Client, wanted: _Wanted) -> None:

@@ -47,6 +47,17 @@ class LogAsk:
     follow: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OpenLog:
+    """A log as it comes: ``start`` is the offset of its first byte, ``end`` where all that there is
+    ended when it was asked for.
+    """
+
+    start: int
+    end: int | None
+    pieces: AsyncIterator[LogPiece]
+
+
 class Peers:
     """Reads agents and the Scheduler."""
 
@@ -69,7 +80,7 @@ class Peers:
         await self._client.aclose()
 
     @asynccontextmanager
-    async def open_log(self, ask: LogAsk) -> AsyncIterator[AsyncIterator[LogPiece]]:
+    async def open_log(self, ask: LogAsk) -> AsyncIterator[OpenLog]:
         """A pod's log as its agent sends it.
 
         Raises Rejected where the agent has no such log, Transient where it can't be reached.
@@ -89,7 +100,9 @@ class Peers:
                     raise Rejected("NoTaskLogError", "The node has no such log (any more).")
                 if answer.status_code != 200:
                     raise Transient(f"The node's agent answers {answer.status_code}.")
-                yield _pieces(answer, int(answer.headers.get("x-log-offset", ask.offset)))
+                start = int(answer.headers.get("x-log-offset", ask.offset))
+                end = answer.headers.get("x-log-end")
+                yield OpenLog(start, None if end is None else int(end), _pieces(answer, start))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             self._metrics.peer_failures.labels("agent").inc()
             _log.warning("an agent can't be read", url=url, error=repr(error))

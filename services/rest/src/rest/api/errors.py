@@ -104,6 +104,8 @@ async def _transient(_request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    if any(detail.get("type") == "json_invalid" for detail in error.errors()):
+        return _no_json(error)
     problems = tuple(
         Problem(_place(detail["loc"]), _lower(str(detail["msg"])))
         for detail in error.errors()[:100]
@@ -111,6 +113,14 @@ async def _invalid(_request: Request, error: Exception) -> JSONResponse:
     first = problems[0] if problems else Problem("", "is not valid")
     message = f"The request is not valid: `{first.path}` {first.message}."
     return refusal(400, "InvalidParametersError", message, problems)
+
+
+def _no_json(error: RequestValidationError) -> JSONResponse:
+    detail = next(each for each in error.errors() if each.get("type") == "json_invalid")
+    place = f"from character {int(detail['loc'][-1]) + 1} on"
+    reason = _lower(str(detail.get("ctx", {}).get("error", "")))
+    problem = Problem("", f"is not JSON {place}: {reason}")
+    return refusal(400, "InvalidParametersError", f"The body {problem.message}.", (problem,))
 
 
 def _place(loc: tuple[int | str, ...]) -> str:

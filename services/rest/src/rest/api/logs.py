@@ -1,7 +1,7 @@
 """Logs of tasks: where they are, their text, and following them (text or server-sent events)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
@@ -18,7 +18,7 @@ from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.streams import LineEvents, until_limit
 from rest.domain.views import find_task, task
-from rest.peers import LogAsk, LogPiece
+from rest.peers import LogAsk, LogPiece, OpenLog
 
 _log = structlog.get_logger()
 
@@ -108,16 +108,20 @@ async def read_log(
     here: Here,
     caller: User,
 ) -> Response:
-    """A log as text, from a byte on; with ``follow`` it goes on until the task has ended."""
+    """A log as text, from a byte on; with ``follow`` it goes on until the task has ended, else an
+    answer has 16 MiB at the most. ``X-Log-Offset`` says at which byte it begins, and ``X-Log-End``
+    where the log ended.
+    """
     log_url, pod = await _place(here, where)
     tail = here.settings.log_tail_bytes if part.tail else None
     ask = LogAsk(log_url, pod, stream, part.offset, tail, part.follow)
-    held, pieces = await _open(here, caller.username, ask)
+    held, log = await _open(here, caller.username, ask)
     if part.follow:
-        content = _text(here, pieces)
+        content = _text(here, log.pieces)
     else:
-        content = until_limit((piece.content async for piece in pieces), here.settings.log_bytes)
-    return Held(held, content, "text/plain; charset=utf-8")
+        all_of_it = (piece.content async for piece in log.pieces)
+        content = until_limit(all_of_it, here.settings.log_bytes)
+    return Held(held, content, "text/plain; charset=utf-8", _extent(log))
 
 
 @router.get(LOGS + "/{stream}/events", response_class=StreamingResponse, responses=EventAnswer)
@@ -137,19 +141,22 @@ async def follow_log(
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
         start = min(int(last_event_id), 2**53)
     ask = LogAsk(log_url, pod, stream, start, None, follow=True)
-    held, pieces = await _open(here, caller.username, ask)
-    return Held(held, _events(here, pieces, start), "text/event-stream")
+    held, log = await _open(here, caller.username, ask)
+    return Held(held, _events(here, log.pieces, start), "text/event-stream", {})
 
 
-async def _open(
-    here: Context, username: str, ask: LogAsk
-) -> tuple[AsyncExitStack, AsyncIterator[LogPiece]]:
+def _extent(log: OpenLog) -> dict[str, str]:
+    extent = {"X-Log-Offset": str(log.start)}
+    return extent if log.end is None else extent | {"X-Log-End": str(log.end)}
+
+
+async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitStack, OpenLog]:
     """The log as it comes, and what must be given back afterwards."""
     async with AsyncExitStack() as stack:
         if ask.follow:
             stack.enter_context(_seat(here, username))
-        pieces = await stack.enter_async_context(here.peers.open_log(ask))
-        return stack.pop_all(), pieces
+        log = await stack.enter_async_context(here.peers.open_log(ask))
+        return stack.pop_all(), log
 
 
 async def _task(here: Context, where: TaskPath) -> TaskStatus:
@@ -205,8 +212,14 @@ def _seat(here: Context, username: str) -> Iterator[None]:
 class Held(StreamingResponse):
     """A streamed answer that gives its resources back however it ends."""
 
-    def __init__(self, stack: AsyncExitStack, content: AsyncIterator[bytes], kind: str) -> None:
-        super().__init__(content, 200, dict(NO_PROXY_BUFFER), kind)
+    def __init__(
+        self,
+        stack: AsyncExitStack,
+        content: AsyncIterator[bytes],
+        kind: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        super().__init__(content, 200, {**NO_PROXY_BUFFER, **headers}, kind)
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
