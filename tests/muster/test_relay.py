@@ -178,6 +178,32 @@ async def test_the_words_that_wait_are_counted_while_the_bus_is_away(
         await eventually(counted, 0.0)
 
 
+async def test_large_words_are_repeated_a_few_at_a_time(
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "FRESH_BYTES", 5 * LONG)
+    publish, sizes = Bus.publish, list[int]()
+
+    async def measuring(self: Bus, records: Sequence[Outgoing]) -> list[BaseException | None]:
+        sizes.append(sum(len(record.value or b"") for record in records))
+        return await publish(self, records)
+
+    monkeypatch.setattr(Bus, "publish", measuring)
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(20):
+            await submit(rest, f"j{n}", "n")
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        sizes.clear()
+        await rest.pool.execute(
+            "UPDATE subject SET acknowledged = 0, repeat_at = now(),"
+            " word = replace(word, '\"n\"', '\"' || repeat('n', $1) || '\"')",
+            LONG,
+        )
+        await eventually(lambda: unsettled(rest, launcher), 0)
+    assert sum(sizes) > 20 * LONG, "they were not repeated"
+    assert max(sizes) < 7 * LONG
+
+
 async def test_what_was_parked_is_forgotten_with_what_is_over(
     database_url: str,
     fresh_broker: EmbeddedBroker,

@@ -37,7 +37,7 @@ DUE_PAUSE_S = 0.1
 LEFT_EVERY_S = 5.0
 """How often rows that were left are looked for, and published ones forgotten at the latest."""
 
-LEFT_AGE_S = 3 * LEFT_EVERY_S
+LEFT_AGE_S = 2 * LEFT_EVERY_S
 """Rows that are older were left: who wrote them would have published and forgotten them by now."""
 
 FRESH_BYTES = 2 * 2**20
@@ -247,7 +247,7 @@ class Relay:
                 wait: float = (next_at - now).total_seconds()
                 return min(wait, self._settings.relay_poll_s)
             async with conn.transaction():
-                rows = await load_due(conn, now, self._allowance())
+                rows = await load_due(conn, now, self._allowance(), FRESH_BYTES)
                 if rows:
                     await self._say(conn, rows, now)
         return DUE_PAUSE_S
@@ -282,6 +282,8 @@ class Relay:
 
     def _say_again(self, row: Subject, now: datetime, records: list[Outgoing]) -> Subject:
         """Adds my last word where it is due again; returns the row after that."""
+        if row.word is None:  # only its answer is due, or too many words are
+            return row
         changed = row
         is_repeat = row.exchange.repeat_at is not None and row.exchange.repeat_at <= now
         if is_repeat:
@@ -292,23 +294,22 @@ class Relay:
         if row.encore_at is not None and row.encore_at <= now:
             changed = changed.with_encore(now)
         if is_repeat or changed.encores > row.encores:
-            records += self._last_word(row, now)
+            records.append(self._last_word(row, now))
         return changed
 
-    def _last_word(self, row: Subject, now: datetime) -> list[Outgoing]:
-        if row.topic is None or row.key is None or row.word is None:
-            return []
+    def _last_word(self, row: Subject, now: datetime) -> Outgoing:
+        assert row.topic is not None
+        assert row.key is not None
+        assert row.word is not None
         revision = row.exchange.revision
-        return [
-            Outgoing(
-                row.topic,
-                row.key,
-                said(row.word, revision, row.exchange.named).encode(),
-                word_id(self._bus.me.value, row.kind.value, row.subject, revision),
-                now.timestamp(),
-                row.traceparent,
-            )
-        ]
+        return Outgoing(
+            row.topic,
+            row.key,
+            said(row.word, revision, row.exchange.named).encode(),
+            word_id(self._bus.me.value, row.kind.value, row.subject, revision),
+            now.timestamp(),
+            row.traceparent,
+        )
 
     async def _say_all_again(self) -> None:
         """The bus was thrown away: what is not acknowledged is said again soon."""

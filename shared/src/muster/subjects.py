@@ -328,15 +328,22 @@ _LOAD = f"""
     ORDER BY kind, subject FOR UPDATE
 """  # noqa: S608
 _DUE = f"""
+    WITH due AS (
+        (SELECT kind, subject, octet_length(word) AS size FROM subject
+         WHERE repeat_at <= $1 ORDER BY repeat_at LIMIT $2)
+        UNION
+        (SELECT kind, subject, octet_length(word) AS size FROM subject
+         WHERE encore_at <= $1 ORDER BY encore_at LIMIT $3)
+    ), few AS (
+        SELECT kind, subject, size, sum(size) OVER (ORDER BY kind, subject) AS sum FROM due
+    ), said AS (SELECT kind, subject FROM few WHERE sum <= $4 OR sum = size)
     SELECT {_LIST_BUT_WORD},
-        CASE WHEN least(repeat_at, encore_at) <= $1 THEN word END AS word
+        CASE WHEN (kind, subject) IN (SELECT * FROM said) THEN word END AS word
     FROM subject
     WHERE (kind, subject) IN (
-        (SELECT kind, subject FROM subject WHERE repeat_at <= $1 ORDER BY repeat_at LIMIT $2)
+        SELECT * FROM said
         UNION
         (SELECT kind, subject FROM subject WHERE answer_at <= $1 ORDER BY answer_at LIMIT $3)
-        UNION
-        (SELECT kind, subject FROM subject WHERE encore_at <= $1 ORDER BY encore_at LIMIT $3)
     )
     ORDER BY kind, subject FOR UPDATE SKIP LOCKED
 """  # noqa: S608
@@ -361,11 +368,14 @@ def _columns(rows: Sequence[Subject], names: Sequence[str]) -> list[list[object]
     ]
 
 
-async def load_due(conn: Connection, now: datetime, repeats: int) -> list[Subject]:
-    """Lock the subjects about which something is to be said again: acknowledgements and encores,
-    and at most ``repeats`` repeats.
+async def load_due(
+    conn: Connection, now: datetime, repeats: int, limit_bytes: int
+) -> list[Subject]:
+    """Lock the subjects about which something is to be said: acknowledgements, encores, and at
+    most ``repeats`` repeats. Those whose word is to be said again have it: as many as come to the
+    bytes, or one.
     """
-    return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS)]
+    return [_subject(row) for row in await conn.fetch(_DUE, now, repeats, DUE_ROWS, limit_bytes)]
 
 
 async def update_exchanges(conn: Connection, rows: Sequence[Subject]) -> None:
