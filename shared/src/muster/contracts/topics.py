@@ -127,9 +127,9 @@ _ALL = [
     Topic(
         "revision-acknowledged",
         RevisionAcknowledged,
-        "as the word",
+        "the first subject, or the agent's node",
         None,
-        "Your revision is applied.",
+        "Your revisions about these subjects are applied.",
     ),
     Topic(
         "node-reported",
