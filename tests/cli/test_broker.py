@@ -60,6 +60,34 @@ async def test_topics_have_the_partitions_asked_for() -> None:
             await producer.stop()
 
 
+def test_a_client_that_waits_for_the_broker_does_not_make_its_topics() -> None:
+    port, topics = free_port(), [f"topic-{number}" for number in range(20)]
+    asked = struct.pack(">h", 6) + b"waiter" + struct.pack(">i", len(topics))
+    for topic in topics:
+        asked += struct.pack(">h", len(topic)) + topic.encode()
+    body = struct.pack(">hhi", 3, 2, 1) + asked  # metadata, which makes topics
+    is_over = threading.Event()
+
+    def ask() -> None:
+        while not is_over.is_set():
+            try:
+                with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as connection:
+                    connection.sendall(struct.pack(">i", len(body)) + body)
+                    connection.recv(1 << 16)
+            except OSError:
+                continue  # the broker is not there yet, or was killed
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        with EmbeddedBroker(topics, port=port, partitions=3) as broker:
+            broker.kill()
+            broker.start()
+    finally:
+        is_over.set()
+        asking.join()
+
+
 def test_each_start_is_another_cluster_also_without_random_addresses() -> None:
     port = free_port()
     command = ["setarch", "-R", sys.executable, "-m", "cli.embedded.broker", "--port", str(port)]

@@ -53,15 +53,21 @@ class MockCluster:
             self._library.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), 1)
         )
         bootstrap = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster).decode()
-        _take_over(int(bootstrap.rpartition(":")[2]), listening)
+        random_port = int(bootstrap.rpartition(":")[2])
+        # A first join need not wait for other members: each group has one.
+        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
+        # All is made before clients that wait at our port come in: they would make topics, too,
+        # with partitions of the library's choice, and hear of another port.
+        with _kept_awake(random_port):
+            for topic, partitions in topics.items():
+                self._create(topic, partitions)
         self._library.rd_kafka_mock_broker_set_host_port(
             self._cluster, BROKER_ID, b"127.0.0.1", port
         )
-        # A first join need not wait for other members: each group has one.
-        self._library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
-        with _kept_awake(port):
-            for topic, partitions in topics.items():
-                self._create(topic, partitions)
+        with socket.create_connection(("127.0.0.1", random_port), CHECK_TIMEOUT_S) as connection:
+            _metadata(connection, None)
+            _take_over(random_port, listening)
+        # The end of the connection wakes the library's thread, which waited at its old socket.
 
     def _create(self, topic: str, partitions: int) -> None:
         failed = self._library.rd_kafka_mock_topic_create(
@@ -95,16 +101,9 @@ def _kept_awake(port: int) -> Iterator[None]:
 
 def check(port: int, topic: str | None) -> None:
     """Ask the broker for its metadata: it must answer, and name 127.0.0.1:port as its address."""
-    asked = b"" if topic is None else _text(topic)
-    count = -1 if topic is None else 1  # no list means all topics, which makes none
-    body = struct.pack(">hhi", METADATA_API, METADATA_VERSION, 1) + _text("muster-check")
-    body += struct.pack(">i", count) + asked
     try:
         with socket.create_connection(("127.0.0.1", port), CHECK_TIMEOUT_S) as connection:
-            connection.sendall(struct.pack(">i", len(body)) + body)
-            stream = connection.makefile("rb")
-            size = struct.unpack(">i", stream.read(4))[0]
-            answer = stream.read(size)
+            answer = _metadata(connection, topic)
     except (OSError, struct.error) as error:
         raise EmbeddedServerError(
             f"The embedded broker does not answer on 127.0.0.1:{port}: {error}."
@@ -115,6 +114,17 @@ def check(port: int, topic: str | None) -> None:
             f"The embedded broker does not advertise 127.0.0.1:{port}: another version of "
             "confluent-kafka than the pinned one is installed, or another server answers there."
         )
+
+
+def _metadata(connection: socket.socket, topic: str | None) -> bytes:
+    asked = b"" if topic is None else _text(topic)
+    count = -1 if topic is None else 1  # no list means all topics, which makes none
+    body = struct.pack(">hhi", METADATA_API, METADATA_VERSION, 1) + _text("muster-check")
+    body += struct.pack(">i", count) + asked
+    connection.sendall(struct.pack(">i", len(body)) + body)
+    with connection.makefile("rb") as stream:
+        size = struct.unpack(">i", stream.read(4))[0]
+        return stream.read(size)
 
 
 def _text(value: str) -> bytes:
