@@ -205,7 +205,8 @@ def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
 
 
 def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
-    rest.answer(f"GET /api/v2/jobs/{JOB}/why", {"name": JOB, "state": "FAILED", "reason": None})
+    reason = {"code": "Unknown", "text": "No rule knows it.", "numbers": {"exitCode": 7}}
+    rest.answer(f"GET /api/v2/jobs/{JOB}/why", {"name": JOB, "state": "FAILED", "reason": reason})
     detail = _status("FAILED")
     detail["jobStatus"] |= {
         "reason": None,

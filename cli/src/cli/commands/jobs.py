@@ -136,9 +136,9 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
         print_json(content)
         return
     said, details = _reason(content), list(_told_by_scheduler(content.get("scheduler")))
-    if said is None:
+    if said is None or content["state"] == "FAILED":
         status = rest.detail(server, job)["jobStatus"]
-        said = status.get("appExitDiagnostics")
+        said = said or status.get("appExitDiagnostics")
         details += _how_it_failed(status)
     sys.stdout.write(f"{job} is {content['state']}" + (f": {said}\n" if said else ".\n"))
     for name_, value in details:
