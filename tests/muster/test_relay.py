@@ -222,6 +222,20 @@ async def test_what_was_parked_is_forgotten_with_what_is_over(
         await eventually(parked, [])
 
 
+async def test_a_bus_that_is_away_is_not_tried_for_each_word(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await eventually(lambda: rows_left(rest), 0)
+        fresh_broker.kill()
+        for n in range(100):
+            await write_rows(rest, a_row(f"{n}"))
+        tries = rest.registry.get_sample_value("muster_transient_failures_total", {"what": "relay"})
+        assert (tries or 0) < 20
+        fresh_broker.start()
+        await eventually(lambda: rows_left(rest), 0)
+
+
 async def test_two_replicas_publish_each_word_once(
     database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
 ) -> None:

@@ -130,10 +130,11 @@ class Relay:
                     raise
                 self._bus.metrics.retries.labels("relay").inc()
                 _log.warning("publishing is retried", error=str(error) or type(error).__name__)
-                pause, wait = wait, min(wait * 2, self._settings.retry_longest_s)
                 self._leave()
-                self._woken.clear()
-            await self._sleep(pause)
+                await asyncio.sleep(wait)  # whatever is written: it would be tried for each word
+                wait = min(wait * 2, self._settings.retry_longest_s)
+            else:
+                await self._sleep(pause)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
