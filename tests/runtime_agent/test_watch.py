@@ -114,6 +114,26 @@ async def test_on_a_full_disk_logs_of_ended_pods_go_though_the_journal_takes_not
     assert world.with_logs() == set()
 
 
+async def test_on_a_full_disk_work_of_ended_pods_goes_before_they_are_forgotten(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ended", "not-started"):
+        world.pods.prepare(PodSpec(name, {}), "true")
+        (world.pods.work_path(name) / "file").write_bytes(b"x")
+        world.keep(name, Phase.RUNNING)
+    write_record(world.pods.path("ended") / "exit.json", ExitRecord(ran=True, exit_code=0))
+    world.load(disk_min_mb=10**9)
+
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(world.journal, "drop_ended", full)
+    with pytest.raises(sqlite3.OperationalError):
+        await world.watch.clean(NOW_S)
+    assert not world.pods.work_path("ended").exists()
+    assert world.pods.work_path("not-started").exists()
+
+
 async def test_what_ended_long_ago_leaves_the_disk_once_its_name_has_left_the_journal(
     world: World,
 ) -> None:

@@ -250,7 +250,9 @@ class Watch:
         """
         settings, journal = self.settings, self.handlers.memory.journal
         remains = await asyncio.to_thread(self.directories.remains)
-        await self._drop_logs(remains)  # first: on a full disk the journal takes nothing
+        # First what needs no journal: on a full disk it takes nothing.
+        await self._drop_work(remains)
+        await self._drop_logs(remains)
         before = datetime.fromtimestamp(now_s - settings.keep_ended_s, UTC)
         journal.drop_ended(before, settings.clean_pods)
         too_old_s = now_s - max(settings.keep_logs_s, settings.keep_ended_s)
@@ -259,6 +261,18 @@ class Watch:
         gone = [each for each in old if each.name not in known]
         for each in gone:
             await asyncio.to_thread(self.directories.remove, each.name)
+
+    async def _drop_work(self, remains: Sequence[Remains]) -> None:
+        """Where the disk lacks room, ended pods lose their work directories before they are
+        forgotten: the journal could not take the word that says so.
+        """
+        for each in remains:
+            if self._has_room():
+                return
+            has_work = self.directories.work_path(each.name).is_dir()
+            if has_work and self.directories.observe(each.name).exit is not None:
+                _log.info("a work directory goes, for the disk is full", pod=each.name)
+                await asyncio.to_thread(self.directories.drop_work, each.name)
 
     async def _drop_logs(self, remains: Sequence[Remains]) -> None:
         """The oldest ended pods lose their logs until all logs together fit their bound, and the
