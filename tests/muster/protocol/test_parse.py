@@ -168,6 +168,11 @@ def test_a_wrong_field_is_refused_at_its_line(old: str, new: str, path: str, lin
     assert (path, line) in places
 
 
+def test_another_word_where_one_is_wanted_is_called_so() -> None:
+    ((_, _, said),) = problems(edited("type: job", "type: task"))
+    assert said == "must be `job`, not another string"
+
+
 def test_names_must_be_unique_within_their_type_only() -> None:
     both = edited("name: digits", "name: image").replace("data: digits", "data: image")
     assert parsed(both).name == "a-job"

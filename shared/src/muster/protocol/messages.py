@@ -107,7 +107,9 @@ def _message(detail: ErrorDetails, parts: Sequence[str | int], node: Node, *, is
     if kind in _TYPES:
         return f"must be {_TYPES[kind]}, not {_what(node)}"
     if kind == "literal_error":
-        return f"must be {_expected(context)}, not {_what(node)}"
+        expected = _expected(context)
+        is_other = isinstance(node.value, str) and "`" in expected
+        return f"must be {expected}, not {'another string' if is_other else _what(node)}"
     if kind in _LIMITS:
         return _LIMITS[kind].format(**context)
     return detail["msg"][:1].lower() + detail["msg"][1:]
