@@ -12,7 +12,6 @@ import pytest
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost, NodeReturned
 from muster.contracts.notices import DeadLetter
-from muster.telemetry import set_up_tracing
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
 
@@ -238,7 +237,6 @@ async def test_what_is_told_is_in_the_trace_of_the_job(
     receiver = await start_receiver()
     await cluster.subscribe(webhook_url=receiver.url)
     trace = "ab" * 16
-    set_up_tracing("alerting", None)
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED, traceparent=f"00-{trace}-{'cd' * 8}-01")
         await receiver.wait_for(1)
