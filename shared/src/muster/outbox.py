@@ -75,19 +75,17 @@ def write_sql(first: int = 1) -> str:
     """Common table expressions that write rows, given as parameters from ``first`` on; the last,
     ``written``, has their ids, which rise in the order of the rows.
     """
-    kind, subject = (
-        f"${first + OutboxRow.__slots__.index(n)}::text[]" for n in ("kind", "subject")
-    )
-    values = ", ".join(f"${first + n}::text[]" for n in range(len(OutboxRow.__slots__)))
-    names = ", ".join(OutboxRow.__slots__)
+    values = {name: f"${n}::text[]" for n, name in enumerate(_COLUMNS, first)}
+    names = ", ".join(_COLUMNS)
     return f"""
         replaced AS (
             DELETE FROM outbox WHERE parked_for IS NOT NULL
-            AND (kind, subject) IN (SELECT * FROM unnest({kind}, {subject}))
+            AND (kind, subject) IN (SELECT * FROM unnest({values["kind"]}, {values["subject"]}))
         ), written AS (
             INSERT INTO outbox ({names}, written_at)
-            SELECT {names}, ${first + len(OutboxRow.__slots__)}
-            FROM unnest({values}) WITH ORDINALITY AS n ({names}, place) ORDER BY place
+            SELECT {names}, ${first + len(_COLUMNS)}
+            FROM unnest({", ".join(values.values())}) WITH ORDINALITY AS n ({names}, place)
+            ORDER BY place
             RETURNING id
         )
     """  # noqa: S608 - the names of columns, not values
@@ -100,11 +98,12 @@ def note_written(
     noting = _noting.get()
     if noting is not None and noting[0] is conn:
         noting[1].extend(
-            Written(ident, _outgoing(row, now)) for ident, row in zip(ids, rows, strict=True)
+            Written(ident, outgoing(row, now)) for ident, row in zip(ids, rows, strict=True)
         )
 
 
-def _outgoing(row: OutboxRow, at: datetime) -> Outgoing:
+def outgoing(row: OutboxRow, at: datetime) -> Outgoing:
+    """The row as a record of that time."""
     return Outgoing(
         row.topic, row.key, row.value.encode(), row.event_id, at.timestamp(), row.traceparent
     )
@@ -115,17 +114,7 @@ async def take_left(conn: Connection, limit: int, limit_bytes: int, age_s: float
     the bytes, or one. A row from the future has waited since before the clock went back.
     """
     return [
-        Written(
-            r["id"],
-            Outgoing(
-                r["topic"],
-                r["key"],
-                r["value"].encode(),
-                r["event_id"],
-                r["written_at"].timestamp(),
-                r["traceparent"],
-            ),
-        )
+        Written(r["id"], outgoing(OutboxRow(*(r[name] for name in _COLUMNS)), r["written_at"]))
         for r in await conn.fetch(_LEFT, limit, age_s, limit_bytes)
     ]
 
@@ -144,14 +133,14 @@ async def park(conn: Connection, row: int, reason: str) -> None:
 _COLUMNS = tuple(field.name for field in fields(OutboxRow))
 WRITTEN_IDS = "ARRAY(SELECT id FROM written ORDER BY id)"
 _WRITE = f"WITH {write_sql()} SELECT {WRITTEN_IDS}"
-_LEFT = """
+_LEFT = f"""
     WITH oldest AS (
         SELECT id, octet_length(value) AS size FROM outbox
         WHERE parked_for IS NULL AND written_at NOT BETWEEN
             clock_timestamp() - $2 * interval '1 s' AND clock_timestamp() + $2 * interval '1 s'
         ORDER BY id LIMIT $1
     ), few AS (SELECT id, size, sum(size) OVER (ORDER BY id) AS sum FROM oldest)
-    SELECT id, topic, key, event_id, value, traceparent, written_at FROM outbox
+    SELECT id, {", ".join(_COLUMNS)}, written_at FROM outbox
     WHERE id IN (SELECT id FROM few WHERE sum <= $3 OR sum = size)
     ORDER BY id FOR UPDATE SKIP LOCKED
-"""
+"""  # noqa: S608 - the names of columns, not values

@@ -6,6 +6,7 @@ Offsets are committed lazily, and a bus that was thrown away is read from its st
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
@@ -52,7 +53,41 @@ class FetchWaits:
         consumer._fetcher._fetch_max_wait_ms = wait
 
 
-class Consumer:
+class Reader(ABC):
+    """Reads until cancelled; a reader that failed, or that lost its bus, is built anew.
+
+    ``pause_s``: how long after a failure. ``restarts``: how often it was built anew. A subclass
+    reads in ``_read`` until ``_rebuild`` is set.
+    """
+
+    def __init__(self, bus: Bus, pause_s: float) -> None:
+        self._bus = bus
+        self._pause_s = pause_s
+        self.restarts = 0
+        self._rebuild = asyncio.Event()
+        self._waits = FetchWaits(bus.settings)
+        bus.on_new_bus.append(self._rebuild.set)
+
+    async def run(self) -> None:
+        """Read until cancelled.
+
+        Nothing is committed at its end: the offsets could be those of another bus.
+        """
+        while True:
+            self._rebuild.clear()
+            try:
+                await self._read()
+            except BUS_ERRORS as error:
+                _log.warning("reading failed", error=str(error) or type(error).__name__)
+                await asyncio.sleep(self._pause_s)
+            self.restarts += 1
+            self._bus.metrics.rebuilt.inc()
+
+    @abstractmethod
+    async def _read(self) -> None: ...
+
+
+class Consumer(Reader):
     """The service's member of its consumer group: reads its topics in batches, in order.
 
     ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
@@ -65,28 +100,11 @@ class Consumer:
     def __init__(
         self, bus: Bus, topics: Sequence[str], handle: BatchHandler, linger_s: float = 0.0
     ) -> None:
-        self._bus = bus
+        super().__init__(bus, bus.settings.bus_watch_s)
         self._topics = tuple(topics)
         self._handle = handle
         self._linger_s = linger_s
         self._last_batch = 0
-        self._rebuild = asyncio.Event()
-        self._waits = FetchWaits(bus.settings)
-        bus.on_new_bus.append(self._rebuild.set)
-
-    async def run(self) -> None:
-        """Read until cancelled; a reader that failed, or that lost its bus, is built anew.
-
-        Nothing is committed at its end: the offsets could be those of another bus.
-        """
-        while True:
-            self._rebuild.clear()
-            try:
-                await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("reading failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._bus.settings.bus_watch_s)
-            self._bus.metrics.rebuilt.inc()
 
     async def _read(self) -> None:
         settings = self._bus.settings
@@ -163,7 +181,7 @@ async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
         _log.warning("a reader did not end in order", error=str(error) or type(error).__name__)
 
 
-class Follower:
+class Follower(Reader):
     """Reads whole topics from their start, without a group: one-way words.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
@@ -174,28 +192,12 @@ class Follower:
     def __init__(
         self, bus: Bus, topics: Sequence[str], on_record: OnRecord, *, from_start: bool = True
     ) -> None:
-        self._bus = bus
+        super().__init__(bus, bus.settings.bus_watch_s)
         self._topics = tuple(topics)
         self._on_record = on_record
         self._from_start = from_start
-        self._rebuild = asyncio.Event()
-        self._waits = FetchWaits(bus.settings)
         self.caught_up = asyncio.Event()
-        self.restarts = 0
         self.partitions: dict[str, int] = {}
-        bus.on_new_bus.append(self._rebuild.set)
-
-    async def run(self) -> None:
-        """Read until cancelled."""
-        while True:
-            self._rebuild.clear()
-            try:
-                await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("following failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._bus.settings.bus_watch_s)
-            self.restarts += 1
-            self._bus.metrics.rebuilt.inc()
 
     async def _read(self) -> None:
         settings = self._bus.settings

@@ -24,8 +24,7 @@ from muster.contracts.topics import DEAD_LETTER
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
 from muster.exchange import ANSWER_AFTER, REPEAT_LONGEST, answered, repeated
-from muster.outbox import Written, forget, noting_written, park, take_left
-from muster.records import said, word_id
+from muster.outbox import Written, forget, noting_written, outgoing, park, take_left
 from muster.settings import DatabaseSettings
 from muster.subjects import Subject, load_due, update_exchanges
 
@@ -295,22 +294,8 @@ class Relay:
         if row.encore_at is not None and row.encore_at <= now:
             changed = changed.with_encore(now)
         if is_repeat or changed.encores > row.encores:
-            records.append(self._last_word(row, now))
+            records.append(outgoing(row.last_word(self._bus.me), now))
         return changed
-
-    def _last_word(self, row: Subject, now: datetime) -> Outgoing:
-        assert row.topic is not None
-        assert row.key is not None
-        assert row.word is not None
-        revision = row.exchange.revision
-        return Outgoing(
-            row.topic,
-            row.key,
-            said(row.word, revision, row.exchange.named).encode(),
-            word_id(self._bus.me.value, row.kind.value, row.subject, revision),
-            now.timestamp(),
-            row.traceparent,
-        )
 
     async def _say_all_again(self) -> None:
         """The bus was thrown away: what is not acknowledged is said again soon."""

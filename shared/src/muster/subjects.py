@@ -62,6 +62,21 @@ class Subject:
     def with_exchange(self, exchange: Exchange) -> "Subject":
         return replace(self, exchange=exchange)
 
+    def last_word(self, me: Service) -> OutboxRow:
+        """The word as ``me`` says it under its revision. It must be there, and loaded."""
+        if self.topic is None or self.key is None or self.word is None:
+            raise AssertionError("a subject without a word has nothing to publish")
+        revision = self.exchange.revision
+        return OutboxRow(
+            self.topic,
+            self.key,
+            self.kind.value,
+            self.subject,
+            word_id(me.value, self.kind.value, self.subject, revision),
+            said(self.word, revision, self.exchange.named),
+            self.traceparent,
+        )
+
     def with_encore(self, now: datetime) -> "Subject":
         """The final word is said again; the next time is later, until there is none."""
         done = self.encores + 1
@@ -157,7 +172,7 @@ class Subjects:
         )
         self._spoken.add(key)
         self._again.discard(key)
-        self._outbox.append(self._outgoing(spoken))
+        self._outbox.append(spoken.last_word(self._me))
 
     def bury(self, key: Key | None, record: Received, reason: str, revision: int) -> None:
         """``record`` can't be handled: a dead letter, and where it is a word of a subject, its
@@ -199,7 +214,7 @@ class Subjects:
         if self._again:
             words = await _words(self._conn, sorted(self._again))
             again = [(self._rows[key], word) for key, word in words]
-            self._outbox += [self._outgoing(replace(r, word=r.word or w)) for r, w in again]
+            self._outbox += [replace(r, word=r.word or w).last_word(self._me) for r, w in again]
         if not (changed or self._outbox):
             return
         new = [self._rows[k] for k in sorted(changed & self._new)]
@@ -227,20 +242,6 @@ class Subjects:
         if row.topic is not None:
             self._note(replace(row, exchange=how(row.exchange, self._now)))
             self._again.add(key)
-
-    def _outgoing(self, row: Subject) -> OutboxRow:
-        if row.topic is None or row.key is None or row.word is None:
-            raise AssertionError("a subject without a word has nothing to publish")
-        revision = row.exchange.revision
-        return OutboxRow(
-            row.topic,
-            row.key,
-            row.kind.value,
-            row.subject,
-            word_id(self._me.value, row.kind.value, row.subject, revision),
-            said(row.word, revision, row.exchange.named),
-            row.traceparent,
-        )
 
 
 async def say_all(
@@ -319,14 +320,14 @@ _SAVE = f"""
     ), {outbox.write_sql(1 + 2 * _WHOLE + _PART)}
     SELECT (SELECT count(*) FROM made) AS made,
            {outbox.WRITTEN_IDS} AS outbox
-"""  # noqa: S608
+"""  # noqa: S608 - columns
 """One statement, for each round trip costs more than what it does."""
 
 _LOAD = f"""
     SELECT {_LIST_BUT_WORD} FROM subject
     WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))
     ORDER BY kind, subject FOR UPDATE
-"""  # noqa: S608
+"""  # noqa: S608 - columns
 _DUE = f"""
     WITH due AS (
         (SELECT kind, subject, octet_length(word) AS size FROM subject
@@ -346,7 +347,7 @@ _DUE = f"""
         (SELECT kind, subject FROM subject WHERE answer_at <= $1 ORDER BY answer_at LIMIT $3)
     )
     ORDER BY kind, subject FOR UPDATE SKIP LOCKED
-"""  # noqa: S608
+"""  # noqa: S608 - columns
 _WORDS = """
     SELECT kind, subject, word FROM subject
     WHERE (kind, subject) IN (SELECT * FROM unnest($1::text[], $2::text[]))

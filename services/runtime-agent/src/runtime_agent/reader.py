@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from muster.bus import BUS_ERRORS, Bus, partition_of
+from muster.bus import Bus, partition_of
 from muster.errors import Transient
-from muster.readers import FetchWaits, end_in_time, received
+from muster.readers import Reader, end_in_time, received
 from muster.records import Received
 
 from runtime_agent.settings import AgentSettings
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 OnBatch = Callable[[Sequence[Received], Sequence[Position]], None]
 
 
-class PartitionReader:
+class PartitionReader(Reader):
     """`on_batch` gets this node's records and the places behind them; it may raise sqlite3.Error,
     and is then called again with the same until the disk takes it. `has_begun` is set once nothing
     that is said from then on can be missed.
@@ -42,28 +42,14 @@ class PartitionReader:
     def __init__(
         self, bus: Bus, settings: AgentSettings, journal: Journal, on_batch: OnBatch
     ) -> None:
-        self._bus = bus
+        super().__init__(bus, settings.retry_s)
         self._settings = settings
         self._on_batch = on_batch
         self._journal = journal
         self._positions = {(p.topic, p.number): p for p in journal.positions()}
         self._partitions = journal.partitions()
-        self._rebuild = asyncio.Event()
-        self._waits = FetchWaits(bus.settings)
         self._saved_s = 0.0
         self.has_begun = asyncio.Event()
-        bus.on_new_bus.append(self._rebuild.set)
-
-    async def run(self) -> None:
-        """Read until cancelled; a reader that failed, or that lost its bus, is built anew."""
-        while True:
-            self._rebuild.clear()
-            try:
-                await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("reading failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._settings.retry_s)
-            self._bus.metrics.rebuilt.inc()
 
     async def _read(self) -> None:
         while (bus := self._bus.cluster_id) is None:

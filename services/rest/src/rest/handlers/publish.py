@@ -70,7 +70,7 @@ class SettingsPublisher:
                 self._said[row.id] = row.revision
         if time.monotonic() >= self._all_at:
             rhythm = self._settings.settings_repeat_s
-            self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311
+            self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311 - spread
 
     def _on_new_bus(self) -> None:
         self._all_at = 0.0

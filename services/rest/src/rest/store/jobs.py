@@ -281,8 +281,8 @@ _WHERE = """
     AND ($5::text IS NULL OR strpos(lower(username), lower($5)) > 0
          OR strpos(lower(name), lower($5)) > 0 OR strpos(lower(virtual_cluster), lower($5)) > 0)
 """
-_LIST = f"SELECT {', '.join(_LISTED)} FROM job {_WHERE}"  # noqa: S608
-_COUNT = f"SELECT count(*) FROM job {_WHERE}"  # noqa: S608
+_LIST = f"SELECT {', '.join(_LISTED)} FROM job {_WHERE}"  # noqa: S608 - columns
+_COUNT = f"SELECT count(*) FROM job {_WHERE}"  # noqa: S608 - columns
 _CLOSE = """
     WITH over AS (
         SELECT id FROM job
