@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from alerting.domain.events import Alert, Event
-from alerting.domain.nodes import NodeWatch, due_at, lost, returned, time_passed
+from alerting.domain.nodes import NodeWatch, due_at, lost, removed, returned, time_passed
 from alerting.domain.policy import Policy
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,4 +88,17 @@ def test_a_node_that_nobody_speaks_of_any_more_is_forgotten() -> None:
     outcome = time_passed(watch, now=due, policy=POLICY)
     assert outcome.watch.loss is None
     assert outcome.alerts[0].ends_at == due
+    assert [event.name.value for event in outcome.events] == ["node-removed"]
     assert time_passed(watch, now=at(61), policy=POLICY).watch == watch
+
+
+def test_a_removed_node_is_told_once_and_late_repeats_of_its_loss_do_not_fire() -> None:
+    watch, _, (raised,) = after([a_loss(1, 0)])
+    outcome = removed(watch, now=at(61))
+    assert [event.name.value for event in outcome.events] == ["node-removed"]
+    (resolved,) = outcome.alerts
+    assert (resolved.fingerprint, resolved.ends_at) == (raised.fingerprint, at(61))
+    late = lost(outcome.watch, a_loss(1, 0), now=at(62), policy=POLICY)
+    again = removed(late.watch, now=at(62))
+    assert not late.events + late.alerts + again.events + again.alerts
+    assert lost(again.watch, a_loss(2, 70), now=at(71), policy=POLICY).events

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.jobs import JobState
-from muster.contracts.nodes import NodeLost, NodeReturned
+from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
 from muster.contracts.notices import DeadLetter
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
@@ -121,6 +121,54 @@ async def test_a_lost_node_is_told_once_until_it_is_back(
         await receiver.wait_for(2)
     types = [json.loads(request.body)["type"] for request in receiver.requests]
     assert types == ["node.lost", "node.returned"]
+
+
+async def test_the_alert_of_a_lost_node_ends_when_the_node_is_removed(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("node-lost", "node-removed"), webhook_url=receiver.url)
+    async with cluster.alerting():
+        for node in ("n1", "n2"):
+            lost = NodeLost(node=node, lease=1, since=right_now(), silent_s=60)
+            await cluster.say("node-lost", node, lost)
+            await cluster.say("node-reported", node, None)
+            await cluster.say("node-reported", node, a_report(node))
+        await receiver.wait_for(2)
+        await cluster.say("node-reported", "n1", None)
+        await receiver.wait_for(3)
+        (resolved,) = await cluster.heard("alert-resolved", 1)
+        await cluster.until("SELECT node FROM node_watch WHERE due_at IS NOT NULL", [("n2",)])
+    types = [json.loads(request.body)["type"] for request in receiver.requests]
+    assert types == ["node.lost", "node.lost", "node.removed"]
+    assert resolved["labels"] == {"node": "n1"}
+
+
+async def test_nodes_that_nobody_speaks_of_any_more_leave_no_rows(cluster: Any) -> None:
+    far = right_now() + timedelta(days=10_000)
+    async with cluster.alerting(clean_rows_every_s=0.1, lost_forget_s=0.1):
+        await cluster.say("node-returned", "odd", NodeReturned(node="odd", lease=1, at=far))
+        await cluster.say(
+            "node-lost", "n1", NodeLost(node="n1", lease=1, since=right_now(), silent_s=60)
+        )
+        await cluster.heard("alert-resolved", 1)
+        back = NodeReturned(node="n2", lease=1, at=right_now())
+        await cluster.say("node-returned", "n2", back)
+        await cluster.until("SELECT node FROM node_watch", [("n2",)])
+
+
+def a_report(node: str) -> NodeReport:
+    return NodeReport(
+        node=node,
+        revision=1,
+        journal="j",
+        boot="b",
+        at=right_now(),
+        address="127.0.0.1",
+        version="1",
+        cpu=1,
+        memory_mb=1,
+    )
 
 
 async def test_a_dead_letter_is_told_and_makes_its_job_stuck(

@@ -5,10 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
+from muster.contracts.model import Model
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.contracts.topics import Service
 from muster.db import is_transient, transaction
 from muster.readers import Consumer, Follower
+from muster.records import Received
 from muster.service import Runtime, run_service
 from muster.settings import read
 
@@ -21,6 +23,7 @@ from alerting.lanes import Lane, LaneLimits, Send
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.mail import MailMessage, MailReceiver
 from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_authority
+from alerting.removed import REPORTED, RemovedNodes
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, deliveries
 from alerting.store.deliveries import Claim
@@ -79,9 +82,14 @@ def _listen(
             for lane in lanes:
                 lane.wake()
 
-    listener = Listener(book, settings.policy())
+    removed = RemovedNodes()
+
+    def on_record(record: Received, model: Model | None) -> None:
+        (removed if record.topic == REPORTED else book).on_record(record, model)
+
+    follower = runtime.follow(["settings-changed", REPORTED], on_record)
+    listener = Listener(book, removed, settings.policy())
     keeper = Keeper(settings, runtime, book, listener, metrics, after)
-    follower = runtime.follow(["settings-changed"], book.on_record)
     consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
     runtime.spawn("keeper", keeper.run)

@@ -1,6 +1,6 @@
 """What is heard, and what time brings: load, decide, save, and say, in one transaction."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -28,6 +28,7 @@ from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
+from alerting.removed import RemovedNodes
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
@@ -66,8 +67,9 @@ class Told:
 class Listener:
     """Hears the bus and the time."""
 
-    def __init__(self, book: Book, policy: Policy) -> None:
+    def __init__(self, book: Book, removed: RemovedNodes, policy: Policy) -> None:
         self._book = book
+        self._removed = removed
         self._policy = policy
 
     async def hear(self, conn: Connection, records: Sequence[Received], now: datetime) -> Told:
@@ -92,10 +94,13 @@ class Listener:
         return batch.told
 
     async def pass_time(self, conn: Connection, now: datetime, limit: int) -> Told:
-        """Decide what is due, up to ``limit`` of each kind."""
+        """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
+        removed.
+        """
+        removed = self._removed.names()
         batch = _Batch(self._policy, now)
-        await batch.load_due(conn, limit)
-        batch.pass_time()
+        await batch.load_due(conn, limit, removed)
+        batch.pass_time(removed)
         await self._save(conn, batch, now)
         return batch.told
 
@@ -176,9 +181,9 @@ class _Batch:
         piles = {(it.reader, it.topic) for it in letters}
         self._piles = _Shelf(await watches.load_piles(conn, piles))
 
-    async def load_due(self, conn: Connection, limit: int) -> None:
+    async def load_due(self, conn: Connection, limit: int, removed: Collection[str]) -> None:
         self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
-        self._nodes = _Shelf(await watches.due_nodes(conn, self._now, limit))
+        self._nodes = _Shelf(await watches.due_nodes(conn, self._now, limit, removed))
         self._piles = _Shelf(await watches.due_piles(conn, self._now, limit))
 
     def apply(self, record: Received, model: Model) -> None:
@@ -206,12 +211,15 @@ class _Batch:
             self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now), record)
         self._put_pile(pile, record)
 
-    def pass_time(self) -> None:
+    def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy
         for watch in self._jobs.rows():
             self._put_job(jobs.time_passed(watch, now=now, policy=policy))
         for node in self._nodes.rows():
-            self._put_node(nodes.time_passed(node, now=now, policy=policy))
+            if node.node in removed:
+                self._put_node(nodes.removed(node, now=now))
+            else:
+                self._put_node(nodes.time_passed(node, now=now, policy=policy))
         for pile in self._piles.rows():
             self._put_pile(deadletters.time_passed(pile, now=now, policy=policy))
 

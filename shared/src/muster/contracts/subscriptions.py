@@ -22,6 +22,7 @@ class AlertEvent(OpenEnum):
     JOB_UNSTUCK = "job-unstuck"
     NODE_LOST = "node-lost"
     NODE_RETURNED = "node-returned"
+    NODE_REMOVED = "node-removed"
     RECORD_DEAD = "record-dead"
     UNKNOWN = "unknown"
 

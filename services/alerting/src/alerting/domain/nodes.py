@@ -1,7 +1,8 @@
 """When a node counts as lost, from words that may come late, twice or in any order.
 
 Each loss and each return has the lease number that the Scheduler gave it, and a time. A return
-ends the loss of a lower lease, and of its own where it was later.
+ends the loss of a lower lease, and of its own where it was later. So does the node's removal, which
+is known by the null record in place of its report.
 """
 
 from dataclasses import dataclass, replace
@@ -114,14 +115,38 @@ def due_at(watch: NodeWatch, policy: Policy) -> datetime | None:
     return watch.loss.heard_at + timedelta(seconds=policy.lost_forget_s)
 
 
+def removed(watch: NodeWatch, *, now: datetime) -> NodeOutcome:
+    """Resolve the alert of a node that was removed for good; a repeat of its loss is late."""
+    if watch.loss is None:
+        return NodeOutcome(watch)
+    ended = Return(watch.loss.lease, max(now, watch.loss.since))
+    after = replace(watch, loss=None, ended=ended)
+    return _gone(watch.loss, after, "It is no part of the cluster any more.", now)
+
+
 def time_passed(watch: NodeWatch, *, now: datetime, policy: Policy) -> NodeOutcome:
-    """Resolve the alert of a node that the Scheduler no longer speaks of (it was removed)."""
+    """Resolve the alert of a node that the Scheduler no longer speaks of."""
     due = due_at(watch, policy)
     if watch.loss is None or due is None or due > now:
         return NodeOutcome(watch)
-    return NodeOutcome(
-        replace(watch, loss=None), (), (_alert(watch.node, watch.loss).resolved(now),)
+    silent_h = policy.lost_forget_s / 3600
+    text = f"Nobody has spoken of it for {silent_h:g} hours; it is not waited for any more."
+    return _gone(watch.loss, replace(watch, loss=None), text, now)
+
+
+def _gone(loss: Loss, after: NodeWatch, text: str, now: datetime) -> NodeOutcome:
+    alert = _alert(after.node, loss).resolved(now)
+    event = Event(
+        key=f"{AlertEvent.NODE_REMOVED}/{after.node}/{loss.lease}/{loss.since.isoformat()}",
+        name=AlertEvent.NODE_REMOVED,
+        at=now,
+        severity=Severity.INFO,
+        title=f"Node {after.node} is gone for good",
+        text=text,
+        thread=f"node/{after.node}",
+        data={"node": after.node, "lease": loss.lease, "alert": alert.fingerprint},
     )
+    return NodeOutcome(after, (event,), (alert,))
 
 
 def _is_over(lease: int, since: datetime, ended: Return | None) -> bool:

@@ -28,13 +28,20 @@ _STATEMENTS = (
         AND state IN ('SUCCEEDED', 'STOPPED', 'FAILED') ORDER BY quiet_since LIMIT $2
     )
     """,
+    # A node that did not return says nothing; a time far from now is a stranger's.
     """
-    DELETE FROM node_watch WHERE lost_since IS NULL AND returned_at < now() - $1 * interval '1 day'
-    AND $2 > 0
+    DELETE FROM node_watch WHERE node IN (
+        SELECT node FROM node_watch WHERE lost_since IS NULL AND (returned_at BETWEEN
+            now() - $1 * interval '1 day' AND now() + $1 * interval '1 day') IS NOT TRUE
+        LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
     """,
     """
-    DELETE FROM dead_pile WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
-    AND $2 > 0
+    DELETE FROM dead_pile WHERE (reader, topic) IN (
+        SELECT reader, topic FROM dead_pile
+        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+        LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
     """,
     """
     DELETE FROM alert WHERE (fingerprint, starts_at) IN (

@@ -2,7 +2,7 @@
 statement each.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 
@@ -94,7 +94,8 @@ NODE_COLUMNS = (
 )
 _NODES = "SELECT * FROM node_watch WHERE node = ANY($1) ORDER BY node FOR UPDATE"
 _DUE_NODES = """
-    SELECT * FROM node_watch WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT * FROM node_watch WHERE due_at <= $1 OR (due_at IS NOT NULL AND node = ANY($3))
+    ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
 _SAVE_NODES = upsert_sql("node_watch", NODE_COLUMNS, ["node"])
 
@@ -105,9 +106,13 @@ async def load_nodes(conn: Connection, names: Iterable[str]) -> dict[str, NodeWa
     return _nodes(await conn.fetch(_NODES, wanted)) if wanted else {}
 
 
-async def due_nodes(conn: Connection, now: datetime, limit: int) -> dict[str, NodeWatch]:
-    """Watches whose time has come and that nobody else handles now, locked."""
-    return _nodes(await conn.fetch(_DUE_NODES, now, limit))
+async def due_nodes(
+    conn: Connection, now: datetime, limit: int, removed: Collection[str]
+) -> dict[str, NodeWatch]:
+    """Watches whose time has come, or that wait for nodes that were removed, and that nobody else
+    handles now, locked.
+    """
+    return _nodes(await conn.fetch(_DUE_NODES, now, limit, list(removed)))
 
 
 async def save_nodes(

@@ -22,7 +22,14 @@ router = APIRouter(prefix="/alerts/subscriptions", tags=["alerts"])
 MAX_SUBSCRIPTIONS = 100
 """Of one owner."""
 
-ADMIN_EVENTS = frozenset((AlertEvent.NODE_LOST, AlertEvent.NODE_RETURNED, AlertEvent.RECORD_DEAD))
+ADMIN_EVENTS = frozenset(
+    (
+        AlertEvent.NODE_LOST,
+        AlertEvent.NODE_RETURNED,
+        AlertEvent.NODE_REMOVED,
+        AlertEvent.RECORD_DEAD,
+    )
+)
 
 Ident = Annotated[str, Path(max_length=64)]
 Event = Literal[
@@ -33,6 +40,7 @@ Event = Literal[
     "job-unstuck",
     "node-lost",
     "node-returned",
+    "node-removed",
     "record-dead",
 ]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
