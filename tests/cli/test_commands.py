@@ -335,6 +335,37 @@ def test_a_name_is_taken_as_it_is(rest: Rest, tmp_path: Path) -> None:
     assert rest.asked[0][2] == b"name: \\1\n"
 
 
+@pytest.mark.parametrize(
+    ("file", "sent"),
+    [
+        (
+            '{"type": "job", "name": "a\\"b", "x": "name: c"}',
+            '{"type": "job", "name": "z", "x": "name: c"}',
+        ),
+        (
+            "# mine\nx: |\n  name: c\nname:  digits  # its name\n",
+            "# mine\nx: |\n  name: c\nname:  z  # its name\n",
+        ),
+        ("{type: job, 'name': 'it''s', x: 1}\r\n", "{type: job, 'name': \"z\", x: 1}\r\n"),
+    ],
+)
+def test_another_name_leaves_all_else_as_it_was(
+    rest: Rest, tmp_path: Path, file: str, sent: str
+) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    path = tmp_path / "job"
+    path.write_bytes(file.encode())
+    assert _muster(rest, tmp_path, "submit", str(path), "--name", "z").code == 0
+    assert rest.asked[0][2].decode() == sent
+
+
+@pytest.mark.parametrize("file", ["type: job\n", "name: {a: b}\n", "name: |\n  x\n", "a: [\n"])
+def test_a_name_that_can_t_be_replaced_is_refused(rest: Rest, tmp_path: Path, file: str) -> None:
+    ran = _muster(rest, tmp_path, "submit", "-", "--name", "z", text=file)
+    assert (ran.code, rest.asked) == (4, [])
+    assert "name" in ran.err or "not YAML" in ran.err
+
+
 def test_a_login_is_kept_for_the_commands_that_follow(rest: Rest, tmp_path: Path) -> None:
     rest.answer("POST /api/v2/authn/basic/login", {"token": "short"})
     rest.answer("POST /api/v2/tokens/application", {"token": "long", "application": True})

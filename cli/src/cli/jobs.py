@@ -1,15 +1,14 @@
 """What commands do with jobs over REST, at OpenPAI's paths and with its field names."""
 
-import re
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.client import API, Client, CommandError, Exit, job_path
+from cli.client import API, Client, CommandError, Exit, job_path, told
 
-NAME_LINE = re.compile(r"^name:[ \t]*(?P<quote>[\"']?)(?P<name>[A-Za-z0-9_-]+)(?P=quote)", re.M)
 AWAY_S, AWAY_POLL_S = 60.0, 0.5  # how long a server may be away while one of its jobs is followed
 FINAL = ("SUCCEEDED", "STOPPED", "FAILED")
 EXIT_BY_STATE: Mapping[str, Exit] = {
@@ -21,25 +20,26 @@ EXIT_BY_STATE: Mapping[str, Exit] = {
 Json = dict[str, Any]
 
 
-def own_name(text: str) -> str:
-    """The job's name as its file gives it; CommandError where it gives none."""
-    found = NAME_LINE.search(text)
-    if found is None:
-        raise CommandError(Exit.USAGE, "The job file has no line `name: …`.")
-    return found["name"]
-
-
 def submit(client: Client, text: str, name: str | None = None) -> Json:
     """Submit a job file, under another name if one is given.
 
     The answer has the job's full name, `user~name`, and warnings on what is not acted on.
     """
     if name is not None:
-        own_name(text)
-        text = NAME_LINE.sub(lambda _: f"name: {name}", text, count=1)
+        text = _renamed(text, name)
     headers = {"Content-Type": "text/yaml", "Idempotency-Key": str(uuid.uuid4())}
     answer: Json = client.call("POST", f"{API}/jobs", text.encode(), headers).json()
     return answer
+
+
+def _renamed(text: str, name: str) -> str:
+    from muster.protocol import ProtocolError, renamed  # costs what few commands need to spend
+
+    try:
+        return renamed(text, name)
+    except ProtocolError as error:
+        details = tuple(told(asdict(problem)) for problem in error.problems)
+        raise CommandError(Exit.REFUSED, str(error), details) from None
 
 
 def detail(client: Client, job: str) -> Json:

@@ -1,5 +1,7 @@
 """Bytes become a tree with lines; hostile bytes become one error, soon."""
 
+import json
+
 import pytest
 from muster.protocol.document import MAX_BYTES, MAX_DEPTH, MAX_NODES, read_document
 from muster.protocol.problems import ProtocolError
@@ -94,3 +96,41 @@ def test_what_is_not_a_plain_document_is_refused_at_its_line(data: bytes, line: 
 def test_a_byte_order_mark_and_windows_lines_are_fine() -> None:
     _, root = read_document(b"\xef\xbb\xbfa: 1\r\nb: 2\r\n")
     assert root.value == {"a": 1, "b": 2}
+
+
+PAIR = r"\ud83d\ude00"
+FOUR_BYTES = "\N{GRINNING FACE}"
+
+
+def test_escapes_of_two_halves_are_read_in_json_and_places_stay() -> None:
+    data = f'{{"a": "{PAIR}x\\\\ud83d",\n "b": ["{FOUR_BYTES}", "{PAIR}{PAIR}"], "c": 1}}'
+    assert json.loads(data)["b"] == [FOUR_BYTES, FOUR_BYTES * 2]
+    text, root = read_document(data.encode())
+    assert text == data
+    assert root.value == json.loads(data)
+    assert isinstance(root.children, dict)
+    places = {key: (node.line, node.column) for key, node in root.children.items()}
+    second = data.splitlines()[1]
+    assert places == {"a": (1, 2), "b": (2, 2), "c": (2, second.index('"c"') + 1)}
+
+
+def test_a_command_in_yaml_keeps_such_escapes_to_itself() -> None:
+    _, root = read_document(f"a: |\n  {PAIR}\nb: '{PAIR}'\n".encode())
+    assert root.value == {"a": f"{PAIR}\n", "b": PAIR}
+
+
+@pytest.mark.parametrize(
+    "data", [f'{{"a": "{PAIR}", "b": "\\ude00"}}', '{"a": "\\ud83d"}', 'b: "x \\ud83d y"\n']
+)
+def test_half_a_character_is_refused_at_its_place(data: str) -> None:
+    (problem,) = refused(data.encode()).problems
+    assert "half a character" in problem.message
+    at = data.replace(PAIR, "x" * len(PAIR)).index("\\u")
+    assert (problem.line, problem.column) == (1, at + 1)
+
+
+def test_json_of_many_escapes_costs_little() -> None:
+    many = ",".join([f'"{PAIR}"'] * (MAX_NODES - 3))
+    _, root = read_document(f'{{"a":[{many}]}}'.encode())
+    assert root.value == {"a": [FOUR_BYTES] * (MAX_NODES - 3)}
+    assert len(refused(f'{{"a":[{many},{many}]}}'.encode()).problems) == 1

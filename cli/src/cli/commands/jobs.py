@@ -20,7 +20,7 @@ FILE_MAX_BYTES = 1 << 20
 def submit(
     file: Annotated[
         Path,
-        Parameter(allow_leading_hyphen=True, help="A job file (YAML); - reads the standard input."),
+        Parameter(allow_leading_hyphen=True, help="A job file; - reads the standard input."),
     ],
     *,
     name: Annotated[str | None, Parameter(help="Another name than the file's.")] = None,

@@ -5,6 +5,7 @@ error that has all problems with their lines.
 from muster.protocol.document import MAX_BYTES
 from muster.protocol.parse import PRIORITIES, ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
+from muster.protocol.rename import renamed
 from muster.protocol.shape import JobFile, job_file_schema
 
 __all__ = [
@@ -15,4 +16,5 @@ __all__ = [
     "ProtocolError",
     "job_file_schema",
     "parse_job",
+    "renamed",
 ]

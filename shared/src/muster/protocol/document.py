@@ -5,7 +5,7 @@ what was read up to the limit and not what it would have become: libyaml itself 
 depth, and takes quadratic time for it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -23,6 +23,7 @@ from yaml.events import (
 )
 
 from muster.errors import Problem
+from muster.protocol.escapes import HALF, JoinedPairs, has_pairs
 from muster.protocol.problems import ProtocolError
 from muster.protocol.scalars import TAGS, convert, resolve
 
@@ -70,8 +71,30 @@ class _Open:
 def read_document(data: bytes) -> tuple[str, Node]:
     """The text of a file and its tree. Raises ProtocolError."""
     text = _decode(data)
+    if not has_pairs(text):
+        return text, _compose(text)
+    joined = JoinedPairs(text)
     try:
-        return text, _Composer(text).compose()
+        root = _compose(joined.text)
+    except ProtocolError as error:
+        raise ProtocolError([_as_before(problem, joined) for problem in error.problems]) from None
+    below = [root]
+    while below:  # JSON has no aliases: each node is met once
+        node = below.pop()
+        node.column = joined.column_before(node.line, node.column)
+        children = node.children or ()
+        below.extend(children.values() if isinstance(children, dict) else children)
+    return text, root
+
+
+def _as_before(problem: Problem, joined: JoinedPairs) -> Problem:
+    line, column = problem.line or 1, problem.column or 1
+    return replace(problem, column=joined.column_before(line, column))
+
+
+def _compose(text: str) -> Node:
+    try:
+        return _Composer(text).compose()
     except yaml.MarkedYAMLError as error:
         raise ProtocolError([_syntax_problem(error, text)]) from None
     except yaml.reader.ReaderError as error:
@@ -104,6 +127,10 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     mark = error.problem_mark or error.context_mark
     line = min(mark.line + 1, max(1, len(text.splitlines()))) if mark else 1
     column = mark.column + 1 if mark else 1
+    half = HALF.match(text, mark.index - len(r"\u")) if mark else None
+    if half is not None:
+        message = f"{half[0]} is half a character; write the whole one as itself"
+        return Problem("", message, line, column - len(r"\u"))
     said = ", ".join(part for part in (error.context, error.problem) if part)
     return Problem("", f"This is not YAML: {said}", line, column)
 

@@ -1,0 +1,31 @@
+"""Another name for a job file's job, with all else as it was written: comments, order, lines."""
+
+import json
+import re
+
+from muster.errors import Problem
+from muster.protocol.document import read_document
+from muster.protocol.problems import ProtocolError
+from muster.protocol.tree import look_up
+
+_KEY = re.compile(r"""(["']?)name\1\s*:\s*""")
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'""")
+
+
+def renamed(text: str, name: str) -> str:
+    """The file with another name. Raises ProtocolError where it can't be read, or has no plain
+    name of its own.
+    """
+    _, root = read_document(text.encode())
+    node = look_up(root, ("name",))
+    if node is None or node.text is None:
+        raise ProtocolError([Problem("name", "is missing; give the job a name", 1, 1)])
+    lines = text.splitlines(keepends=True)
+    key = _KEY.match(text, sum(map(len, lines[: node.line - 1])) + node.column - 1)
+    if key is not None:
+        if quoted := _QUOTED.match(text, key.end()):
+            return text[: key.end()] + json.dumps(name) + text[quoted.end() :]
+        if text.startswith(node.text, key.end()):
+            return text[: key.end()] + name + text[key.end() + len(node.text) :]
+    message = "is not written plainly, so it can't be replaced; write `name: …` in one line"
+    raise ProtocolError([Problem("name", message, node.line, node.column)])
