@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ COLOURS = {
     "WAITING": "33",
 }
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+LEAST_WIDTH, GAP = 12, "  "
 
 
 class Format(StrEnum):
@@ -34,16 +36,42 @@ def print_json(content: object) -> None:
     sys.stdout.write(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Columns as wide as their content; the last one may be as long as it likes."""
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[object]], *, ends_in_text: bool = False
+) -> None:
+    """Columns as wide as their content. On a terminal the widest are cut until a row fits; a text
+    at the end is not.
+    """
     cells = [[("" if cell is None else str(cell)) for cell in row] for row in rows]
     widths = [
         max(len(heading), *(len(row[column]) for row in cells), 0)
         for column, heading in enumerate(headings)
     ]
+    text = [widths.pop()] if ends_in_text else []
+    if sys.stdout.isatty():
+        room = shutil.get_terminal_size().columns - len(GAP) * (len(headings) - 1)
+        widths = _narrowed(widths, room - (len(headings[-1]) if ends_in_text else 0))
     for row in [list(headings), *cells]:
-        padded = [_coloured(cell, width) for cell, width in zip(row, widths, strict=True)]
-        sys.stdout.write("  ".join(padded).rstrip() + "\n")
+        padded = [_coloured(cell, width) for cell, width in zip(row, widths + text, strict=True)]
+        sys.stdout.write(GAP.join(padded).rstrip() + "\n")
+
+
+def _narrowed(widths: Sequence[int], room: int) -> list[int]:
+    """Widths that fit into the room together, as far as none gets too narrow to be read."""
+    narrowed = list(widths)
+    while sum(narrowed) > room and max(narrowed) > LEAST_WIDTH:
+        narrowed[narrowed.index(max(narrowed))] -= 1
+    return narrowed
+
+
+def cut(text: str, width: int) -> str:
+    """Without its middle where it is too long: names of jobs and tasks often differ in their
+    ends.
+    """
+    if len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return text[: width - 1 - end] + "…" + text[len(text) - end :]
 
 
 def print_facts(facts: Mapping[str, object]) -> None:
@@ -76,6 +104,7 @@ def length(start_ms: int | None, end_ms: int | None) -> str:
 
 
 def _coloured(text: str, width: int) -> str:
+    text = cut(text, width) if width else text
     padded = text.ljust(width)
     colour = COLOURS.get(text)
     if colour is None or not sys.stdout.isatty() or os.environ.get("NO_COLOR"):

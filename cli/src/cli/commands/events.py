@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -17,11 +18,11 @@ from muster.contracts.topics import DEAD_LETTER, TOPICS
 from cli.client import CommandError, Exit
 from cli.commands.session import Output
 from cli.home import find_home, read_json
-from cli.output import Format
+from cli.output import Format, cut
 
 CHATTER = ("node-heartbeat", "revision-acknowledged")
-BOOKKEEPING = ("revision", "seen", "job", "gang")
-LINE = 158  # two rows of a usual terminal
+BOOKKEEPING = ("revision", "seen", "job", "gang", "epoch", "journal", "boot")
+ROWS, VALUE = 2, 48  # of a terminal, for one record; characters of each value
 TIMEOUT_MS = 10_000
 
 app = App(
@@ -129,20 +130,26 @@ def _print_record(record: ConsumerRecord) -> None:
     at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     key = (record.key or b"").decode(errors="replace")
     line = f"{at}  {record.topic:19}  {key}  {_told(_value(record.value), key)}"
-    sys.stdout.write((line if len(line) <= LINE else line[: LINE - 1] + "…") + "\n")
+    most = ROWS * shutil.get_terminal_size().columns
+    sys.stdout.write((line if len(line) <= most else line[: most - 1] + "…") + "\n")
     sys.stdout.flush()
 
 
 def _told(said: object, key: str) -> str:
-    """What a record says, without what it is made of: its plain values."""
+    """What a record says: its plain values, and how many entries its lists have."""
     if said is None:
         return "(removed)"
     if not isinstance(said, dict):
         return str(said)
-    return " ".join(
-        f"{name}={' '.join(str(value).split())}"
+    plain = {
+        name: f"[{len(value)}]" if isinstance(value, list) else value
         for name, value in said.items()
-        if isinstance(value, str | int | float) and value != key and name not in BOOKKEEPING
+        if isinstance(value, str | int | float | list) and name not in BOOKKEEPING
+    }
+    return " ".join(
+        f"{name}={cut(' '.join(str(value).split()), VALUE)}"
+        for name, value in plain.items()
+        if value != key
     )
 
 

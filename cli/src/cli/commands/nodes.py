@@ -26,4 +26,5 @@ def nodes(*, output: Output = Format.TABLE) -> None:
             )
             for node in found
         ],
+        ends_in_text=True,
     )

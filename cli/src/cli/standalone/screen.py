@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -24,35 +24,47 @@ COLOURS = {
 
 
 class Screen:
-    """Takes lines at any time; shows the parts as they change while `run` runs."""
+    """Takes lines at any time; shows the parts as they change while `run` runs.
+
+    What has changed before a line is shown before it, so that the line is true where it stands.
+    """
 
     def __init__(self) -> None:
         self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._show_parts: Callable[[], None] = lambda: None
 
     def say(self, line: str) -> None:
         """Print one line that stays. Where nobody reads any more, Muster goes on all the same."""
         with contextlib.suppress(OSError):
+            self._show_parts()
             self._console.print(escape(line))
 
     async def run(self, parts: Callable[[], Sequence[Part]]) -> None:
         """Keep the table up to date until cancelled; on a pipe, tell changes of state in lines."""
-        if not self._console.is_terminal:
-            await self._tell(parts)
-            return
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
-            while True:
-                if known := parts():
-                    live.update(_table(known), refresh=True)
-                await asyncio.sleep(REFRESH_S)
+        with self._shown(parts) as self._show_parts:
+            try:
+                while True:
+                    with contextlib.suppress(OSError):
+                        self._show_parts()
+                    await asyncio.sleep(REFRESH_S)
+            finally:
+                self._show_parts = lambda: None
 
-    async def _tell(self, parts: Callable[[], Sequence[Part]]) -> None:
+    @contextlib.contextmanager
+    def _shown(self, parts: Callable[[], Sequence[Part]]) -> Iterator[Callable[[], None]]:
+        if self._console.is_terminal:
+            with Live(console=self._console, auto_refresh=False, transient=True) as live:
+                yield lambda: live.update(_table(parts()) if parts() else "", refresh=True)
+            return
         told: dict[str, State] = {}
-        while True:
+
+        def tell() -> None:
             for part in parts():
                 if told.get(part.name) is not part.state:
                     told[part.name] = part.state
-                    self.say(f"{part.name}: {part.state}")
-            await asyncio.sleep(REFRESH_S)
+                    self._console.print(escape(f"{part.name}: {part.state}"))
+
+        yield tell
 
 
 def _table(parts: Sequence[Part]) -> Table:

@@ -1,0 +1,29 @@
+"""What `muster up` says is true where it stands."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+from cli.standalone.processes import Part, State
+from cli.standalone.screen import Screen
+
+
+async def test_changes_of_parts_are_told_before_a_line_that_follows_from_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen, part = Screen(), Part("rest")
+    running = asyncio.create_task(screen.run(lambda: [part]))
+    await asyncio.sleep(0)
+    part.become(State.READY)
+    screen.say("Muster is up.")
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    part.become(State.STOPPED)
+    screen.say("Muster is down.")
+    assert capsys.readouterr().out.splitlines() == [
+        "rest: starting",
+        "rest: ready",
+        "Muster is up.",
+        "Muster is down.",
+    ]
