@@ -107,6 +107,20 @@ async def test_an_application_token_makes_itself_no_more_than_it_is(rest: Any) -
     assert await rest.log_in("admin", PASSWORD)
 
 
+async def test_e_mail_addresses_are_shown_to_their_owners_and_to_admins(rest: Any) -> None:
+    mine = {"email": "ann@example.org", "extension": {"key": "secret"}}
+    seen = []
+    async with await rest.make_user("ann") as ann, await rest.make_user("bob") as bob:
+        assert (await ann.put("/api/v2/users/me", json=mine)).status_code == 201
+        for client in (rest.client, ann, bob):
+            one = (await client.get("/api/v2/users/ann")).json()
+            listed = (await client.get("/api/v2/users")).json()
+            assert one in listed
+            assert [user["username"] for user in listed] == ["admin", "ann", "bob"]
+            seen.append((one["email"], one["extension"]))
+    assert seen == [*[("ann@example.org", {"key": "secret"})] * 2, ("", {})]
+
+
 async def test_a_login_that_is_no_json_is_refused(rest: Any) -> None:
     for body in (b"[" * 60_000, b"{", b"\xff", b"7", b""):
         answer = await rest.client.post("/api/v2/token", content=body)

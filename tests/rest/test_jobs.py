@@ -39,7 +39,8 @@ async def test_a_virtual_cluster_that_is_not_there_is_a_warning(rest: Any) -> No
     content = rest.job_file("elsewhere") + "defaults: {virtualCluster: vc1}\n"
     answer = await rest.client.post("/api/v2/jobs", content=content)
     assert answer.status_code == 202
-    assert "defaults.virtualCluster" in [w["path"] for w in answer.json()["warnings"]]
+    (told,) = [w for w in answer.json()["warnings"] if w["path"] == "defaults.virtualCluster"]
+    assert (told["line"], told["column"]) == (12, 12)
     assert (await rest.shown("elsewhere"))["jobStatus"]["virtualCluster"] == "vc1"
 
 

@@ -84,3 +84,8 @@ async def test_the_document_names_what_clients_need(rest: Any) -> None:
     assert submit["responses"]["4XX"]["content"]["application/json"]["schema"]["$ref"].endswith(
         "/ErrorBody"
     )
+
+
+async def test_no_page_is_served_that_needs_the_internet(rest: Any) -> None:
+    for path in ("/docs", "/redoc", "/docs/oauth2-redirect"):
+        assert (await rest.client.get(path)).status_code == 404

@@ -32,13 +32,15 @@ class ParsedJob:
     """A job file, understood.
 
     ``text`` is the file as it was sent. ``priority_class`` is None where the file names none.
-    ``warnings`` name what the job runs without.
+    ``virtual_cluster_place`` is the line and the column of the virtual cluster's name. ``warnings``
+    name what the job runs without.
     """
 
     name: str
     text: str
     spec: JobSpec
     priority_class: str | None
+    virtual_cluster_place: tuple[int, int]
     warnings: tuple[Problem, ...]
 
     @property
@@ -66,11 +68,13 @@ def parse_job(data: bytes) -> ParsedJob:
     spec = _job_spec(job, tuple(roles))
     _check_size(spec, root)
     hived = job.extras.hived_scheduler
+    virtual_cluster = find(root, ("defaults", "virtualCluster"))
     return ParsedJob(
         name=job.name,
         text=text,
         spec=spec,
         priority_class=hived.job_priority_class if hived else None,
+        virtual_cluster_place=(virtual_cluster.line, virtual_cluster.column),
         warnings=_bounded(find_warnings(job, root)),
     )
 

@@ -49,6 +49,8 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
         version="2",
         description=DESCRIPTION,
         redirect_slashes=False,
+        docs_url=None,  # these pages load their scripts from the internet
+        redoc_url=None,
         telemetry=UNTOLD,
     )
     app.state.context = context

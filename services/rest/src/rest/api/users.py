@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
-from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME, check_person
+from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME, Caller, check_person
 from rest.domain.jobs import VIRTUAL_CLUSTERS
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import Account
@@ -27,7 +27,9 @@ class Body(BaseModel):
 
 
 class ShownUser(BaseModel):
-    """A user, without the password."""
+    """A user, without the password. E-mail address and extension are shown to the user themself and
+    to admins; for others they are empty.
+    """
 
     username: str
     grouplist: list[str] = []
@@ -74,28 +76,29 @@ class UserChange(Body):
     patch: bool = True
 
 
-def _shown(account: Account) -> ShownUser:
+def _shown(account: Account, caller: Caller) -> ShownUser:
+    is_whole = caller.is_admin or caller.username == account.username
     return ShownUser(
         username=account.username,
-        email=account.email,
-        extension=account.extension,
+        email=account.email if is_whole else "",
+        extension=account.extension if is_whole else {},
         admin=account.is_admin,
         virtualCluster=account.virtual_clusters,
     )
 
 
 @router.get("", response_model=list[ShownUser])
-async def list_users(here: Here, _caller: User) -> list[ShownUser]:
+async def list_users(here: Here, caller: User) -> list[ShownUser]:
     """All users."""
     async with here.pool.acquire() as conn:
-        return [_shown(account) for account in await accounts.list_accounts(conn)]
+        return [_shown(account, caller) for account in await accounts.list_accounts(conn)]
 
 
 @router.get("/{username}", response_model=ShownUser)
-async def get_user(username: Username, here: Here, _caller: User) -> ShownUser:
+async def get_user(username: Username, here: Here, caller: User) -> ShownUser:
     """One user."""
     async with here.pool.acquire() as conn:
-        return _shown(await _find(conn, username))
+        return _shown(await _find(conn, username), caller)
 
 
 @router.post("", status_code=201, response_model=Done)

@@ -244,7 +244,8 @@ def warnings_of(job: ParsedJob) -> list[dict[str, object]]:
     warnings = [problem_json(warning) for warning in job.warnings]
     if job.spec.virtual_cluster not in VIRTUAL_CLUSTERS:
         message = "there is only `default` so far; the job takes its place in the whole cluster"
-        warnings.append(problem_json(Problem("defaults.virtualCluster", message)))
+        place = job.virtual_cluster_place
+        warnings.append(problem_json(Problem("defaults.virtualCluster", message, *place)))
     return warnings
 
 
