@@ -11,7 +11,15 @@ import pytest
 from muster.contracts.pods import PodRun, RoleShape
 from muster.exchange import Exchange, speak
 from runtime_agent.domain.pods import Phase, Pod, Stopping
-from runtime_agent.store import Entry, Journal, Letter, Partitions, Position
+from runtime_agent.store import (
+    LOG_BYTES,
+    SPARE_BYTES,
+    Entry,
+    Journal,
+    Letter,
+    Partitions,
+    Position,
+)
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 RUN = PodRun(
@@ -44,6 +52,26 @@ def test_a_journal_gives_back_what_it_took(path: Path) -> None:
     assert again.positions() == [Position("t", 2, "bus", 17)]
     assert again.letters(10) == [Letter("l", "t", "k", "v", 1.5)]
     again.close()
+
+
+def test_room_for_a_full_disk_is_kept_also_while_no_agent_runs(path: Path) -> None:
+    def taken() -> int:
+        return sum(file.stat().st_blocks * 512 for file in path.parent.iterdir())
+
+    journal = Journal(path, "id")
+    assert journal.keep_reserve() == SPARE_BYTES
+    before = taken()
+    assert before > LOG_BYTES + SPARE_BYTES
+    for number in range(500):
+        journal.save([an_entry(f"p-{number}")])
+    assert taken() == before
+    assert journal.keep_reserve() == SPARE_BYTES
+    before = taken()
+    journal.close()
+    assert taken() == before
+    journal = Journal(path, "id")
+    assert len(journal.active()) == 500
+    journal.close()
 
 
 def test_report_revisions_never_come_twice_also_after_a_crash(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -132,6 +133,28 @@ def test_a_stop_that_the_disk_did_not_take_is_asked_for_again(
     seen = end_of(runner, a_pod("sleep 300", stop=Stopping("stopped", 5.0)), patience)
     assert seen.ending is not None
     assert (seen.ending.stop_reason, seen.ending.signal) == ("stopped", signal.SIGTERM)
+
+
+def test_a_stop_that_the_disk_never_takes_ends_the_pod_with_its_supervisor(
+    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.launch(a_pod("sleep 300"))
+    node.until("pod", Phase.RUNNING)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.pods, "ask_to_stop", full)
+    ends: list[Seen] = []
+
+    def has_ended() -> bool:
+        with contextlib.suppress(OSError):
+            ends.extend(runner.look([a_pod("sleep 300", stop=Stopping("stopped", 0.0))]))
+        return any(seen.ending is not None for seen in ends)
+
+    patience(has_ended)
+    assert ends[-1].ending is not None
+    assert ends[-1].ending.loss is Loss.SUPERVISOR
 
 
 def test_a_launch_that_fails_says_what_hindered_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -220,14 +221,33 @@ def test_a_sealed_pod_never_starts_and_a_started_one_cannot_be_sealed(node: Any)
 def test_the_end_is_recorded_once_a_full_disk_has_room_again(node: Any, patience: Patience) -> None:
     """The disk refuses the record for as long as a directory stands in its place."""
     node.start("until test -e go; do sleep 0.01; done")
-    node.until("pod", Phase.RUNNING)
+    start = node.until("pod", Phase.RUNNING).start
     directory = node.pods.path("pod")
     (directory / "exit.json").mkdir()
     (node.pods.work_path("pod") / "go").touch()
-    patience(lambda: not (directory / "reserve").exists())
+    patience(lambda: proc.start_ticks(start.pid) is None)
     assert lock.holder(directory / "lock") is not None
     (directory / "exit.json").rmdir()
     assert node.until("pod", Phase.EXITED).exit.exit_code == 0
+
+
+def test_a_stop_takes_the_room_that_was_kept_for_it_where_the_disk_has_none(
+    node: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.start("sleep 300")
+    node.until("pod", Phase.RUNNING)
+    write = os.write
+
+    def write_to_a_full_disk(descriptor: int, content: bytes) -> int:
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name.startswith(".stop.json."):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, content)
+
+    monkeypatch.setattr(os, "write", write_to_a_full_disk)
+    node.pods.ask_to_stop("pod", "stopped", 5.0)
+    assert node.until("pod", Phase.EXITED).exit.stop_reason == "stopped"
+    with pytest.raises(OSError, match="No space"):
+        node.pods.ask_to_stop("pod", "stopped", 1.0)
 
 
 def test_a_full_disk_loses_lines_and_counts_them_but_never_holds_the_pod(node: Any) -> None:

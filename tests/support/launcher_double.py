@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -236,8 +236,8 @@ async def an_agent(settings: AgentSettings) -> AsyncIterator[None]:
         yield
 
 
-def agent_process(settings: AgentSettings) -> subprocess.Popen[bytes]:
-    """The agent as its own process, which can be killed."""
+def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+    """The agent as its own process, which can be killed; `within` is a command that runs it."""
     environment = {
         "PATH": os.environ["PATH"],
         "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
@@ -251,4 +251,5 @@ def agent_process(settings: AgentSettings) -> subprocess.Popen[bytes]:
         "MUSTER_MEMORY_LIMITS": "false",
         "MUSTER_CPU_LIMITS": "false",
     }
-    return subprocess.Popen([sys.executable, "-m", "runtime_agent"], env=environment)
+    command = [*within, sys.executable, "-m", "runtime_agent"]
+    return subprocess.Popen(command, env=environment)

@@ -78,8 +78,12 @@ class Agent:
         if open_ones:
             _log.warning("ending pods that the journal does not know", pods=open_ones)
         for name in open_ones:
-            self.directories.ask_to_stop(name, AGENT_RESET, 0.0)
-            self.directories.seal(name, never_ran(AGENT_RESET))
+            try:
+                self.directories.ask_to_stop(name, AGENT_RESET, 0.0)
+                self.directories.seal(name, never_ran(AGENT_RESET))
+            except OSError as error:
+                _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
+                self.directories.kill_supervisor(name)
         patience = time.monotonic() + END_ALL_TIMEOUT_S
         while open_ones := [name for name in open_ones if not self._is_over(name)]:
             if time.monotonic() > patience:
@@ -108,7 +112,7 @@ class Agent:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self.reporter.report()
                 await self.speaker.flush()
-        except (Transient, TimeoutError) as error:
+        except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.warning("the last words were not taken; the next start says them", why=str(error))
 
     async def _withdraw(self) -> None:
@@ -125,10 +129,13 @@ class Agent:
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self.reporter.report()
-        except (Transient, TimeoutError) as error:
+        except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.debug("the report of the end was not taken", why=str(error))
         while self.handlers.live() and time.monotonic() < until:
+            is_over = all(self._is_over(entry.pod.pod) for entry in self.handlers.live())
             self.watch.look(None)
+            if is_over:  # what the journal has not taken now, the next start tells
+                return
             await asyncio.sleep(POLL_S)
 
 
@@ -146,6 +153,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     agent = _make(runtime, settings, doorbell)
     try:
         await agent.end_unknown()
+        agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
         _spawn(runtime, agent)

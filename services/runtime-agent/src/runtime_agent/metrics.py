@@ -28,6 +28,11 @@ class AgentMetrics:
             "Steps that the disk did not take and that are tried again.",
             registry=registry,
         )
+        self.journal_reserve_bytes = Gauge(
+            "muster_agent_journal_reserve_bytes",
+            "What the journal can still take on a full disk.",
+            registry=registry,
+        )
         self.effects_failed = Counter(
             "muster_agent_effects_failed",
             "Launches, stops and removals that failed and are tried again.",

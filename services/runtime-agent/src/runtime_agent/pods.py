@@ -25,13 +25,14 @@ from runtime_agent.supervisor.records import (
     COMMAND_FILE,
     DOORBELL_FILE,
     EXIT_FILE,
+    EXIT_RESERVE_FILE,
     LOCK_FILE,
     LOGS_DIR,
-    RESERVE_BYTES,
-    RESERVE_FILE,
+    RESERVES,
     SPEC_FILE,
     START_FILE,
     STOP_FILE,
+    STOP_RESERVE_FILE,
     WORK_DIR,
     ExitRecord,
     PodSpec,
@@ -130,7 +131,8 @@ class PodDirectories:
         try:
             (fresh / WORK_DIR).mkdir()
             (fresh / LOGS_DIR).mkdir()
-            (fresh / RESERVE_FILE).write_bytes(b"\0" * RESERVE_BYTES)
+            for reserve, size in RESERVES.items():
+                (fresh / reserve).write_bytes(b"\0" * size)
             os.mkfifo(fresh / DOORBELL_FILE, 0o600)
             (fresh / COMMAND_FILE).write_text(command)
             environment = spec.environment | {MARK: str(directory)}
@@ -177,7 +179,8 @@ class PodDirectories:
     def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
         """Leaves the request and rings; said again it can only shorten the grace."""
         directory = self.path(name)
-        write_record(directory / STOP_FILE, StopRequest(reason, grace_s))
+        request, reserve = StopRequest(reason, grace_s), directory / STOP_RESERVE_FILE
+        write_record(directory / STOP_FILE, request, reserve=reserve)
         ring(directory / DOORBELL_FILE)
 
     def seal(self, name: str, record: ExitRecord) -> bool:
@@ -190,7 +193,8 @@ class PodDirectories:
             if (directory / START_FILE).exists():
                 return False
             if not (directory / EXIT_FILE).exists():
-                write_record(directory / EXIT_FILE, record)
+                reserve = directory / EXIT_RESERVE_FILE
+                write_record(directory / EXIT_FILE, record, reserve=reserve)
         finally:
             os.close(held)
         return True
@@ -240,7 +244,8 @@ class PodDirectories:
     def drop_work(self, name: str) -> None:
         """Removes what the pod wrote into its work directory; its records and logs stay."""
         shutil.rmtree(self.work_path(name), ignore_errors=True)
-        (self.path(name) / RESERVE_FILE).unlink(missing_ok=True)
+        for reserve in RESERVES:
+            (self.path(name) / reserve).unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """Takes the directory away: it disappears at once, and then from the disk."""

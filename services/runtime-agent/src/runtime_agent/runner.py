@@ -139,10 +139,11 @@ class SupervisedPods:
         seen = self.directories.observe(name)
         if seen.phase in (Phase.ABSENT, Phase.EXITED):
             return
-        self.directories.ask_to_stop(name, stopping.reason, stopping.grace_s)
-        self.directories.seal(name, never_ran(stopping.reason))
+        # First, so that a supervisor that can't be asked is killed as well.
         due = time.monotonic() + stopping.grace_s + self.settings.supervisor_patience_s
         self._kill_at_s[name] = min(due, self._kill_at_s.get(name, due))
+        self.directories.ask_to_stop(name, stopping.reason, stopping.grace_s)
+        self.directories.seal(name, never_ran(stopping.reason))
 
     def look(self, pods: Iterable[Pod]) -> list[Seen]:
         """Look at the directories; help where a supervisor is missing or no longer acts."""
@@ -180,14 +181,14 @@ class SupervisedPods:
     def _see_to_stop(self, pod: Pod, asked: StopRequest | None) -> None:
         """Asks again where the disk did not take it; kills a supervisor that does not act."""
         name = pod.pod
-        if pod.stop is not None:
-            wanted = StopRequest(pod.stop.reason, pod.stop.grace_s)
-            if asked != wanted or name not in self._kill_at_s:
-                self.stop(name, pod.stop)
         due = self._kill_at_s.get(name)
         if due is not None and time.monotonic() >= due:
             _log.warning("a supervisor does not stop its pod and is killed", pod=name)
             self.directories.kill_supervisor(name)
+        if pod.stop is not None:
+            wanted = StopRequest(pod.stop.reason, pod.stop.grace_s)
+            if asked != wanted or due is None:
+                self.stop(name, pod.stop)
 
     def _not_started(self, pod: Pod, phase: Phase) -> Seen | None:
         if pod.started_at is not None:

@@ -3,11 +3,17 @@
 Each step of the agent (a batch of records with the offsets behind it, what became of some pods) is
 one transaction that is on the disk before anything of it is said or done. A journal has an id; pods
 placed for another one are refused, so an agent that lost its journal can't run a pod twice.
+
+It goes on while the disk is full: what it writes goes into room that its two files already have, so
+no pod, however greedy, can be quicker.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +30,14 @@ from runtime_agent.domain.pods import Phase, Pod, Stopping
 SCHEMA_VERSION = 1
 REPORT_BLOCK = 1000
 """Report revisions are set aside in blocks, so that a report costs no write of its own."""
+LOG_BYTES = 8 * 1024 * 1024
+"""Of the write-ahead log, kept however little is in it. SQLite begins it anew after some 4 MiB; the
+other half is for the step that comes last before that.
+"""
+SPARE_BYTES = 2 * 1024 * 1024
+"""Of empty pages in the journal: for more than a thousand ends of pods, and no pod is placed on a
+node whose disk is full.
+"""
 
 _SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -124,10 +138,12 @@ class Journal:
 
     def __init__(self, path: Path, fresh_id: str, report_floor: int = 0) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        self._log = path.with_name(f"{path.name}-wal")
         self._db = sqlite3.connect(path, isolation_level=None, timeout=5.0)
+        # First of all: the log's index is then in memory, and to open the journal takes no disk.
+        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         self.is_new = version == 0
         if self.is_new:
@@ -153,9 +169,48 @@ class Journal:
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # on a full disk SQLite has done so already
+                self._db.execute("ROLLBACK")
             raise
         self._db.execute("COMMIT")
+
+    def keep_reserve(self) -> int:
+        """Takes the room that the journal needs on a full disk, as far as there is any now.
+
+        How many bytes it can take then, `SPARE_BYTES` where all is well. Raises sqlite3.Error.
+        """
+        free_bytes = shutil.disk_usage(self._log.parent).free
+        if self._spare_bytes() < SPARE_BYTES and free_bytes > LOG_BYTES + 2 * SPARE_BYTES:
+            # Put in and taken out again, it leaves empty pages that the disk has given already.
+            name = "reserve"
+            with self._transaction():
+                self._db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES (?, zeroblob(?))", (name, SPARE_BYTES)
+                )
+            with self._transaction():
+                self._db.execute("DELETE FROM meta WHERE name = ?", (name,))
+            self._db.execute("PRAGMA wal_checkpoint")
+        return min(self._spare_bytes(), SPARE_BYTES) if self._hold_log() else 0
+
+    def _spare_bytes(self) -> int:
+        pages, size = (
+            int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+            for name in ("freelist_count", "page_size")
+        )
+        return pages * size
+
+    def _hold_log(self) -> bool:
+        """Whether the write-ahead log has its room. What is not written yet are zeros, which SQLite
+        takes for no log, or for its end.
+        """
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self._log, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, LOG_BYTES)
+            finally:
+                os.close(descriptor)
+            return True
+        return False
 
     def _meta(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
@@ -250,10 +305,10 @@ class Journal:
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
-    def letters(self, limit: int) -> list[Letter]:
-        """Dead letters that wait for the bus."""
-        query = "SELECT * FROM letter ORDER BY id LIMIT ?"
-        return [Letter(*row) for row in self._db.execute(query, (limit,))]
+    def letters(self, limit: int, after: str = "") -> list[Letter]:
+        """Dead letters that wait for the bus, in the order of their ids."""
+        query = "SELECT * FROM letter WHERE id > ? ORDER BY id LIMIT ?"
+        return [Letter(*row) for row in self._db.execute(query, (after, limit))]
 
     def drop_letters(self, ids: Sequence[str]) -> None:
         """The bus has taken them."""
@@ -270,8 +325,9 @@ class Journal:
         return names
 
     def close(self) -> None:
-        """The file may be opened again."""
+        """The file may be opened again. SQLite removes its log; the room stays ours."""
         self._db.close()
+        self._hold_log()
 
 
 def _row(entry: Entry) -> tuple[object, ...]:

@@ -28,6 +28,7 @@ from runtime_agent.metrics import AgentMetrics
 from runtime_agent.pods import PodDirectories, Remains
 from runtime_agent.runner import Runner
 from runtime_agent.settings import MEBIBYTE, AgentSettings
+from runtime_agent.store import SPARE_BYTES
 
 SHORTEST_WAIT_S = 0.02
 LONGEST_WAIT_S = 60.0
@@ -242,6 +243,14 @@ class Watch:
             with self._counting_failures():
                 await self.clean(time.time())
 
+    def see_to_reserve(self) -> None:
+        """Have the journal keep what it needs on a full disk, and tell how much that is."""
+        with self._counting_failures():
+            left = self.handlers.memory.journal.keep_reserve()
+            self.metrics.journal_reserve_bytes.set(left)
+            if left < SPARE_BYTES:
+                _log.warning("the disk has no room for the journal's reserve", bytes_left=left)
+
     async def clean(self, now_s: float) -> None:
         """Names that ended long ago leave the journal; logs that are too old or too many leave the
         disk.
@@ -255,6 +264,7 @@ class Watch:
         await self._drop_logs(remains)
         before = datetime.fromtimestamp(now_s - settings.keep_ended_s, UTC)
         journal.drop_ended(before, settings.clean_pods)
+        self.see_to_reserve()
         too_old_s = now_s - max(settings.keep_logs_s, settings.keep_ended_s)
         old = [each for each in remains if each.changed_s < too_old_s][: settings.clean_pods]
         known = journal.load(each.name for each in old)

@@ -7,6 +7,7 @@ sees the old contents or the new and never a part, also after a power cut.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 from dataclasses import dataclass, field, fields
@@ -20,12 +21,15 @@ EXIT_FILE = "exit.json"
 STOP_FILE = "stop.json"
 LOCK_FILE = "lock"
 DOORBELL_FILE = "doorbell"
-RESERVE_FILE = "reserve"
+EXIT_RESERVE_FILE = "reserve"
+STOP_RESERVE_FILE = "reserve-stop"
 WORK_DIR = "work"
 LOGS_DIR = "logs"
 
-RESERVE_BYTES = 16 * 1024
-"""Space kept for the exit record, given back when the disk is full at the pod's end."""
+RESERVES = {EXIT_RESERVE_FILE: 16 * 1024, STOP_RESERVE_FILE: 4 * 1024}
+"""Space kept for what must be recorded on a full disk as well: in bytes, more than the longest of
+such records. The record is written into it, so nobody else can take it.
+"""
 
 Oom = Literal["none", "suspected", "certain"]
 
@@ -89,6 +93,8 @@ class ExitRecord:
     notes: list[str] = field(default_factory=list)
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
 Record = TypeVar("Record", PodSpec, StartRecord, StopRequest, ExitRecord)
 
 
@@ -114,11 +120,37 @@ def write_record(
     record: PodSpec | StartRecord | StopRequest | ExitRecord,
     *,
     durable: bool = True,
+    reserve: Path | None = None,
 ) -> None:
-    """Writes it whole; with `durable` it also survives a power cut. Raises OSError."""
-    _write_whole(path, json.dumps(vars(record)).encode(), durable)
+    """Writes it whole; with `durable` it also survives a power cut. Raises OSError.
+
+    Where the disk is full it takes the room of the file `reserve`, where that is still there.
+    """
+    content = json.dumps(vars(record)).encode()
+    try:
+        _write_whole(path, content, durable)
+    except OSError as error:
+        if error.errno not in FULL or reserve is None or not _write_into(reserve, content, path):
+            raise
     if durable:
         flush_directory(path.parent)
+
+
+def _write_into(reserve: Path, content: bytes, path: Path) -> bool:
+    """Makes the record of the space of another file; False where that is used up or too small."""
+    try:
+        descriptor = os.open(reserve, os.O_WRONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        size = os.fstat(descriptor).st_size
+        if len(content) > size or os.write(descriptor, content.ljust(size)) < size:
+            return False
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    reserve.replace(path)
+    return True
 
 
 def _write_whole(path: Path, content: bytes, durable: bool) -> None:

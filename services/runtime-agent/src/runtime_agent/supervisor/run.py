@@ -22,9 +22,9 @@ from runtime_agent.supervisor.logs import PodLogs, Stream
 from runtime_agent.supervisor.records import (
     DOORBELL_FILE,
     EXIT_FILE,
+    EXIT_RESERVE_FILE,
     LOCK_FILE,
     LOGS_DIR,
-    RESERVE_FILE,
     SPEC_FILE,
     START_FILE,
     STOP_FILE,
@@ -296,14 +296,15 @@ def _note_signal(_number: int, _frame: object) -> None:
 
 
 def _write_exit(directory: Path, record: ExitRecord, logs: PodLogs | None) -> None:
-    """Writes the end however long the disk refuses; first it gives back what was kept for this."""
+    """Writes the end however long the disk refuses: in the space that was kept for it where there
+    is no other, and at the last in that of older logs.
+    """
     while True:
         try:
-            write_record(directory / EXIT_FILE, record)
+            write_record(directory / EXIT_FILE, record, reserve=directory / EXIT_RESERVE_FILE)
         except OSError as error:
             if error.errno == errno.ENOENT and not directory.exists():
                 return  # somebody removed the pod with its directory: there is nobody to tell
-            (directory / RESERVE_FILE).unlink(missing_ok=True)
             if logs is not None:
                 logs.give_back_space()
             time.sleep(DISK_RETRY_S)
