@@ -76,6 +76,12 @@ def test_two_parts_never_get_one_port(tmp_path: Path) -> None:
     assert state.port("two", wanted) != wanted
 
 
+def test_no_part_gets_a_port_that_an_outgoing_connection_could_have(tmp_path: Path) -> None:
+    first, _ = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    given = {HomeState(tmp_path).port(f"part-{number}") for number in range(50)}
+    assert max(given) < int(first)
+
+
 def test_a_known_port_that_is_taken_is_named_with_the_mend(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from cli.embedded.process import free_port
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeReport, NodeReturned
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged, SettingChanged
@@ -37,12 +37,6 @@ HEARD = (
     "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
     "revision-acknowledged", "pod-requested.dead-letter",
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:

@@ -113,6 +113,7 @@ class Up:
     environment: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     kafka_port: int = field(default_factory=free_port)
+    database_port: int = field(default_factory=free_port)
     process: "subprocess.Popen[bytes] | None" = None
 
     def start(self, *options: str) -> None:
@@ -123,6 +124,7 @@ class Up:
             "MUSTER_HOME": str(self.home),
             "MUSTER_PORT": str(self.port),
             "MUSTER_KAFKA_PORT": str(self.kafka_port),
+            "MUSTER_DATABASE_PORT": str(self.database_port),
             "MUSTER_ADMIN_PASSWORD": "a-password-for-tests",
             "MUSTER_FAKE_GPUS": "8",
         } | self.environment
@@ -173,6 +175,17 @@ class Up:
         except ProcessLookupError:
             return False
         return True
+
+    def account(self, lines: int = 4, characters: int = 300) -> str:
+        """What each part is and last said, for whoever reads why a test failed."""
+        told = []
+        for part, state in self.status().get("services", {}).items():
+            told.append(f"{part}: {state}")
+            log = self.home / "log" / f"{part}.log"
+            if log.exists():
+                said = log.read_text(errors="replace").splitlines()[-lines:]
+                told += [f"    {line[-characters:]}" for line in said]
+        return "\n".join(told)
 
     def token(self) -> str:
         """The token that `muster up` keeps for the commands on this machine."""

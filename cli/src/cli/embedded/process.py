@@ -7,6 +7,7 @@ Linux only, as it uses prctl and /proc.
 import contextlib
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LEFTOVER_POLL_S = 0.01
+SERVER_PORTS = range(10000, 20000)
+PORT_TRIES = 100
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -24,11 +27,19 @@ class EmbeddedServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody holds now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance.
+
+    The kernel gives outgoing connections ports of its own choice (from 32768 on, on Linux). A
+    server on one of those could not come back after a crash if a connection had got its port
+    meanwhile, for as long as that lasts. Pods get theirs from 20000 on.
+    """
+    for _ in range(PORT_TRIES):
+        port = random.choice(SERVER_PORTS)  # noqa: S311  no secret
+        if is_port_free(port):
+            return port
+    raise EmbeddedServerError(
+        f"No port between {SERVER_PORTS[0]} and {SERVER_PORTS[-1]} of 127.0.0.1 is free."
+    )
 
 
 def is_port_free(port: int) -> bool:

@@ -1,0 +1,122 @@
+"""A server that speaks REST's paths with a test's answers, and the command `muster` against it."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+TIMEOUT_S = 30
+JOB = "ada~digits"
+LOG = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
+
+
+def job_status(state: str) -> dict[str, Any]:
+    return {
+        "name": "digits",
+        "jobStatus": {
+            "username": "ada",
+            "state": state,
+            "retries": 0,
+            "virtualCluster": "default",
+            "submissionTime": 1_700_000_000_000,
+            "attemptId": 0,
+            "reason": {"code": "no-gpus", "text": "2 GPUs wanted, 1 free", "numbers": {}},
+        },
+        "taskRoles": {
+            "train": {
+                "taskStatuses": [
+                    {"taskIndex": 0, "taskState": state, "attemptId": 0, "containerNodeName": "n1"}
+                ]
+            }
+        },
+    }
+
+
+@dataclass
+class Rest:
+    """The stub: answers by path, and what it was asked."""
+
+    url: str = ""
+    answers: dict[str, tuple[int, str, str]] = field(default_factory=dict)
+    first: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    asked: list[tuple[str, str, bytes, dict[str, str]]] = field(default_factory=list)
+
+    def answer(self, request: str, content: object, status: int = 200) -> None:
+        self.answers[request] = (status, "application/json", json.dumps(content))
+
+
+@contextmanager
+def rest_double() -> Iterator[Rest]:
+    """The server, while the block runs."""
+    stub = Rest()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            stub.asked.append((self.command, self.path, body, dict(self.headers.items())))
+            missing = (404, "application/json", '{"code": "NoJobError", "message": "No such job."}')
+            request = f"{self.command} {self.path}"
+            earlier = stub.first.get(request)
+            answer = earlier.pop(0) if earlier else stub.answers.get(request, missing)
+            status, kind, text = answer
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            for name, value in stub.headers.get(request, {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_GET = do_POST = do_PUT = do_DELETE = _answer
+
+        def log_message(self, *_: object) -> None:
+            """Quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield stub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+def muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
+    return run_cli(home, *words, text=text, MUSTER_URL=rest.url, MUSTER_TOKEN="a-token")
+
+
+def run_cli(home: Path, *words: str, text: str = "", **environment: str) -> Ran:
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", *words],
+        env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(home), **environment},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+AWAY = (503, "application/json", '{"code": "Away", "message": "It starts again."}')
