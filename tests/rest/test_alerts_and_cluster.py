@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Reason
 from muster.contracts.nodes import Gpu, NodeLost, NodeReport, NodeReturned, PodOnNode
-from muster.contracts.notices import SettingChanged
+from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import Subscription
 from muster.webhook_secrets import signing_secret
 
@@ -124,6 +124,52 @@ async def test_subscriptions_are_said_on_the_bus_without_secrets(
                 pass
         assert (await next_record(consumer, key)).value is None
         await consumer.stop()
+
+
+async def test_subscriptions_of_a_restored_backup_are_said_above_what_was_said_before(
+    start_rest: Any, bootstrap: str
+) -> None:
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        made = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
+        newer = (await rest.client.post(SUBSCRIPTIONS, json=WEBHOOK)).json()
+        path = f"{SUBSCRIPTIONS}/{made['id']}"
+        old = WEBHOOK | {"webhookUrl": "https://example.org/old"}
+        for wish in (WEBHOOK, old | {"enabled": False}):
+            await rest.client.put(path, json=wish)
+        key, newer_key = (f"subscription/{each['id']}" for each in (made, newer))
+        said = await said_above(bootstrap, key, 2)
+        pool = rest.runtime.pool
+        await pool.execute("DELETE FROM subscription WHERE id = $1", newer["id"])
+        await pool.execute("UPDATE subscription SET revision = 1 WHERE id = $1", made["id"])
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        again = await said_above(bootstrap, key, 3)
+        assert again.value == said.value
+        await until_removed(bootstrap, newer_key)
+        asked = SettingChanged(setting=RESYNC_SETTING, revision=again.revision + 60_000, value={})
+        await publish(bootstrap, [("settings-changed", RESYNC_SETTING, asked)])
+        assert (await said_above(bootstrap, key, asked.revision)).value == said.value
+        assert (await rest.client.get(path)).json()["webhookUrl"] == old["webhookUrl"]
+
+
+async def said_above(bootstrap: str, key: str, revision: int) -> SettingChanged:
+    """A setting as it is said under a higher revision."""
+    consumer = await reader(bootstrap, "settings-changed")
+    try:
+        while True:
+            record = await next_record(consumer, key)
+            said = SettingChanged.model_validate_json(record.value)
+            if said.revision > revision:
+                return said
+    finally:
+        await consumer.stop()
+
+
+async def until_removed(bootstrap: str, key: str) -> None:
+    """Wait until a setting is said to be removed."""
+    consumer = await reader(bootstrap, "settings-changed")
+    while (await next_record(consumer, key)).value is not None:
+        pass
+    await consumer.stop()
 
 
 def report(node: str, revision: int, *, gpus: int = 2) -> NodeReport:

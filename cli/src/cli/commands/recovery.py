@@ -69,7 +69,9 @@ def _on_each_schema(
 
 
 async def _ask_agents(setting: str) -> None:
-    """Agents have no database; they hear of it as of a setting of the cluster."""
+    """Agents have no database; they hear of it as of a setting of the cluster. So does REST, which
+    says all settings again at a resync.
+    """
     bootstrap, now = kafka_bootstrap(), datetime.fromtimestamp(time.time(), UTC)
     word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
     made = headers(

@@ -14,6 +14,7 @@ from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
 from rest.handlers.maintain import maintain
+from rest.handlers.publish import TOPIC as SETTINGS
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
 from rest.handlers.updates import TOPICS, jobs_aggregate
@@ -38,6 +39,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     submissions = Submissions(runtime.relay, settings, metrics)
     runtime.spawn("submissions", submissions.run)
     publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)
+    runtime.follow([SETTINGS], publisher.on_record)
     runtime.spawn("settings", publisher.run)
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 

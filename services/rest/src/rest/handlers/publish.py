@@ -1,25 +1,34 @@
 """Subscriptions on settings-changed: said when they change, and again every few minutes, so that
 whoever lost them has them soon. Removed ones are said as removed for a while.
+
+REST hears what it has said: a higher revision than its own, or a subscription that it does not
+have, is from before a backup was restored. Then it goes on above the clock, as the exchange does,
+or says that the subscription is removed.
 """
 
 import asyncio
 import random
 import time
+from collections.abc import Mapping, Sequence
 
 import structlog
 from muster.bus import Bus
-from muster.contracts.notices import SettingChanged
+from muster.contracts.model import Model
+from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.db import Pool, is_transient
 from muster.errors import Transient
+from muster.records import Received
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store.subscriptions import Published, load_published
+from rest.store.subscriptions import Published, lift_revisions, load_published
 
 _log = structlog.get_logger()
 
 TOPIC = "settings-changed"
+BELIEVABLE = 2**53
+"""Revisions below this are somebody's: milliseconds of a clock reach it in 285,000 years."""
 
 
 class SettingsPublisher:
@@ -32,12 +41,32 @@ class SettingsPublisher:
         self._metrics = metrics
         self._changed = asyncio.Event()
         self._said: dict[str, int] = {}
+        self._heard: dict[str, int] = {}
+        self._resync = 0
         self._all_at = 0.0
         bus.on_new_bus.append(self._on_new_bus)
 
     def wake(self) -> None:
         """Something has changed."""
         self._changed.set()
+
+    def on_record(self, record: Received, model: Model | None) -> None:
+        """Take what was said on the bus, by this process, another replica, or before a restore; or
+        that an operator wants all said anew.
+        """
+        setting = record.key or ""
+        ident = setting.removeprefix(SUBSCRIPTION_SETTING)
+        revision = model.revision if isinstance(model, SettingChanged) else 0
+        if setting == RESYNC_SETTING:
+            self._resync = max(self._resync, revision)
+        elif ident == setting:
+            return
+        elif model is None:
+            self._heard.pop(ident, None)
+        else:
+            self._heard[ident] = max(self._heard.get(ident, 0), revision)
+        if self._said.get(ident) != revision:
+            self._changed.set()
 
     async def run(self) -> None:
         """Publish until cancelled: what has changed at once, all of it on its rhythm."""
@@ -62,15 +91,28 @@ class SettingsPublisher:
     async def _say_due(self) -> None:
         if time.monotonic() >= self._all_at:
             self._said.clear()
+        heard = dict(self._heard)  # before the rows are read: they were written before it was said
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
-        for row in rows:
+            if behind := self._behind(rows, heard):
+                _log.warning("a restored backup is told anew", subscriptions=len(behind))
+                await lift_revisions(conn, behind)
+                rows = await load_published(conn)
+        unknown = heard.keys() - {row.id for row in rows}
+        for row in [*rows, *(Published(ident, heard[ident], None) for ident in unknown)]:
             if self._said.get(row.id) != row.revision:
                 await self._say(row)
                 self._said[row.id] = row.revision
         if time.monotonic() >= self._all_at:
             rhythm = self._settings.settings_repeat_s
             self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311 - spread
+
+    def _behind(self, rows: Sequence[Published], heard: Mapping[str, int]) -> dict[str, int]:
+        """The revisions that subscriptions must get, to be above what was said of them before."""
+        known = {row.id: max(heard.get(row.id, 0), self._resync) for row in rows}
+        return {
+            row.id: known[row.id] + 1 for row in rows if row.revision < known[row.id] < BELIEVABLE
+        }
 
     def _on_new_bus(self) -> None:
         self._all_at = 0.0

@@ -1,5 +1,6 @@
 """Subscriptions to alerts: what people asked to be told."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,11 +89,23 @@ async def load_published(conn: Connection) -> list[Published]:
     )
 
 
+async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None:
+    """Raise revisions, by the ids of their subscriptions; none falls."""
+    await conn.execute(_LIFT, list(revisions), list(revisions.values()))
+
+
 async def forget_removed(conn: Connection, days: int) -> None:
     """Forget what was removed long enough ago."""
     await conn.execute(
         "DELETE FROM subscription WHERE removed_at < now() - $1 * interval '1 day'", float(days)
     )
+
+
+_LIFT = """
+    UPDATE subscription AS s SET revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
+    WHERE s.id = n.id AND s.revision < n.revision
+"""
 
 
 def _content(subscription: Subscription) -> dict[str, Any]:
