@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 from muster.contracts.jobs import JobState, JobStatus, TaskRoleStatus, TaskState, TaskStatus
+from muster.contracts.model import Reason
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LOGS = "/api/v2/jobs/admin~logged/attempts/0/taskRoles/worker/taskIndex/0/attempts/0/logs"
@@ -73,6 +74,39 @@ async def test_a_task_without_logs_is_404_and_an_agent_that_is_away_503(
     other = LOGS.replace("attempts/0/logs", "attempts/7/logs")
     assert (await rest.client.get(other)).status_code == 404
     assert (await rest.client.get(f"{LOGS}/secrets")).status_code == 400
+
+
+async def test_a_job_that_waits_or_was_never_placed_says_so_and_why(rest: Any) -> None:
+    await rest.submit("logged")
+    job = await rest.job_id("logged")
+    said = (await rest.client.get(LOGS)).json()
+    assert said["code"] == "NoTaskLogError"
+    assert said["message"].startswith("admin~logged is WAITING")
+    task = TaskStatus(index=0, state=TaskState.WAITING, pod="pod-1")
+    told = JobStatus(
+        revision=1,
+        job=job,
+        name="logged",
+        user="admin",
+        virtual_cluster="default",
+        state=JobState.WAITING,
+        reason=Reason(code="no-gpus", text="2 GPUs are wanted, 1 is free.", numbers={}),
+        submitted_at=NOW,
+        task_roles=(TaskRoleStatus(name="worker", tasks=(task,)),),
+    )
+    for revision, state, placed in (
+        (1, JobState.WAITING, "is not placed on a node yet"),
+        (2, JobState.FAILED, "was never placed on a node"),
+    ):
+        word = told.model_copy(update={"revision": revision, "state": state})
+        await rest.hear("job-updated", job, word)
+        for path in (LOGS, f"{LOGS}/all", f"{LOGS}/all/events"):
+            answer = await rest.client.get(path)
+            assert (answer.status_code, answer.json()["message"]) == (
+                404,
+                f"admin~logged is {state.value}: 2 GPUs are wanted, 1 is free."
+                f" Its task worker 0 {placed}, so it has no log.",
+            )
 
 
 async def read_events(lines: Any, count: int) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -42,18 +42,21 @@ def _renamed(text: str, name: str) -> str:
         raise CommandError(Exit.REFUSED, str(error), details) from None
 
 
-def detail(client: Client, job: str) -> Json:
-    """The whole detail of a job."""
-    answer: Json = client.get(job_path(job)).json()
+def detail(client: Client, job: str, attempt: int | None = None) -> Json:
+    """The whole detail of a job; of its latest attempt, or of an earlier one."""
+    earlier = "" if attempt is None else f"/attempts/{attempt}"
+    answer: Json = client.get(job_path(job, earlier)).json()
     return answer
 
 
-def detail_when_back(client: Client, job: str, patience_s: float = AWAY_S) -> Json:
+def detail_when_back(
+    client: Client, job: str, patience_s: float = AWAY_S, attempt: int | None = None
+) -> Json:
     """The whole detail of a job; a server that is away, as when it starts again, is waited for."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            return detail(client, job)
+            return detail(client, job, attempt)
         except CommandError as error:
             if error.code is not Exit.UNREACHABLE or time.monotonic() > deadline:
                 raise
@@ -79,27 +82,44 @@ def task_attempt(content: Json, role: str | None, index: int) -> tuple[str, Json
     )
 
 
-def log_target(client: Client, job: str, role: str | None, index: int, stream: str) -> str:
-    """The path at the server from which a task's log is read."""
-    content = detail(client, job)
+@dataclass(frozen=True)
+class TaskLogs:
+    """Where the logs of one attempt of a task are: which attempt of the job, which of the task."""
+
+    job: str
+    attempt: int
+    role: str
+    index: int
+    task_attempt: int
+
+
+def task_logs(content: Json, job: str, role: str | None, index: int) -> TaskLogs:
+    """Those of the attempt that a job's detail tells of; CommandError where there is no task."""
     chosen, task = task_attempt(content, role, index)
     attempt = content["jobStatus"].get("attemptId") or 0
+    return TaskLogs(job, attempt, chosen, index, task.get("attemptId") or 0)
+
+
+def log_target(client: Client, logs: TaskLogs, stream: str) -> str:
+    """The path at the server from which a task's log is read."""
     path = job_path(
-        job,
-        f"/attempts/{attempt}/taskRoles/{chosen}/taskIndex/{index}"
-        f"/attempts/{task.get('attemptId') or 0}/logs",
+        logs.job,
+        f"/attempts/{logs.attempt}/taskRoles/{logs.role}/taskIndex/{logs.index}"
+        f"/attempts/{logs.task_attempt}/logs",
     )
     locations = client.get(path).json()["locations"]
     for location in locations:
         if location["name"] == stream:
             return urlsplit(str(location["uri"])).path
     names = ", ".join(each["name"] for each in locations)
-    raise CommandError(Exit.REFUSED, f"{job} has no log {stream}; it has: {names or 'none yet'}.")
+    message = f"{logs.job} has no log {stream}; it has: {names or 'none yet'}."
+    raise CommandError(Exit.REFUSED, message)
 
 
 def task_log(client: Client, job: str, role: str | None, index: int, stream: str) -> str:
     """A task's log as it is now."""
-    return client.call("GET", log_target(client, job, role, index, stream)).text()
+    logs = task_logs(detail(client, job), job, role, index)
+    return client.call("GET", log_target(client, logs, stream)).text()
 
 
 def log_in(client: Client, user: str, password: str) -> str:

@@ -11,14 +11,14 @@ from cyclopts import Parameter
 
 from cli.client import Answer, Client, CommandError, Exit, refusal
 from cli.commands.session import JobName, client, full_name
-from cli.jobs import detail_when_back, is_over, log_target, task_attempt
+from cli.jobs import AWAY_S, TaskLogs, detail, detail_when_back, is_over, log_target, task_logs
 
-RETRY_S = 1.0
+RETRY_FIRST_S, RETRY_S = 0.1, 1.0
 STREAM_TIMEOUT_S = 60.0  # the server sends a comment every 15 s
 PREFIX = re.compile(r"\S+ (?:stdout|stderr) (?P<whole>[FP]) ")  # as containers' logs have it
 
 
-def logs(
+def logs(  # noqa: PLR0913 - these are the command's options
     name: JobName,
     role: Annotated[str | None, Parameter(help="The task role; by default the first.")] = None,
     index: Annotated[int, Parameter(help="The task's index.")] = 0,
@@ -27,14 +27,18 @@ def logs(
         Literal["all", "stdout", "stderr"], Parameter(help="Both streams, or one.")
     ] = "all",
     follow: Annotated[
-        bool, Parameter(name=("--follow", "-f"), help="Go on until the task's end.")
+        bool, Parameter(name=("--follow", "-f"), help="Go on, over retries, until the job's end.")
     ] = False,
+    attempt: Annotated[
+        int | None, Parameter(help="Which attempt of the job, from 0; by default the latest.")
+    ] = None,
     times: Annotated[
         bool, Parameter(help="With both streams: when each line came, and on which.")
     ] = False,
 ) -> None:
-    """What a task wrote; with -f also what it writes from now on, until its end."""
-    wanted = _Wanted(full_name(name), role, index, stream, plain=stream == "all" and not times)
+    """What a task wrote; with -f also what it writes from now on, until its job's end."""
+    plain = stream == "all" and not times
+    wanted = _Wanted(full_name(name), attempt, role, index, stream, plain)
     if follow:
         _follow_to_end(client(), wanted)
     else:
@@ -43,16 +47,16 @@ def logs(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """Which log. `plain`: without the time and stream that the agent puts before each line."""
+    """Which log. `attempt` is the job's, None for the latest; `plain`: without the time and stream
+    that the agent puts before each line.
+    """
 
     job: str
+    attempt: int | None
     role: str | None
     index: int
     stream: str
     plain: bool
-
-    def target(self, server: Client) -> str:
-        return log_target(server, self.job, self.role, self.index, self.stream)
 
     def write(self, line: str) -> None:
         """Print one line with its end; a piece of a longer line has none."""
@@ -66,7 +70,9 @@ class _Wanted:
 
 def _print_log(server: Client, wanted: _Wanted) -> None:
     """Print what there is by now, answer by answer, as the server bounds each."""
-    target, query, end, rest = wanted.target(server), "", None, b""
+    content = detail(server, wanted.job, wanted.attempt)
+    logs = task_logs(content, wanted.job, wanted.role, wanted.index)
+    target, query, end, rest = log_target(server, logs, wanted.stream), "", None, b""
     while True:
         with server.request("GET", target + query) as response:
             if response.status != http.client.OK:
@@ -87,31 +93,52 @@ def _print_log(server: Client, wanted: _Wanted) -> None:
 
 
 def _follow_to_end(server: Client, wanted: _Wanted) -> None:
-    target, last_id, has_ended = "", "", False
-    while not has_ended:
-        try:
-            now = wanted.target(server)
-            if now != target:  # another attempt has a log of its own
-                target, last_id = now, ""
-            last_id, has_ended = _follow(server, wanted, target, last_id)
-        except CommandError as error:
-            # A task that has not started yet has no log; REST or its agent may be starting again.
-            if error.code not in (Exit.REFUSED, Exit.UNREACHABLE):
-                raise
-            content = detail_when_back(server, wanted.job)
-            task_attempt(content, wanted.role, wanted.index)  # one that there is not is told
-            if is_over(content["jobStatus"]["state"]):
-                raise
+    now, last_id, has_ended, told, wait_s = None, "", False, "", RETRY_FIRST_S
+    while True:
+        content = detail_when_back(server, wanted.job, AWAY_S, wanted.attempt)
+        over = is_over(content["jobStatus"]["state"])
+        logs = task_logs(content, wanted.job, wanted.role, wanted.index)
+        if logs != now:  # another attempt has a log of its own
+            _announce(now, logs)
+            now, last_id, has_ended, wait_s = logs, "", False, RETRY_FIRST_S
         if not has_ended:
-            time.sleep(RETRY_S)
+            try:
+                last_id, has_ended = _follow(server, logs, wanted, last_id)
+            except CommandError as error:
+                # A task that has not started yet has no log; REST or its agent may start again.
+                if over or error.code not in (Exit.REFUSED, Exit.UNREACHABLE):
+                    raise
+                if error.code is Exit.REFUSED and str(error) != told:
+                    told = str(error)
+                    _note(told)
+        if has_ended and over:
+            return
+        time.sleep(wait_s)
+        wait_s = min(2 * wait_s, RETRY_S)
 
 
-def _follow(server: Client, wanted: _Wanted, target: str, last_id: str) -> tuple[str, bool]:
+def _announce(before: TaskLogs | None, logs: TaskLogs) -> None:
+    """Says that what comes now is another attempt's."""
+    if before is None:
+        return
+    if logs.attempt != before.attempt:
+        _note(f"{logs.job}: attempt {logs.attempt} begins.")
+    else:
+        _note(f"{logs.job}: attempt {logs.task_attempt} of task {logs.role} {logs.index} begins.")
+
+
+def _note(text: str) -> None:
+    sys.stdout.flush()
+    sys.stderr.write(f"note: {text}\n")
+
+
+def _follow(server: Client, logs: TaskLogs, wanted: _Wanted, last_id: str) -> tuple[str, bool]:
     """Print one connection's lines; where it ended, and whether the log is complete."""
     headers = {"Accept": "text/event-stream"}
     if last_id:
         headers["Last-Event-ID"] = last_id
-    with server.request("GET", f"{target}/events", None, headers, STREAM_TIMEOUT_S) as response:
+    events = f"{log_target(server, logs, wanted.stream)}/events"
+    with server.request("GET", events, None, headers, STREAM_TIMEOUT_S) as response:
         if response.status != http.client.OK:
             raise refusal(Answer(response.status, "", response.read()))
         return _print_events(response, wanted, last_id)

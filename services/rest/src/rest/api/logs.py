@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from muster.contracts.jobs import TaskStatus
+from muster.contracts.jobs import JobStatus, TaskStatus
 from muster.errors import Rejected, Transient
 from starlette.types import Receive, Scope, Send
 
@@ -17,7 +17,7 @@ from rest.api.context import Context, Here, User
 from rest.api.jobs import Attempt, JobName, attempt_status, get_whole
 from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.streams import LineEvents, until_limit
-from rest.domain.views import find_task, task
+from rest.domain.views import WholeJob, attempt_state, find_task, task, verdict_reason
 from rest.peers import LogAsk, LogPiece, OpenLog
 
 _log = structlog.get_logger()
@@ -27,6 +27,7 @@ router = APIRouter(prefix="/jobs", tags=["logs"])
 TASK = "/{job}/attempts/{attempt}/taskRoles/{role}/taskIndex/{index}/attempts"
 LOGS = TASK + "/{task_attempt}/logs"
 STREAMS = ("stdout", "stderr", "all")
+ENDED = ("SUCCEEDED", "STOPPED", "FAILED")
 
 StreamName = Annotated[Literal["stdout", "stderr", "all"], Path()]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="A byte of the log.")]
@@ -74,7 +75,7 @@ async def list_task_attempts(
     where: Annotated[TaskPath, Depends()], here: Here, _caller: User
 ) -> Response:
     """A task's attempts as far as they are known, newest first."""
-    found = await _task(here, where)
+    _, _, found = await _task(here, where)
     content = {
         "taskIndex": where.index,
         "taskRoleName": where.role,
@@ -92,7 +93,7 @@ async def list_logs(
     tail_in_spec: Annotated[bool, Query(alias="tailMode")] = False,
 ) -> Response:
     """Where the logs of a task attempt are read; the paths are on this server."""
-    _pod(await _task(here, where), where.task_attempt)
+    await _pod(here, where)
     query = "?tail-mode=true" if tail_mode or tail_in_spec else ""
     names = {field.name: getattr(where, field.name) for field in fields(where)}
     path = f"/api/v2/jobs{LOGS.format(**names)}"
@@ -159,32 +160,53 @@ async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitSta
         return stack.pop_all(), log
 
 
-async def _task(here: Context, where: TaskPath) -> TaskStatus:
-    found = await get_whole(here, where.job)
-    status = await attempt_status(here, found, where.attempt)
-    result = find_task(status, where.role, where.index)
-    if result is None:
+async def _task(here: Context, where: TaskPath) -> tuple[WholeJob, JobStatus, TaskStatus]:
+    """The job, its attempt and that one's task. Raises Rejected."""
+    job = await get_whole(here, where.job)
+    status = await attempt_status(here, job, where.attempt)
+    if status is None:
+        raise _not_placed(job, status, where)
+    found = find_task(status, where.role, where.index)
+    if found is None:
+        message = f"{where.job} has no task {where.role} {where.index} in attempt {where.attempt}."
+        raise Rejected("NoTaskLogError", message)
+    return job, status, found
+
+
+def _not_placed(job: WholeJob, status: JobStatus | None, where: TaskPath) -> Rejected:
+    """What the job waits for, or why it ended before its task had a node."""
+    is_last = where.attempt == job.listed.attempt
+    state = job.listed.state if is_last or status is None else attempt_state(status)
+    reason = (job.reason if is_last else None) or verdict_reason(status)
+    told = "" if reason is None else f": {str(reason['text']).rstrip('.')}"
+    placed = "was never placed on a node" if state in ENDED else "is not placed on a node yet"
+    message = (
+        f"{where.job} is {state}{told}. "
+        f"Its task {where.role} {where.index} {placed}, so it has no log."
+    )
+    return Rejected("NoTaskLogError", message)
+
+
+async def _pod(here: Context, where: AttemptPath) -> tuple[TaskStatus, str]:
+    """The task, and the pod of the attempt that is asked for. Raises Rejected."""
+    job, status, found = await _task(here, where)
+    if found.attempt != where.task_attempt:
         message = (
-            f"{where.job} has no task {where.role} {where.index} in attempt {where.attempt} (yet)."
+            f"The task's attempt {where.task_attempt} has no log here; its last is {found.attempt}."
         )
         raise Rejected("NoTaskLogError", message)
-    return result
-
-
-def _pod(found: TaskStatus, task_attempt: int) -> str:
-    if found.pod is None or found.attempt != task_attempt:
-        message = f"The task has no attempt {task_attempt} with logs; its last is {found.attempt}."
-        raise Rejected("NoTaskLogError", message)
-    return found.pod
+    if found.pod is None or found.node is None:
+        raise _not_placed(job, status, where)
+    return found, found.pod
 
 
 async def _place(here: Context, where: AttemptPath) -> tuple[str, str]:
     """The agent that has the log, and the pod. Raises Rejected."""
-    found = await _task(here, where)
-    pod = _pod(found, where.task_attempt)
+    found, pod = await _pod(here, where)
     log_url = here.cluster.log_url(found.node) or found.log_url
     if log_url is None:
-        raise Rejected("NoTaskLogError", "The task is not placed on a node yet, so it has no log.")
+        message = f"Where the logs of node {found.node} are read is not known (yet)."
+        raise Rejected("NoTaskLogError", message)
     return log_url, pod
 
 
