@@ -1,13 +1,19 @@
 """What the bus promises, and what it stands on in the libraries below."""
 
 import asyncio
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.errors import NotEnoughReplicasError, OutOfOrderSequenceNumber
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +23,7 @@ from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
-from muster.readers import Follower
+from muster.readers import Consumer, Follower
 from muster.records import Received, headers, read_word_id, said, word_id
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
@@ -36,6 +42,26 @@ async def heartbeats(bus: Bus, names: Sequence[str]) -> None:
     for name in names:
         beat = NodeHeartbeat(node=name, journal="j")
         await bus.say("node-heartbeat", name, beat, event_id=f"x/{name}", at=0.0)
+
+
+async def until_open(bus: Bus) -> None:
+    """Until nothing is away any more."""
+    opened = asyncio.Event()
+    bus.on_open.append(opened.set)
+    async with asyncio.timeout(WAIT_S):
+        while bus.away:
+            await opened.wait()
+            opened.clear()
+
+
+def a_record(key: str, value: bytes = b"{}") -> Outgoing:
+    return Outgoing("job-submitted", key, value, f"rest/job/{key}/1", 0.0)
+
+
+def keys_of(partition: int, count: int) -> list[str]:
+    """Keys whose records go to one of the four partitions that each topic has here."""
+    found = (f"k{n}" for n in itertools.count())
+    return list(itertools.islice((k for k in found if partition_of(k, 4) == partition), count))
 
 
 async def test_plain_producers_and_muster_agree_on_partitions(
@@ -108,7 +134,55 @@ async def test_a_record_that_its_reader_cannot_take_ends_no_follower(
     await bus.close()
 
 
-async def test_a_producer_that_the_bus_forgot_refuses_no_record(
+async def give_raw(bootstrap: str, topic: str, header: bytes) -> None:
+    """A record whose header has any bytes for its name: no library would write it."""
+    builder = DefaultRecordBatchBuilder(
+        2, 0, is_transactional=False, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        batch_size=9999,
+    )  # fmt: skip
+    builder.append(0, 1, b"odd", b"{}", [("?" * len(header), b"v")])
+    batch = builder.build().replace(b"?" * len(header), header)
+    batch[17:21] = calc_crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    client = AIOKafkaClient(bootstrap_servers=bootstrap)
+    await client.bootstrap()
+    request = ProduceRequest(
+        required_acks=1, timeout=1000, topics=[(topic, [(0, bytes(batch))])], transactional_id=None
+    )
+    answer = await client.send(client.get_random_node(), request)
+    assert [error for _, ((_, error, *_),) in answer.topics] == [0]
+    await client.close()
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"\0", b"\xed\xa0\x80"])
+async def test_a_header_whose_name_is_no_text_ends_no_reader(
+    fresh_broker: EmbeddedBroker, name: bytes
+) -> None:
+    bus, read = a_bus(fresh_broker.bootstrap), asyncio.Queue[str]()
+    before, after = (key for key in keys_of(0, 2))
+    await heartbeats(bus, [before])
+    await give_raw(fresh_broker.bootstrap, "node-heartbeat", name)
+    await heartbeats(bus, [after])
+    grouped = asyncio.Queue[str]()
+
+    async def handle(records: Sequence[Received]) -> None:
+        for record in records:
+            grouped.put_nowait(str(record.key))
+
+    follower = Follower(bus, ["node-heartbeat"], lambda r, _: read.put_nowait(str(r.key)))
+    consumer = Consumer(bus, ["node-heartbeat"], handle)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(follower.run()), group.create_task(consumer.run())]
+        for queue in (read, grouped):
+            heard = {await queue.get()}
+            while after not in heard:
+                heard.add(await queue.get())
+            assert before in heard
+        for task in tasks:
+            task.cancel()
+    await bus.close()
+
+
+async def test_a_producer_whose_records_are_not_taken_is_replaced(
     fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus, send, used = a_bus(fresh_broker.bootstrap), AIOKafkaProducer.send, list[AIOKafkaProducer]()
@@ -124,6 +198,7 @@ async def test_a_producer_that_the_bus_forgot_refuses_no_record(
     monkeypatch.setattr(AIOKafkaProducer, "send", forgotten)
     with pytest.raises(Transient):
         await heartbeats(bus, ["a"])
+    await until_open(bus)
     await heartbeats(bus, ["a"])
     await bus.close()
 
@@ -132,9 +207,10 @@ async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroke
     bus = a_bus(fresh_broker.bootstrap)
     await heartbeats(bus, ["a"])
     fresh_broker.kill()
-    with pytest.raises(Transient, match="takes no records"):
+    with pytest.raises(Transient, match="takes no node-heartbeat"):
         await heartbeats(bus, ["b"])
     fresh_broker.start()
+    await until_open(bus)
     await heartbeats(bus, ["c"])
     await bus.close()
 
@@ -146,6 +222,89 @@ async def test_a_record_that_is_too_large_is_refused_alone(fresh_broker: Embedde
     refusals = await bus.publish([large, small])
     assert refusals[0] is not None
     assert refusals[1] is None
+    await bus.close()
+
+
+Break = Callable[[Callable[[], bool], pytest.MonkeyPatch], None]
+
+
+def without_leader(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partition 1 has no leader."""
+    leader = ClusterMetadata.leader_for_partition
+
+    def led(self: ClusterMetadata, place: TopicPartition) -> Any:
+        return -1 if place.partition == 1 and is_away() else leader(self, place)
+
+    monkeypatch.setattr(ClusterMetadata, "leader_for_partition", led)
+
+
+def unknown_topic(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topic of partition 1's keys is not there."""
+    partitions = ClusterMetadata.partitions_for_topic
+
+    def known(self: ClusterMetadata, topic: str) -> Any:
+        return None if topic == "job-submitted" and is_away() else partitions(self, topic)
+
+    monkeypatch.setattr(ClusterMetadata, "partitions_for_topic", known)
+
+
+def without_answer(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partition 1 says nothing about its records."""
+    _answering(lambda _future: None, is_away, monkeypatch)
+
+
+def with_too_few_replicas(is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partition 1 takes nothing for now, and says so."""
+    _answering(lambda f: f.set_exception(NotEnoughReplicasError()), is_away, monkeypatch)
+
+
+def _answering(
+    answer: Callable[[Any], None], is_away: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = AIOKafkaProducer.send
+
+    async def sending(
+        self: AIOKafkaProducer, topic: str, *given: Any, key: bytes, **more: Any
+    ) -> Any:
+        if partition_of(key.decode(), 4) != 1 or not is_away():
+            return await send(self, topic, *given, key=key, **more)
+        future = asyncio.get_running_loop().create_future()
+        answer(future)
+        return future
+
+    monkeypatch.setattr(AIOKafkaProducer, "send", sending)
+
+
+@pytest.mark.parametrize("broken", [without_leader, without_answer, with_too_few_replicas])
+async def test_a_partition_that_is_away_holds_up_no_other(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, broken: Break
+) -> None:
+    bus, is_away = a_bus(fresh_broker.bootstrap), True
+    broken(lambda: is_away, monkeypatch)
+    stuck = [a_record(key, b"x" * 1000) for key in keys_of(1, 400)]
+    free = [a_record(key) for key in keys_of(2, 3)]
+    outcomes = await bus.publish([*stuck, *free])
+    assert all(isinstance(outcome, Transient) for outcome in outcomes[:400])
+    assert outcomes[400:] == [None] * 3
+    assert {(channel.topic, channel.number) for channel in bus.away} == {("job-submitted", 1)}
+    is_away = False
+    await until_open(bus)
+    assert await bus.publish(stuck) == [None] * 400
+    await bus.close()
+
+
+async def test_a_topic_that_is_not_there_holds_up_no_other(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, is_away = a_bus(fresh_broker.bootstrap), True
+    unknown_topic(lambda: is_away, monkeypatch)
+    other = Outgoing("job-updated", "k", b"{}", "launcher/job/k/1", 0.0)
+    outcomes = await bus.publish([a_record("k"), other])
+    assert isinstance(outcomes[0], Transient)
+    assert outcomes[1] is None
+    is_away = False
+    await until_open(bus)
+    assert await bus.publish([a_record("k"), other]) == [None, None]
     await bus.close()
 
 

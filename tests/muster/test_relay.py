@@ -5,11 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any
 
+import asyncpg
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.cluster import ClusterMetadata
 from cli.embedded.broker import EmbeddedBroker
-from muster import relay
-from muster.bus import Bus, Outgoing
+from muster import relay, upkeep
+from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.topics import Service
 from muster.outbox import OutboxRow, write
 from muster.service import Runtime
@@ -21,9 +25,26 @@ LONG = 100_000
 SLOW_S = 0.02
 
 
-def a_row(event_id: str, value: str = "{}") -> OutboxRow:
+def a_row(event_id: str, value: str = "{}", key: str = "k") -> OutboxRow:
     """A record of no subject, so that nobody repeats it."""
-    return OutboxRow("alert-raised", "k", None, None, event_id, value, None)
+    return OutboxRow("alert-raised", key, None, None, event_id, value, None)
+
+
+class Partition:
+    """One of four that each topic has here; it has no leader while it ``is_away``."""
+
+    number = partition_of("k", 4)
+    other_key = next(k for k in "abcdefgh" if partition_of(k, 4) != partition_of("k", 4))
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_away = True
+        leader = ClusterMetadata.leader_for_partition
+
+        def led(cluster: ClusterMetadata, place: TopicPartition) -> Any:
+            gone = self.is_away and (place.topic, place.partition) == ("alert-raised", self.number)
+            return -1 if gone else leader(cluster, place)
+
+        monkeypatch.setattr(ClusterMetadata, "leader_for_partition", led)
 
 
 async def write_rows(service: Runtime, *rows: OutboxRow) -> None:
@@ -37,6 +58,10 @@ async def rows_left(service: Runtime) -> int:
     return count
 
 
+async def are_away(service: Runtime) -> int:
+    return len(service.bus.away)
+
+
 @pytest.fixture
 def published(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often each event was given to the bus, which is a little slow."""
@@ -46,7 +71,8 @@ def published(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     async def counting(self: Bus, records: Sequence[Outgoing]) -> list[BaseException | None]:
         await asyncio.sleep(SLOW_S)
         outcomes = await publish(self, records)
-        seen.update(record.event_id for record in records)
+        pairs = zip(records, outcomes, strict=True)
+        seen.update(record.event_id for record, outcome in pairs if outcome is None)
         return outcomes
 
     monkeypatch.setattr(Bus, "publish", counting)
@@ -165,7 +191,7 @@ async def test_rows_from_before_the_clock_went_back_are_published(
 async def test_the_words_that_wait_are_counted_while_the_bus_is_away(
     database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "COUNT_EVERY_S", 0.1)
+    monkeypatch.setattr(upkeep, "COUNT_EVERY_S", 0.1)
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         fresh_broker.kill()
         await write_rows(rest, a_row("a"), a_row("b"))
@@ -204,13 +230,64 @@ async def test_large_words_are_repeated_a_few_at_a_time(
     assert max(sizes) < 7 * LONG
 
 
+async def test_a_partition_that_is_away_holds_up_no_words_of_others(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    published: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = Partition(monkeypatch)
+    stuck = [f"stuck {n}" for n in range(700)]
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await write_rows(rest, *(a_row(name) for name in stuck))
+        await write_rows(rest, a_row("free", key=partition.other_key))
+        await eventually(lambda: rows_left(rest), 700)
+        assert published == Counter(["free"])
+        assert await are_away(rest) == 1
+    # A process that ended has left them all, and one more for the other partition behind them.
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "rest"})
+    await write(conn, [a_row("free, left", key=partition.other_key)], NOW)
+    await conn.close()
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await eventually(lambda: rows_left(rest), 700)
+        assert published == Counter(["free", "free, left"])
+        await submit(rest, "j", "name")
+        await eventually(lambda: answers(rest), {"j": "NAME"})
+        partition.is_away = False
+        await eventually(lambda: rows_left(rest), 0)
+        assert {name: published[name] for name in stuck} == dict.fromkeys(stuck, 1)
+
+
+async def test_words_of_a_partition_that_was_away_keep_their_order(
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    published: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = Partition(monkeypatch)
+    names = [f"{n:03}" for n in range(360)]
+    async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
+        await write_rows(rest, *(a_row(name) for name in names[:320]))
+        await eventually(lambda: are_away(rest), 1)
+        monkeypatch.setattr(rest.settings, "relay_batch", 20)  # so that it takes a while
+        opened = asyncio.Event()
+        rest.bus.on_open.append(opened.set)
+        partition.is_away = False
+        await opened.wait()
+        for name in names[320:]:
+            await write_rows(rest, a_row(name))
+        await eventually(lambda: rows_left(rest), 0)
+    in_order = [name for name in published if name in names] == names
+    assert in_order  # a difference of long lists is long to tell
+
+
 async def test_what_was_parked_is_forgotten_with_what_is_over(
     database_url: str,
     fresh_broker: EmbeddedBroker,
     published: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(relay, "CLEAN_EVERY_S", 0.1)
+    monkeypatch.setattr(upkeep, "CLEAN_EVERY_S", 0.1)
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await write_rows(rest, a_row("too large", "x" * 2_000_000), a_row("good"))
 
@@ -230,7 +307,8 @@ async def test_a_bus_that_is_away_is_not_tried_for_each_word(
         fresh_broker.kill()
         for n in range(100):
             await write_rows(rest, a_row(f"{n}"))
-        tries = rest.registry.get_sample_value("muster_transient_failures_total", {"what": "relay"})
+        failures = {"what": "publish"}
+        tries = rest.registry.get_sample_value("muster_transient_failures_total", failures)
         assert (tries or 0) < 20
         fresh_broker.start()
         await eventually(lambda: rows_left(rest), 0)

@@ -1,4 +1,4 @@
-"""The bus: Kafka as Muster uses it. Here the producer, and the watch over the bus's identity.
+"""The bus: Kafka as Muster uses it. Here what is given to it, and the watch over its identity.
 
 No record is trusted to arrive and none is handled twice (the exchange sees to both), so a bus that
 was thrown away costs delay only.
@@ -6,48 +6,26 @@ was thrown away costs delay only.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import cast
 
 import structlog
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import (
-    InvalidTimestampError,
-    InvalidTopicError,
-    KafkaError,
-    MessageSizeTooLargeError,
-    PolicyViolationError,
-    RecordListTooLargeError,
-    RecordTooLargeError,
-    TopicAlreadyExistsError,
-    TopicAuthorizationFailedError,
-    UnknownError,
-    UnsupportedForMessageFormatError,
-)
-from aiokafka.partitioner import murmur2
+from aiokafka.errors import TopicAlreadyExistsError
 from aiokafka.protocol.metadata import MetadataRequest
 
+from muster.channels import Channel
+from muster.channels import Outgoing as Outgoing
+from muster.channels import partition_of as partition_of
 from muster.contracts.model import Model
-from muster.contracts.topics import (
-    DEAD_LETTER,
-    EVERY_TOPIC,
-    TOPICS,
-    Service,
-    Topic,
-    dead_letter_topic,
-)
+from muster.contracts.topics import EVERY_TOPIC, TOPICS, Service
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
-from muster.records import headers
+from muster.publisher import BUS_ERRORS as BUS_ERRORS
+from muster.publisher import Outcome, Publisher
 from muster.settings import ServiceSettings
 from muster.telemetry import current_traceparent
 
 _log = structlog.get_logger()
-
-PRODUCER_STOP_S = 2.0
 
 LINGER_FROM = 8
 LINGER_S = 0.015
@@ -55,48 +33,9 @@ LINGER_S = 0.015
 transactions.
 """
 
-BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
-
-REFUSALS = (
-    MessageSizeTooLargeError,
-    RecordListTooLargeError,
-    RecordTooLargeError,
-    InvalidTimestampError,
-    InvalidTopicError,
-    PolicyViolationError,
-    TopicAuthorizationFailedError,
-    UnsupportedForMessageFormatError,
-    UnknownError,  # also what aiokafka makes of codes that it does not know, as INVALID_RECORD
-)
-"""What the bus says of a record. All else is about the bus or the producer, and passes with a new
-one: a broker that forgot the producer's sequence refuses no record.
-"""
-
-
-def partition_of(key: str, partitions: int) -> int:
-    """The partition of a key: Kafka's own hash (murmur2), so that plain producers agree."""
-    return int(murmur2(key.encode()) & 0x7FFFFFFF) % partitions
-
-
-def topic_named(name: str) -> Topic:
-    """A topic of the table, or the dead letters of one."""
-    return TOPICS.get(name) or dead_letter_topic(name.removesuffix(DEAD_LETTER))
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """A record to publish; ``value`` None removes a key of a state topic."""
-
-    topic: str
-    key: str
-    value: bytes | None
-    event_id: str
-    at: float
-    traceparent: str | None = None
-
 
 class Bus:
-    """The producer, and the watch over the bus's identity.
+    """What a service gives to the bus, and the watch over the bus's identity.
 
     ``on_new_bus`` hooks are called when the bus answers under another cluster id than before: its
     records are gone.
@@ -110,9 +49,8 @@ class Bus:
         self.is_up = False
         self._complained = False
         self.on_new_bus: list[Callable[[], None]] = []
-        self._producer: AIOKafkaProducer | None = None
-        self._producer_lock = asyncio.Lock()
-        self._partitions: dict[str, int] = {}
+        self._publisher = Publisher(settings, me, metrics)
+        self.on_open = self._publisher.on_open
 
     async def run(self) -> None:
         """Watch the bus until cancelled."""
@@ -136,9 +74,14 @@ class Bus:
             if client is not None:
                 await client.close()
 
+    @property
+    def away(self) -> frozenset[Channel]:
+        """What takes no records now; ``on_open`` hooks are called when that has changed."""
+        return frozenset(self._publisher.away)
+
     async def close(self) -> None:
-        """Close the producer; nothing is published after this."""
-        await self._drop_producer()
+        """Close the producer; who publishes after this opens another."""
+        await self._publisher.close()
 
     async def _look(self, client: AIOKafkaClient) -> None:
         answer = await client.send(client.get_random_node(), MetadataRequest([]))
@@ -149,6 +92,9 @@ class Bus:
             await self._make_topics(client)
             for hook in self.on_new_bus:
                 hook()
+        elif self._publisher.lacks_topics:
+            self._publisher.lacks_topics = False
+            await self._make_topics(client)
 
     def _note(self, is_up: bool, error: BaseException | None) -> None:
         if error is not None and (self.is_up or not self._complained):
@@ -187,86 +133,18 @@ class Bus:
             topic_configs={"cleanup.policy": "compact" if is_state else "delete"},
         )
 
-    async def publish(self, records: Sequence[Outgoing]) -> list[BaseException | None]:
-        """Give records to the bus; for each, None when it was taken, else why it was refused.
-
-        Raises Transient where the bus is away: then none counts as taken.
+    async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
+        """Give records to the bus; for each, None when it was taken, Transient when it can't be
+        now, else why it is refused for ever. Those of one key keep their order.
         """
-        try:
-            async with asyncio.timeout(self.settings.bus_timeout_s):
-                producer = await self._open_producer()
-                sent = [await self._send(producer, record) for record in records]
-                results = await asyncio.gather(*sent, return_exceptions=True)
-            outcomes = [_outcome(result) for result in results]
-        except BUS_ERRORS as error:
-            await self._drop_producer()
-            reason = str(error) or type(error).__name__
-            raise Transient(f"the bus takes no records: {reason}") from error
-        for record, outcome in zip(records, outcomes, strict=True):
-            if outcome is None:
-                self.metrics.published.labels(record.topic).inc()
-        return outcomes
+        return await self._publisher.publish(records)
 
     async def say(
         self, topic: str, key: str, model: Model | None, *, event_id: str, at: float
     ) -> None:
-        """Publish a one-way word at once. Raises Transient where the bus is away."""
+        """Publish a one-way word at once. Raises Transient where the bus does not take it."""
         value = None if model is None else model.model_dump_json(exclude_none=True).encode()
         record = Outgoing(topic, key, value, event_id, at, current_traceparent())
-        (refusal,) = await self.publish([record])
-        if refusal is not None:
-            raise Transient(f"{topic} was refused: {refusal}") from refusal
-
-    async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> "asyncio.Future[object]":
-        """Hand a record to the producer; the future tells what became of it."""
-        made = headers(
-            topic_named(record.topic),
-            event_id=record.event_id,
-            source=self.me.value,
-            key=record.key,
-            at=datetime.fromtimestamp(record.at, UTC),
-            traceparent=record.traceparent,
-        )
-        try:
-            sent: asyncio.Future[object] = await producer.send(
-                record.topic,
-                record.value,
-                key=record.key.encode(),
-                headers=[(name, value.encode()) for name, value in made.items()],
-            )
-        except MessageSizeTooLargeError as error:
-            sent = asyncio.get_running_loop().create_future()
-            sent.set_exception(error)
-        return sent
-
-    async def _open_producer(self) -> AIOKafkaProducer:
-        async with self._producer_lock:
-            if self._producer is None:
-                producer = AIOKafkaProducer(
-                    bootstrap_servers=self.settings.kafka_bootstrap,
-                    client_id=f"muster-{self.me.value}",
-                    acks="all",
-                    enable_idempotence=True,
-                    request_timeout_ms=int(self.settings.bus_timeout_s * 1000),
-                )
-                self._producer = producer  # so that it is dropped where its start fails
-                await producer.start()
-            return self._producer
-
-    async def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            try:
-                async with asyncio.timeout(PRODUCER_STOP_S):
-                    await producer.stop()
-            except BUS_ERRORS:  # it still holds records that the bus does not take
-                await producer.client.close()
-
-
-def _outcome(result: object) -> BaseException | None:
-    """None: taken. Raises Transient for what passes: then the whole batch is kept."""
-    if not isinstance(result, BaseException):
-        return None
-    if isinstance(result, REFUSALS):
-        return cast(BaseException, result)
-    raise Transient(str(result) or type(result).__name__) from result
+        (failure,) = await self.publish([record])
+        if failure is not None:
+            raise Transient(f"the bus takes no {topic}: {failure}") from failure

@@ -49,6 +49,11 @@ class PlumbingMetrics:
             "muster_batch_seconds", "Time of one batch.", buckets=SECONDS, registry=registry
         )
         self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
+        self.channels_away = Gauge(
+            "muster_bus_channels_away",
+            "Partitions, or whole topics, that take no records now.",
+            registry=registry,
+        )
         self.outbox_rows = Gauge(
             "muster_outbox_rows", "Words that wait to be published.", registry=registry
         )

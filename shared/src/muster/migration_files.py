@@ -37,7 +37,7 @@ class Migration:
 
 def migrations_of(service: str) -> list[Migration]:
     """The migrations of a service's schema, oldest first: ``<package>/migrations/NNNN_what.sql``
-    after the exchange's tables.
+    and the exchange's, in one sequence.
 
     Raises Broken where the service is not installed or two files have one number.
     """
@@ -45,7 +45,7 @@ def migrations_of(service: str) -> list[Migration]:
     if spec is None or spec.origin is None:
         raise Broken(f"the package {service} is not installed, so its migrations can't be found")
     own = Path(spec.origin).parent / "migrations"
-    files = [*sorted(EXCHANGE.glob("*.sql")), *sorted(own.glob("*.sql"))]
+    files = sorted((*EXCHANGE.glob("*.sql"), *own.glob("*.sql")), key=lambda path: path.name)
     found: list[Migration] = []
     for path in files:
         revision = path.stem.split("_")[0]

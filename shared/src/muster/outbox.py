@@ -5,13 +5,13 @@ forgets the rows a little later, many in one statement. Rows that are older were
 that ended, or by a bus that was away: any replica's relay takes them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from datetime import datetime
 
-from muster.bus import Outgoing
+from muster.channels import Channel, Outgoing, hash_of
 from muster.db import Connection
 
 
@@ -68,7 +68,8 @@ async def write(conn: Connection, rows: Sequence[OutboxRow], now: datetime) -> N
 
 def columns(rows: Sequence[OutboxRow], now: datetime) -> list[object]:
     """The parameters of ``write_sql``."""
-    return [*([getattr(row, name) for row in rows] for name in _COLUMNS), now]
+    texts = ([getattr(row, name) for row in rows] for name in _COLUMNS)
+    return [*texts, [hash_of(row.key) for row in rows], now]
 
 
 def write_sql(first: int = 1) -> str:
@@ -76,14 +77,15 @@ def write_sql(first: int = 1) -> str:
     ``written``, has their ids, which rise in the order of the rows.
     """
     values = {name: f"${n}::text[]" for n, name in enumerate(_COLUMNS, first)}
-    names = ", ".join(_COLUMNS)
+    values["key_hash"] = f"${first + len(_COLUMNS)}::integer[]"
+    names = ", ".join(values)
     return f"""
         replaced AS (
             DELETE FROM outbox WHERE parked_for IS NOT NULL
             AND (kind, subject) IN (SELECT * FROM unnest({values["kind"]}, {values["subject"]}))
         ), written AS (
             INSERT INTO outbox ({names}, written_at)
-            SELECT {names}, ${first + len(_COLUMNS)}
+            SELECT {names}, ${first + len(values)}
             FROM unnest({", ".join(values.values())}) WITH ORDINALITY AS n ({names}, place)
             ORDER BY place
             RETURNING id
@@ -109,13 +111,18 @@ def outgoing(row: OutboxRow, at: datetime) -> Outgoing:
     )
 
 
-async def take_left(conn: Connection, limit: int, limit_bytes: int, age_s: float) -> list[Written]:
-    """Lock rows that have waited for longer than ``age_s``, the oldest first: as many as come to
-    the bytes, or one. A row from the future has waited since before the clock went back.
+async def take_left(
+    conn: Connection, limit: int, limit_bytes: int, age_s: float, away: Collection[Channel]
+) -> list[Written]:
+    """Lock rows that have waited for longer than ``age_s``, the oldest first, but those of channels
+    that are away: as many as come to the bytes, or one. A row from the future has waited since
+    before the clock went back.
     """
+    channels = [[channel.topic for channel in away], [channel.count for channel in away]]
+    channels.append([channel.number for channel in away])
     return [
         Written(r["id"], outgoing(OutboxRow(*(r[name] for name in _COLUMNS)), r["written_at"]))
-        for r in await conn.fetch(_LEFT, limit, age_s, limit_bytes)
+        for r in await conn.fetch(_LEFT, limit, age_s, limit_bytes, *channels)
     ]
 
 
@@ -138,6 +145,10 @@ _LEFT = f"""
         SELECT id, octet_length(value) AS size FROM outbox
         WHERE parked_for IS NULL AND written_at NOT BETWEEN
             clock_timestamp() - $2 * interval '1 s' AND clock_timestamp() + $2 * interval '1 s'
+        AND NOT EXISTS (
+            SELECT FROM unnest($4::text[], $5::integer[], $6::integer[]) AS away (name, n, number)
+            WHERE name = topic AND key_hash % n = number
+        )
         ORDER BY id LIMIT $1
     ), few AS (SELECT id, size, sum(size) OVER (ORDER BY id) AS sum FROM oldest)
     SELECT id, {", ".join(_COLUMNS)}, written_at FROM outbox

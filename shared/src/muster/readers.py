@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError
 from faststream import AckPolicy
 from faststream.kafka import KafkaBroker
 
+from muster import batches
 from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus
 from muster.contracts.model import Model
 from muster.errors import Broken
@@ -22,6 +23,8 @@ from muster.records import Received
 from muster.settings import ServiceSettings
 
 _log = structlog.get_logger()
+
+batches.install()
 
 HEARTBEATS = "node-heartbeat"
 """The topic whose records never hurry: they don't make a reader busy."""

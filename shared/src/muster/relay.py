@@ -3,7 +3,8 @@
 What this process wrote is published from memory as soon as it is committed. What was left, by a
 process that ended or while the bus was away, is taken from the table by any replica's relay, with
 SKIP LOCKED. So each word is published at least once; a row that the bus refuses is parked until a
-later word replaces it. Order is not needed: revisions give it.
+later word replaces it. Rows of a channel that is away wait in the table, and no others behind them.
+A channel keeps the order in which a process wrote; revisions give what is lost with the process.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from datetime import datetime
 import structlog
 
 from muster.acknowledgements import acknowledgements
-from muster.bus import Bus, Outgoing
+from muster.bus import Bus
+from muster.channels import Channel, Outgoing, is_in
 from muster.contracts.notices import AppliedRevision
 from muster.contracts.topics import DEAD_LETTER
 from muster.db import Connection, Pool, is_transient, transaction
@@ -27,6 +29,7 @@ from muster.exchange import ANSWER_AFTER, REPEAT_LONGEST, answered, repeated
 from muster.outbox import Written, forget, noting_written, outgoing, park, take_left
 from muster.settings import DatabaseSettings
 from muster.subjects import Subject, load_due, update_exchanges
+from muster.upkeep import Upkeep
 
 _log = structlog.get_logger()
 
@@ -44,13 +47,6 @@ FRESH_BYTES = 2 * 2**20
 
 LATEST_DUE_S = 1.5 * REPEAT_LONGEST.total_seconds()
 CATCH_UP_S = 60.0
-CLEAN_EVERY_S = 600.0
-CLEAN_ROWS = 5000
-CLEAN_PAUSE_S = 0.1
-COUNT_EVERY_S = 15.0
-COUNT_MOST = 100_000
-"""Metrics say no more: counting must not cost what the work costs."""
-
 END_S = 1.0
 """What an orderly stop may take to forget what was published."""
 
@@ -67,6 +63,7 @@ class Relay:
         self._woken = asyncio.Event()
         self._fresh: deque[Written] = deque()
         self._fresh_bytes = 0
+        self._behind: frozenset[Channel] = frozenset()
         self._published: list[int] = []
         self._left_at = 0.0
         self._leave()  # a process before this one may have ended in the middle
@@ -75,9 +72,9 @@ class Relay:
         self._due_at = 0.0
         self._repeats_left = float(settings.repeats_per_s)
         self._looked = time.monotonic()
-        self._cleaned = time.monotonic()
-        self._counted = -COUNT_EVERY_S
+        self._upkeep = Upkeep(pool, bus.metrics, settings.closed_subjects_days)
         bus.on_new_bus.append(self._on_new_bus)
+        bus.on_open.append(self._on_open)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -109,6 +106,10 @@ class Relay:
         self._due_at = 0.0
         self._woken.set()
 
+    def _on_open(self) -> None:
+        self._leave()
+        self._woken.set()
+
     async def run(self) -> None:
         """Publish until cancelled."""
         try:
@@ -125,7 +126,7 @@ class Relay:
                 pause = await self._pass()
                 wait = self._settings.retry_first_s
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 self._bus.metrics.retries.labels("relay").inc()
                 _log.warning("publishing is retried", error=str(error) or type(error).__name__)
@@ -146,11 +147,11 @@ class Relay:
     async def _pass(self) -> float:
         """One round, with at most a batch of each; returns how long nothing is due."""
         self._woken.clear()
-        await self._count()
+        await self._upkeep.count()  # first, so that it is done also while the bus is away
         if self._new_bus:
             await self._say_all_again()
             self._new_bus = False
-        await self._publish_fresh()
+        was_busy = await self._publish_fresh()
         now = time.monotonic()
         if now >= self._due_at:
             self._due_at = now + self._settings.relay_poll_s  # transactions may bring it forward
@@ -162,29 +163,42 @@ class Relay:
             await self._bring_forward()
         if self._has_left:
             await self._publish_left()
-        await self._clean()
-        if self._fresh or self._has_left:
+        await self._upkeep.clean()
+        if was_busy or self._has_left:
             return 0.0
         return max(min(self._due_at, self._left_at) - time.monotonic(), 0.0)
 
-    async def _publish_fresh(self) -> None:
-        """What this process has written. Where the bus is away it is left in the table."""
-        if self._fresh:
-            count = min(len(self._fresh), self._settings.relay_batch)
-            rows = [self._fresh.popleft() for _ in range(count)]
-            self._fresh_bytes -= sum(row.size for row in rows)
-            try:
-                refused = await self._publish(rows)
-            except Transient:
-                self._fresh.clear()
-                self._fresh_bytes = 0
-                raise
-            self._published += [row.id for row in rows if row.id not in refused]
+    async def _publish_fresh(self) -> bool:
+        """What this process has written; whether there was anything. What the bus does not take
+        now is left in the table.
+        """
+        rows = self._next_fresh()
+        if rows:
+            taken, refused = await self._publish(rows)
+            self._published += taken
             if refused:
                 async with transaction(self._pool) as conn:
                     await self._park(conn, refused)
         if len(self._published) >= self._settings.relay_batch:
             await self._forget_published()
+        return bool(rows)
+
+    def _next_fresh(self) -> list[Written]:
+        """The oldest. What comes after rows of its channel in the table waits for them, there where
+        the channel is away.
+        """
+        rows: list[Written] = []
+        waiting: list[Written] = []
+        while self._fresh and len(rows) < self._settings.relay_batch:
+            row = self._fresh.popleft()
+            if not is_in(row.record, self._behind):
+                rows.append(row)
+            elif not is_in(row.record, self._bus.away):
+                waiting.append(row)
+            if not waiting or waiting[-1] is not row:
+                self._fresh_bytes -= row.size
+        self._fresh.extendleft(reversed(waiting))
+        return rows
 
     async def _forget_published(self) -> None:
         """A failure leaves them remembered, so that they are not published again."""
@@ -201,13 +215,17 @@ class Relay:
         self._has_left = False
         await self._forget_published()
         age_s = min(LEFT_AGE_S, time.monotonic() - self._left_since)
+        away = self._bus.away
         async with transaction(self._pool) as conn:
-            rows = await take_left(conn, self._settings.relay_batch, FRESH_BYTES, age_s)
+            rows = await take_left(conn, self._settings.relay_batch, FRESH_BYTES, age_s, away)
             self._drop_fresh({row.id for row in rows})
-            refused = await self._publish(rows)
+            taken, refused = await self._publish(rows)
             await self._park(conn, refused)
-            await forget(conn, [row.id for row in rows if row.id not in refused])
-        self._has_left = self._has_left or bool(rows)
+            await forget(conn, taken)
+        if not rows:
+            self._behind &= away
+        elif taken or refused or self._bus.away != away:
+            self._has_left = True
 
     def _drop_fresh(self, taken: Set[int]) -> None:
         """Rows that were taken from the table are not published from memory as well."""
@@ -215,25 +233,31 @@ class Relay:
             self._fresh = deque(row for row in self._fresh if row.id not in taken)
             self._fresh_bytes = sum(row.size for row in self._fresh)
 
-    async def _publish(self, rows: Sequence[Written]) -> dict[int, tuple[Outgoing, BaseException]]:
-        """Returns those that the bus refused, and why. Raises Transient where it is away."""
-        if not rows:
-            return {}
-        outcomes = await self._bus.publish([row.record for row in rows])
-        return {
-            row.id: (row.record, refusal)
-            for row, refusal in zip(rows, outcomes, strict=True)
-            if refusal is not None
-        }
+    async def _publish(
+        self, rows: Sequence[Written]
+    ) -> tuple[list[int], list[tuple[Written, BaseException]]]:
+        """Which rows the bus has, and which it refuses for ever, and why."""
+        taken: list[int] = []
+        refused: list[tuple[Written, BaseException]] = []
+        outcomes = await self._bus.publish([row.record for row in rows]) if rows else []
+        for row, outcome in zip(rows, outcomes, strict=True):
+            if outcome is None:
+                taken.append(row.id)
+            elif not isinstance(outcome, Transient):
+                refused.append((row, outcome))
+        if len(taken) + len(refused) < len(rows):
+            self._behind |= self._bus.away
+        return taken, refused
 
     async def _park(
-        self, conn: Connection, refused: dict[int, tuple[Outgoing, BaseException]]
+        self, conn: Connection, refused: Sequence[tuple[Written, BaseException]]
     ) -> None:
-        for ident, (record, refusal) in refused.items():
+        for row, refusal in refused:
             why = f"{type(refusal).__name__}: {refusal}"
+            record = row.record
             _log.error("the bus refuses a record", topic=record.topic, key=record.key, reason=why)
             self._bus.metrics.parked.labels(record.topic).inc()
-            await park(conn, ident, why)
+            await park(conn, row.id, why)
 
     async def _say_due(self) -> float:
         """Repeats, acknowledgements and encores that are due; returns the time to look again."""
@@ -276,9 +300,11 @@ class Relay:
         await update_exchanges(conn, after)
         self._bus.metrics.acknowledged.inc(len(applied))
         records += acknowledgements(self._bus.me, applied, now.timestamp())
-        for refusal in await self._bus.publish(records):
-            if refusal is not None:
-                _log.warning("a repeated record was refused", reason=str(refusal))
+        for outcome in await self._bus.publish(records):
+            if isinstance(outcome, Transient):
+                self._repeats_left += 1  # it took nothing of what others may say
+            elif outcome is not None:
+                _log.warning("a repeated record was refused", reason=str(outcome))
 
     def _say_again(self, row: Subject, now: datetime, records: list[Outgoing]) -> Subject:
         """Adds my last word where it is due again; returns the row after that."""
@@ -309,30 +335,6 @@ class Relay:
                 _log.warning("the database's clock went back; what waited for it is said now")
                 self._due_at = 0.0
 
-    async def _clean(self) -> None:
-        """Forget subjects that were closed, and records that were parked, longer ago than topics
-        keep records.
-        """
-        if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
-            return
-        self._cleaned = time.monotonic()
-        async with self._pool.acquire() as conn:
-            days = float(self._settings.closed_subjects_days)
-            while await conn.execute(_FORGET, days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
-                await asyncio.sleep(CLEAN_PAUSE_S)
-            await conn.execute(_FORGET_PARKED, days)
-
-    async def _count(self) -> None:
-        """First in a round, so that it is done also while the bus is away."""
-        if time.monotonic() - self._counted < COUNT_EVERY_S:
-            return
-        self._counted = time.monotonic()
-        async with self._pool.acquire() as conn:
-            counts = await conn.fetchrow(_COUNTS, COUNT_MOST)
-        assert counts is not None
-        self._bus.metrics.outbox_rows.set(counts["outbox_rows"])
-        self._bus.metrics.open_subjects.set(counts["unacknowledged"])
-
 
 def _applied(row: Subject) -> AppliedRevision:
     return AppliedRevision(
@@ -358,20 +360,4 @@ _SOON = """
 _BRING_FORWARD = """
     UPDATE subject SET repeat_at = least(repeat_at, now()), answer_at = least(answer_at, now())
     WHERE repeat_at > now() + $1 * interval '1 s' OR answer_at > now() + $1 * interval '1 s'
-"""
-_FORGET = """
-    DELETE FROM subject WHERE (kind, subject) IN (
-        SELECT kind, subject FROM subject
-        WHERE NOT is_open AND repeat_at IS NULL AND changed_at < now() - $1 * interval '1 day'
-        LIMIT $2
-    )
-"""
-_FORGET_PARKED = """
-    DELETE FROM outbox
-    WHERE parked_for IS NOT NULL AND written_at < now() - $1 * interval '1 day'
-"""
-_COUNTS = """
-    SELECT (SELECT count(*) FROM (SELECT FROM outbox LIMIT $1) AS o) AS outbox_rows,
-           (SELECT count(*) FROM (SELECT FROM subject WHERE repeat_at IS NOT NULL LIMIT $1) AS s)
-               AS unacknowledged
 """

@@ -1,15 +1,17 @@
 """Gives the bus what the agent has to say, as fast as the bus takes it.
 
-The newest word about a pod replaces an older one that still waits, so what waits is bounded by the
-number of pods however long the bus is away. Nothing here is durable: what is lost with the process
-is in the journal, unacknowledged, and is said again.
+What the bus can't take now waits, and holds up nothing that it can take. The newest word about a
+pod replaces an older one that still waits, so what waits is bounded by the number of pods however
+long the bus is away. Nothing here is durable: what is lost with the process is in the journal,
+unacknowledged, and is said again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
+from itertools import islice
 
 import structlog
 from muster.acknowledgements import acknowledgements
@@ -34,6 +36,7 @@ class Speaker:
         self._waiting: dict[str, Outgoing | AppliedRevision] = {}
         self._woken = asyncio.Event()
         self._woken.set()  # dead letters may have been left by the process before
+        bus.on_open.append(self._woken.set)
 
     def say(self, key: str, word: Outgoing | AppliedRevision) -> None:
         """Takes a record or an acknowledgement; a newer one under the same key replaces it."""
@@ -50,52 +53,53 @@ class Speaker:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            try:
-                await self.flush()
-            except Transient as error:
-                self._bus.metrics.retries.labels("speaker").inc()
-                _log.debug("publishing is retried", error=str(error))
-                await asyncio.sleep(self._settings.retry_s)
-                self._woken.set()
+            await self.flush()
 
     async def flush(self) -> None:
-        """Publish all that waits. Raises Transient where the bus is away; then it still waits."""
-        while self._waiting:
-            taken = dict(list(self._waiting.items())[: self._settings.batch_records])
-            for key in taken:
-                del self._waiting[key]
-            try:
-                records = _records(taken.values())
-                outcomes = await self._bus.publish(records)
-            except BaseException:
-                self._waiting = taken | self._waiting
-                raise
-            for record, refusal in zip(records, outcomes, strict=True):
-                if refusal is not None:
-                    self._bus.metrics.parked.labels(record.topic).inc()
-                    _log.error("the bus refuses a record", id=record.event_id, why=str(refusal))
+        """Publish all that waits; what the bus can't take now waits on."""
+        held: dict[str, Outgoing | AppliedRevision] = {}
+        try:
+            while self._waiting:
+                taken = dict(islice(self._waiting.items(), self._settings.batch_records))
+                for key in taken:
+                    del self._waiting[key]
+                held |= taken
+                for key in await self._publish(taken):
+                    del held[key]
+        finally:
+            self._waiting = held | self._waiting
         await self._flush_letters()
 
+    async def _publish(self, words: Mapping[str, Outgoing | AppliedRevision]) -> set[str]:
+        """Which of them are done with."""
+        applied = {key: word for key, word in words.items() if isinstance(word, AppliedRevision)}
+        plain = {key: word for key, word in words.items() if isinstance(word, Outgoing)}
+        together = acknowledgements(
+            Service.RUNTIME_AGENT, ((a.subject, a) for a in applied.values()), time.time()
+        )
+        records = [*plain.values(), *together]
+        outcomes = await self._bus.publish(records)
+        for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is not None and not isinstance(outcome, Transient):
+                self._bus.metrics.parked.labels(record.topic).inc()
+                _log.error("the bus refuses a record", id=record.event_id, why=str(outcome))
+        are_done = [not isinstance(outcome, Transient) for outcome in outcomes]
+        done = {key for key, is_done in zip(plain, are_done, strict=False) if is_done}
+        return done | applied.keys() if all(are_done[len(plain) :]) else done
+
     async def _flush_letters(self) -> None:
-        while letters := self._journal.letters(self._settings.batch_records):
+        last = ""
+        while letters := self._journal.letters(self._settings.batch_records, last):
+            last = letters[-1].id
             outcomes = await self._bus.publish(
                 [Outgoing(x.topic, x.key, x.value.encode(), x.id, x.at_s) for x in letters]
             )
-            for letter, refusal in zip(letters, outcomes, strict=True):
+            done = []
+            for letter, outcome in zip(letters, outcomes, strict=True):
+                if isinstance(outcome, Transient):
+                    continue
+                done.append(letter.id)
                 self._bus.metrics.dead.labels(letter.topic).inc()
-                if refusal is not None:
-                    _log.error("the bus refuses a dead letter", id=letter.id, why=str(refusal))
-            self._journal.drop_letters([letter.id for letter in letters])
-
-
-def _records(words: Iterable[Outgoing | AppliedRevision]) -> list[Outgoing]:
-    """Records as they are; the acknowledgements among them together."""
-    records: list[Outgoing] = []
-    applied: list[tuple[str, AppliedRevision]] = []
-    for word in words:
-        match word:
-            case Outgoing():
-                records.append(word)
-            case AppliedRevision(subject=subject):
-                applied.append((subject, word))
-    return records + acknowledgements(Service.RUNTIME_AGENT, applied, time.time())
+                if outcome is not None:
+                    _log.error("the bus refuses a dead letter", id=letter.id, why=str(outcome))
+            self._journal.drop_letters(done)

@@ -176,7 +176,7 @@ class Watch:
                 )
 
     async def probe(self) -> None:
-        """Send the probe round every partition; a bus that is away gets the next one."""
+        """Send the probe round every partition; one that is away gets the next one."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
         word = NodeHeartbeat(node="", probe=self.holder).model_dump_json(exclude_defaults=False)
         at = time.time()
@@ -184,10 +184,9 @@ class Watch:
             Outgoing(HEARTBEAT, key, word.encode(), f"scheduler/probe/{key}/{int(at * 1000)}", at)
             for key in probe_keys(partitions)
         ]
-        try:
-            await self.bus.publish(records)
-        except Transient as error:
-            _log.debug("the probe was not taken", error=str(error))
+        for failure in await self.bus.publish(records):
+            if failure is not None:
+                _log.debug("the probe was not taken", error=str(failure))
 
     async def tell(self, known: dict[str, KnownNode]) -> None:
         """Say who is lost, every minute, and who is back, until it has named its lease. Who was

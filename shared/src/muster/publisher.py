@@ -1,0 +1,293 @@
+"""Gives records to the bus, each by itself: what the bus refuses, or can't take now, holds up
+nothing else.
+
+A channel that did not take a record is away. Whoever has records for it is told so at once, and the
+record that it did not take is tried again until it takes it; then the channel is open again. So a
+partition without a leader, or a topic that was deleted, costs everybody else one timeout, once.
+
+The producer is not idempotent: a record that is published twice is nothing new to its readers, and
+sequences that the bus forgets, or that have a gap, would cost every channel for the trouble of one.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+import structlog
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    InvalidTimestampError,
+    InvalidTopicError,
+    KafkaError,
+    MessageSizeTooLargeError,
+    PolicyViolationError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    TopicAuthorizationFailedError,
+    UnknownError,
+    UnsupportedForMessageFormatError,
+)
+
+from muster.channels import Channel, Outgoing, partition_of
+from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, Topic, dead_letter_topic
+from muster.errors import Transient
+from muster.metrics import PlumbingMetrics
+from muster.records import headers
+from muster.settings import ServiceSettings
+
+_log = structlog.get_logger()
+
+PRODUCER_STOP_S = 2.0
+NO_LEADER = -1
+
+BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
+
+REFUSALS = (
+    MessageSizeTooLargeError,
+    RecordListTooLargeError,
+    RecordTooLargeError,
+    InvalidTimestampError,
+    InvalidTopicError,
+    PolicyViolationError,
+    TopicAuthorizationFailedError,
+    UnsupportedForMessageFormatError,
+    UnknownError,  # also what aiokafka makes of codes that it does not know, as INVALID_RECORD
+)
+"""What the bus says of a record. All else is about the channel or the bus, and passes."""
+
+Outcome = BaseException | None
+"""None: the bus has the record. Transient: it can't take it now. Else: it refuses it for ever."""
+
+
+def topic_named(name: str) -> Topic:
+    """A topic of the table, or the dead letters of one."""
+    return TOPICS.get(name) or dead_letter_topic(name.removesuffix(DEAD_LETTER))
+
+
+class Publisher:
+    """The producer, and which channels are away.
+
+    ``on_open`` hooks are called when a channel takes records again. ``lacks_topics``: a topic is
+    not there; whoever makes it takes the mark away.
+    """
+
+    def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
+        self._settings = settings
+        self._me = me
+        self._metrics = metrics
+        self.on_open: list[Callable[[], None]] = []
+        self.lacks_topics = False
+        self._away: dict[Channel, Outgoing] = {}
+        self._reopening: asyncio.Task[None] | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._producer_lock = asyncio.Lock()
+        self._failed_at = float("-inf")
+        self._taken_at = 0.0
+
+    @property
+    def away(self) -> Collection[Channel]:
+        """The channels that take no records now."""
+        return self._away.keys()
+
+    async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
+        """Give records to the bus; what becomes of each. Those of one channel keep their order.
+
+        The channels of all whose outcome is Transient are ``away`` then.
+        """
+        channels, outcomes = await self._give(records, self._away)
+        for record, channel, outcome in zip(records, channels, outcomes, strict=True):
+            if isinstance(outcome, Transient) and channel not in self._away:
+                _log.warning("the bus takes no records", channel=str(channel), reason=str(outcome))
+                self._away[channel] = record
+        if self._away and (self._reopening is None or self._reopening.done()):
+            self._reopening = asyncio.create_task(self._reopen())
+        self._metrics.channels_away.set(len(self._away))
+        return outcomes
+
+    async def close(self) -> None:
+        """Close the producer, and forget what was away."""
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+        self._away.clear()
+        await self._drop_producer()
+        self._failed_at = float("-inf")
+
+    async def _reopen(self) -> None:
+        """Try the record that each channel did not take until all take theirs."""
+        while self._away:
+            await asyncio.sleep(self._settings.bus_watch_s)
+            tried = dict(self._away)
+            records = list(tried.values())
+            await self._look_again()
+            channels, outcomes = await self._give(records, closed=())
+            for channel in tried:
+                del self._away[channel]
+            for record, channel, outcome in zip(records, channels, outcomes, strict=True):
+                if isinstance(outcome, Transient):  # perhaps by another channel than before
+                    self._away.setdefault(channel, record)
+            self._metrics.channels_away.set(len(self._away))
+            if opened := tried.keys() - self._away.keys():
+                _log.info(
+                    "the bus takes records again", channels=[str(channel) for channel in opened]
+                )
+                for hook in self.on_open:
+                    hook()
+
+    async def _look_again(self) -> None:
+        """Where the channels are now."""
+        try:
+            async with asyncio.timeout(self._settings.bus_timeout_s):
+                if self._producer is not None:
+                    await self._producer.client.force_metadata_update()
+        except BUS_ERRORS as error:
+            _log.debug("the bus does not tell its partitions", error=str(error))
+
+    async def _give(
+        self, records: Sequence[Outgoing], closed: Collection[Channel]
+    ) -> tuple[list[Channel], list[Outcome]]:
+        """The channel of each record, and what became of it; ``closed`` ones are not tried."""
+        began = monotonic()
+        channels = [Channel(record.topic) for record in records]
+        sent: dict[int, asyncio.Future[Any]] = {}
+        reason = "its channel is away"
+        try:
+            async with asyncio.timeout(self._settings.bus_timeout_s):
+                producer = await self._open_producer()
+                channels = await self._channels_of(producer, records)
+                ways: defaultdict[Channel, list[int]] = defaultdict(list)
+                for n, channel in enumerate(channels):
+                    if channel not in closed:
+                        ways[channel].append(n)
+                every = (
+                    self._send_way(producer, channel, records, way, sent)
+                    for channel, way in ways.items()
+                )
+                await asyncio.gather(*every)
+                await asyncio.gather(*sent.values(), return_exceptions=True)
+        except BUS_ERRORS as error:
+            reason = str(error) or type(error).__name__
+        outcomes = [_outcome(sent.get(n), reason) for n in range(len(records))]
+        self._count(records, outcomes)
+        if self._taken_at < began and any(isinstance(outcomes[n], Transient) for n in sent):
+            await self._drop_producer()
+        return channels, outcomes
+
+    def _count(self, records: Sequence[Outgoing], outcomes: Sequence[Outcome]) -> None:
+        for record, outcome in zip(records, outcomes, strict=True):
+            if outcome is None:
+                self._taken_at = monotonic()
+                self._metrics.published.labels(record.topic).inc()
+
+    async def _channels_of(
+        self, producer: AIOKafkaProducer, records: Sequence[Outgoing]
+    ) -> list[Channel]:
+        cluster = producer.client.cluster
+        topics = {record.topic for record in records}
+        unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
+        await asyncio.gather(*(producer.client.add_topic(topic) for topic in unknown))
+        counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
+        self.lacks_topics = self.lacks_topics or not all(counts.values())
+        return [
+            Channel(r.topic, count, partition_of(r.key, count))
+            if (count := counts[r.topic])
+            else Channel(r.topic)
+            for r in records
+        ]
+
+    async def _send_way(
+        self,
+        producer: AIOKafkaProducer,
+        channel: Channel,
+        records: Sequence[Outgoing],
+        way: Sequence[int],
+        sent: dict[int, asyncio.Future[Any]],
+    ) -> None:
+        """Hand over the records of one channel, in order, as far as it goes."""
+        place = TopicPartition(channel.topic, channel.number)
+        for n in way:
+            # Without a leader the producer would ask for it all the while, and wait.
+            if producer.client.cluster.leader_for_partition(place) in (None, NO_LEADER):
+                return
+            sent[n] = await self._send(producer, records[n])
+            if sent[n].done() and not isinstance(sent[n].exception(), REFUSALS):
+                return
+
+    async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> asyncio.Future[Any]:
+        """Hand a record to the producer; the future tells what became of it."""
+        made = headers(
+            topic_named(record.topic),
+            event_id=record.event_id,
+            source=self._me.value,
+            key=record.key,
+            at=datetime.fromtimestamp(record.at, UTC),
+            traceparent=record.traceparent,
+        )
+        try:
+            sent: asyncio.Future[Any] = await producer.send(
+                record.topic,
+                record.value,
+                key=record.key.encode(),
+                headers=[(name, value.encode()) for name, value in made.items()],
+            )
+        except KafkaError as error:
+            sent = asyncio.get_running_loop().create_future()
+            sent.set_exception(error)
+        return sent
+
+    async def _open_producer(self) -> AIOKafkaProducer:
+        async with self._producer_lock:
+            if self._producer is None:
+                # Each of many words would try it otherwise.
+                if monotonic() - self._failed_at < self._settings.bus_watch_s / 2:
+                    raise Transient("it was away a moment ago")
+                producer = AIOKafkaProducer(
+                    bootstrap_servers=self._settings.kafka_bootstrap,
+                    client_id=f"muster-{self._me.value}",
+                    acks="all",
+                    partitioner=_partition,
+                    request_timeout_ms=int(self._settings.bus_timeout_s * 1000),
+                )
+                try:
+                    await producer.start()
+                except BaseException:
+                    self._failed_at = monotonic()
+                    self._metrics.retries.labels("publish").inc()
+                    await _stop(producer)
+                    raise
+                self._producer = producer
+            return self._producer
+
+    async def _drop_producer(self) -> None:
+        """A new one finds its way from the bootstrap address."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await _stop(producer)
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    try:
+        async with asyncio.timeout(PRODUCER_STOP_S):
+            await producer.stop()
+    except BUS_ERRORS:  # it still holds records that the bus does not take
+        await producer.client.close()
+
+
+def _partition(key: bytes, every: Sequence[int], _available: Sequence[int]) -> int:
+    """As the producer would by itself, but for the price."""
+    return every[partition_of(key.decode(), len(every))]
+
+
+def _outcome(sent: asyncio.Future[Any] | None, reason: str) -> Outcome:
+    if sent is None:
+        return Transient(reason)
+    if not sent.done() or sent.cancelled():
+        sent.cancel()
+        return Transient(f"it was not taken in time: {reason}")
+    error = sent.exception()
+    if error is None or isinstance(error, REFUSALS):
+        return error
+    return Transient(str(error) or type(error).__name__)

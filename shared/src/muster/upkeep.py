@@ -1,0 +1,68 @@
+"""What a relay does now and then for the exchange's tables: counts what waits, forgets what is
+over.
+"""
+
+import asyncio
+import time
+
+from muster.db import Pool
+from muster.metrics import PlumbingMetrics
+
+CLEAN_EVERY_S = 600.0
+CLEAN_ROWS = 5000
+CLEAN_PAUSE_S = 0.1
+COUNT_EVERY_S = 15.0
+COUNT_MOST = 100_000
+"""Metrics say no more: counting must not cost what the work costs."""
+
+
+class Upkeep:
+    """Each does its work when it is time for it, and nothing before."""
+
+    def __init__(self, pool: Pool, metrics: PlumbingMetrics, closed_subjects_days: int) -> None:
+        self._pool = pool
+        self._metrics = metrics
+        self._days = float(closed_subjects_days)
+        self._cleaned = time.monotonic()
+        self._counted = -COUNT_EVERY_S
+
+    async def clean(self) -> None:
+        """Forget subjects that were closed, and records that were parked, longer ago than topics
+        keep records.
+        """
+        if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
+            return
+        self._cleaned = time.monotonic()
+        async with self._pool.acquire() as conn:
+            while await conn.execute(_FORGET, self._days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
+                await asyncio.sleep(CLEAN_PAUSE_S)
+            await conn.execute(_FORGET_PARKED, self._days)
+
+    async def count(self) -> None:
+        """Tell the metrics what waits."""
+        if time.monotonic() - self._counted < COUNT_EVERY_S:
+            return
+        self._counted = time.monotonic()
+        async with self._pool.acquire() as conn:
+            counts = await conn.fetchrow(_COUNTS, COUNT_MOST)
+        assert counts is not None
+        self._metrics.outbox_rows.set(counts["outbox_rows"])
+        self._metrics.open_subjects.set(counts["unacknowledged"])
+
+
+_FORGET = """
+    DELETE FROM subject WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE NOT is_open AND repeat_at IS NULL AND changed_at < now() - $1 * interval '1 day'
+        LIMIT $2
+    )
+"""
+_FORGET_PARKED = """
+    DELETE FROM outbox
+    WHERE parked_for IS NOT NULL AND written_at < now() - $1 * interval '1 day'
+"""
+_COUNTS = """
+    SELECT (SELECT count(*) FROM (SELECT FROM outbox LIMIT $1) AS o) AS outbox_rows,
+           (SELECT count(*) FROM (SELECT FROM subject WHERE repeat_at IS NOT NULL LIMIT $1) AS s)
+               AS unacknowledged
+"""
