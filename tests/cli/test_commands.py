@@ -51,6 +51,22 @@ def test_every_problem_of_a_refused_file_is_told_with_its_place(rest: Rest, tmp_
     assert "line 2: name: has a space" in ran.err
 
 
+def test_a_single_problem_is_told_once(rest: Rest, tmp_path: Path) -> None:
+    problem = {"path": "name", "line": 2, "message": "has a space"}
+    said = "The job file has one problem. Line 2: `name` has a space."
+    refusal = {"code": "InvalidProtocolError", "message": said, "errors": [problem]}
+    rest.answer("POST /api/v2/jobs", refusal, 400)
+    ran = muster(rest, tmp_path, "submit", "-", text="name: digits\n")
+    assert ran.err == f"muster: {said}\n"
+
+
+def test_a_wrong_password_is_not_answered_by_how_to_log_in(rest: Rest, tmp_path: Path) -> None:
+    refusal = {"code": "IncorrectPasswordError", "message": "The password is wrong."}
+    rest.answer("POST /api/v2/authn/basic/login", refusal, 401)
+    ran = muster(rest, tmp_path, "login", "ada", text="secret\n")
+    assert (ran.code, ran.err) == (5, "muster: The password is wrong.\n")
+
+
 @pytest.mark.parametrize(
     ("status", "code"), [(401, 5), (403, 5), (404, 4), (409, 4), (500, 3), (503, 3)]
 )

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 TIMEOUT_S = 30.0
 API = "/api/v2"
 FORBIDDEN = (401, 403)
+REFUSED_LOGIN = "IncorrectPasswordError"
 
 
 class Exit(IntEnum):
@@ -157,7 +158,9 @@ def _reason(error: Exception) -> str:
 
 
 def refusal(answer: Answer) -> CommandError:
-    """The server's own words, each problem with its place."""
+    """The server's own words, each problem with its place. Its message has the first one already,
+    so that a single one is told once.
+    """
     try:
         content = answer.json()
     except ValueError:
@@ -165,10 +168,12 @@ def refusal(answer: Answer) -> CommandError:
     if not isinstance(content, dict):
         content = {}
     message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
-    details = tuple(told(each) for each in content.get("errors") or ())
+    problems = content.get("errors") or ()
+    details = tuple(told(each) for each in problems) if len(problems) > 1 else ()
     if answer.status in FORBIDDEN:
         code = Exit.UNAUTHORISED
-        message += " Log in by `muster login`." if answer.status == 401 else ""
+        if answer.status == 401 and content.get("code") != REFUSED_LOGIN:
+            message += " Log in by `muster login`."
     else:
         code = Exit.REFUSED if answer.status < 500 else Exit.UNREACHABLE
     return CommandError(code, str(message), details)
