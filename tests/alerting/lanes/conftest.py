@@ -1,0 +1,122 @@
+"""A post office over a real database, for the tests of lanes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import asyncpg
+import pytest
+from alerting.book import Book, Entry
+from alerting.domain.deliveries import Answer, Channel, DeliveryPolicy, Failed, Sent
+from alerting.domain.deliveries import deliveries as made_from
+from alerting.domain.events import Event, Severity
+from alerting.lanes import Lane, LaneLimits
+from alerting.metrics import AlertingMetrics
+from alerting.settings import AlertingSettings
+from alerting.store.deliveries import Claim, add_deliveries
+from muster.contracts.subscriptions import AlertEvent, Subscription
+from muster.db import open_pool, transaction
+from prometheus_client import CollectorRegistry
+from pydantic import SecretStr
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+DEADLINE_S = 20.0
+LIMITS = LaneLimits(
+    slots=8,
+    receiver_slots=2,
+    poll_s=0.02,
+    lease_s=60.0,
+    stop_s=10.0,
+    retry_first_s=0.01,
+    retry_longest_s=0.05,
+    policy=DeliveryPolicy(pause_failures=1000),
+)
+Behaviour = Callable[[Claim], Awaitable[Answer]]
+
+
+@dataclass
+class Post:
+    """A post office: subscriptions, their deliveries in the database, and lanes that deliver."""
+
+    pool: asyncpg.Pool
+    metrics: AlertingMetrics = field(default_factory=lambda: AlertingMetrics(CollectorRegistry()))
+    sent: list[str] = field(default_factory=list)
+    limits: LaneLimits = LIMITS
+
+    def __post_init__(self) -> None:
+        self.book = Book(SecretStr("key"), self.metrics)
+        self.subscriptions: dict[str, Subscription] = {}
+
+    def subscribe(self, *ids: str) -> None:
+        for ident in ids:
+            self.subscriptions[ident] = Subscription(
+                id=ident, owner="ada", events=(AlertEvent.JOB_FAILED,), webhook_url="http://x/"
+            )
+        self.book.use_file({it.id: Entry(it, "1") for it in self.subscriptions.values()})
+
+    async def tell(self, *jobs: str, version: str = "1") -> None:
+        """Each of these jobs has failed."""
+        events = [
+            Event(f"job-failed/{job}", AlertEvent.JOB_FAILED, NOW, Severity.INFO, "t", "x", job, {})
+            for job in jobs
+        ]
+        wanted = [it for e in events for it in made_from(self.subscriptions.values(), e)]
+        versions = dict.fromkeys(self.subscriptions, version)
+        async with transaction(self.pool) as conn:
+            await add_deliveries(conn, [(event, None) for event in events], wanted, versions)
+
+    @asynccontextmanager
+    async def lane(
+        self, behave: Behaviour, *, pool: asyncpg.Pool | None = None, **limits: Any
+    ) -> AsyncIterator[Lane]:
+        async def send(_entry: Entry, claim: Claim) -> Answer:
+            answer = await behave(claim)
+            if isinstance(answer, Sent):
+                self.sent.append(f"{claim.subscription}:{claim.event_key}")
+            return answer
+
+        kept = replace(self.limits, **limits)
+        lane = Lane(Channel.WEBHOOK, send, pool or self.pool, self.book, kept, self.metrics)
+        task = asyncio.create_task(lane.run())
+        try:
+            yield lane
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def sends(self, _claim: Claim) -> Answer:
+        return Sent()
+
+    async def fails(self, _claim: Claim) -> Answer:
+        return Failed("HTTP 500")
+
+    def counted(self, state: str) -> str:
+        """The question how many deliveries are in a state."""
+        return f"SELECT count(*) FROM delivery WHERE state = '{state}'"
+
+    async def until(self, sql: str, wanted: object) -> None:
+        found: object = None
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while (found := await self.pool.fetchval(sql)) != wanted:
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            pytest.fail(f"{sql}: {found}, not {wanted}")
+
+    async def now_due(self) -> None:
+        """Let time pass: whatever waits for its next attempt, or for a lost worker, is due."""
+        await self.pool.execute(
+            "UPDATE delivery SET next_at = now(), lease_until = now() WHERE state = 'waiting'"
+        )
+
+
+@pytest.fixture
+async def post(database_url: str) -> AsyncIterator[Post]:
+    """A post office without subscriptions."""
+    settings = AlertingSettings(database_url=SecretStr(database_url), database_connections=5)
+    pool = await open_pool(settings, "alerting")
+    yield Post(pool)
+    await pool.close()

@@ -1,0 +1,139 @@
+"""A delivery is one worker's at a time, and never sent again after a recorded success."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from alerting.domain.deliveries import Answer, Failed, Sent
+from alerting.store.deliveries import Claim
+
+pytestmark = pytest.mark.postgres
+
+
+async def test_a_worker_that_died_before_it_sent_is_replaced(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    began = asyncio.Event()
+
+    async def dies(_claim: Claim) -> Answer:
+        began.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with post.lane(dies):
+        await began.wait()
+    async with post.lane(post.sends):
+        await post.now_due()
+        await post.until(post.counted("sent"), 1)
+    assert post.sent == ["a:job-failed/j1"]
+
+
+@pytest.mark.parametrize("can_retry", [True, False])
+async def test_a_recorded_success_is_never_sent_again(post: Any, can_retry: bool) -> None:
+    """A slow worker has lost its lease, another one has succeeded: its late failure changes
+    nothing.
+    """
+    post.subscribe("a")
+    await post.tell("j1")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_claim: Claim) -> Answer:
+        if began.is_set():
+            return Sent()
+        began.set()
+        await go_on.wait()
+        return Failed("HTTP 500", can_retry=can_retry)
+
+    async with post.lane(slow, receiver_slots=1):
+        await began.wait()
+        async with post.lane(post.sends):
+            await post.now_due()
+            await post.until(post.counted("sent"), 1)
+            go_on.set()
+            await post.until("SELECT failures FROM receiver", 1)
+            await post.now_due()
+            await post.tell("j1", "j2")
+            await post.until(post.counted("sent"), 2)
+    assert post.sent.count("a:job-failed/j1") == 1
+
+
+async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_claim: Claim) -> Answer:
+        began.set()
+        await go_on.wait()
+        return Failed("HTTP 500")
+
+    async with post.lane(slow):
+        await began.wait()
+        await post.pool.execute("UPDATE delivery SET lease = 'another'")
+        go_on.set()
+        await post.until("SELECT failures FROM receiver", 1)
+    assert await post.pool.fetchval("SELECT lease FROM delivery") == "another"
+
+
+async def test_a_late_success_counts_though_the_lease_was_lost(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(_claim: Claim) -> Answer:
+        began.set()
+        await go_on.wait()
+        return Sent()
+
+    async with post.lane(slow):
+        await began.wait()
+        await post.pool.execute("UPDATE delivery SET lease = 'another'")
+        go_on.set()
+        await post.until(post.counted("sent"), 1)
+
+
+class AwayAtFirst:
+    """The pool, but once something was sent the database is away a few times."""
+
+    def __init__(self, post: Any) -> None:
+        self._post = post
+        self.failures: list[Exception] = [asyncpg.AdminShutdownError("away"), OSError("away")]
+
+    def acquire(self) -> Any:
+        if self._post.sent and self.failures:
+            raise self.failures.pop()
+        return self._post.pool.acquire()
+
+
+async def test_a_success_is_recorded_when_the_database_is_back(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    away: Any = AwayAtFirst(post)
+    async with post.lane(post.sends, pool=away):
+        await post.until(post.counted("sent"), 1)
+    assert not away.failures
+    assert post.sent == ["a:job-failed/j1"]
+
+
+async def test_a_stop_lets_a_success_be_recorded(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        @asynccontextmanager
+        async def acquire(self) -> AsyncIterator[asyncpg.pool.PoolConnectionProxy]:
+            if post.sent:
+                asked.set()
+                await go_on.wait()
+            async with post.pool.acquire() as conn:
+                yield conn
+
+    slow: Any = Slow()
+    async with post.lane(post.sends, pool=slow):
+        await asked.wait()
+        asyncio.get_running_loop().call_soon(go_on.set)
+    assert await post.pool.fetchval(post.counted("sent")) == 1
