@@ -104,10 +104,12 @@ def hear_acknowledged(
     return Heard(next_row, Hearing.OLD, revision > row.revision)
 
 
-def skip_dead(row: Exchange, *, revision: int, now: datetime) -> Exchange:
+def skip_dead(row: Exchange, *, revision: int, now: datetime, seen: int = 0) -> Exchange:
     """I can't handle the word that I just heard: note its revision, and tell the other side at
-    once.
+    once. ``seen``: what the word says of mine, where I have no word that could be said anew.
     """
+    if seen > row.revision:  # else my answer would be from before what the other side has heard
+        row = replace(row, revision=seen, acknowledged=seen)
     return replace(row, seen=revision, dead=revision, answer_at=now)
 
 

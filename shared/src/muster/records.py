@@ -2,6 +2,7 @@
 value.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -45,6 +46,26 @@ class Received:
     def traceparent(self) -> str | None:
         named = self.headers.get("traceparent", "")
         return named if 0 < len(named) <= TRACEPARENT_CHARACTERS else None
+
+    @property
+    def node(self) -> str | None:
+        """The node that the value names, also one that is no record of Muster's otherwise."""
+        named = self._field("node")
+        is_usable = isinstance(named, str) and named.isprintable() and is_name(named)
+        return str(named) if is_usable else None
+
+    @property
+    def seen(self) -> int:
+        """What the value says that its sender has seen; 0 where it says nothing."""
+        named = self._field("seen")
+        return named if type(named) is int and 0 < named < 10**REVISION_DIGITS else 0
+
+    def _field(self, name: str) -> object:
+        try:
+            value = json.loads(self.value or b"")
+        except (ValueError, RecursionError):
+            return None
+        return value.get(name) if isinstance(value, dict) else None
 
     def model(self) -> Model:
         """The value, checked. Raises Broken where it can't be read."""

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 from muster import outbox
 from muster.contracts.model import Word
 from muster.contracts.notices import AppliedRevision, DeadLetter
+from muster.contracts.pods import PodStatus
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.db import Connection
 from muster.decisions import Say as Say
@@ -46,6 +47,7 @@ class Subject:
     """A service's row of a subject: the exchange and its own last word.
 
     ``word`` is read only where it is to be said again; ``topic`` None: nothing was said yet.
+    ``key`` is where the other side reads what I say, also if that is an acknowledgement only.
     """
 
     kind: Kind
@@ -123,7 +125,9 @@ class Subjects:
         """The other side's word came in; whether it is to be applied."""
         row = self._rows[key]
         heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self._now)
-        self._note(replace(row, exchange=heard.exchange, traceparent=traceparent))
+        node = word.node if isinstance(word, PodStatus) else None
+        answer_to = row.key or node
+        self._note(replace(row, exchange=heard.exchange, key=answer_to, traceparent=traceparent))
         if heard.speak_again:
             self.say_again(key)
         return heard.hearing is Hearing.APPLY
@@ -205,8 +209,10 @@ class Subjects:
         )
         if key is not None and revision >= self._rows[key].exchange.seen:
             row = self._rows[key]
-            dead = skip_dead(row.exchange, revision=revision, now=self._now)
-            self._note(replace(row, exchange=dead))
+            # Where I know nothing of the subject, my own words about it are lost.
+            seen = record.seen if row.topic is None else 0
+            dead = skip_dead(row.exchange, revision=revision, seen=seen, now=self._now)
+            self._note(replace(row, exchange=dead, key=row.key or record.node))
 
     async def save(self) -> None:
         """Write what changed. Raises Transient where somebody else made the same subject."""
@@ -290,7 +296,7 @@ _TYPES = {
 }
 _KEY = ("kind", "subject")
 _SPOKEN = (*_EXCHANGE, *_OWN)
-_HEARD = (*_EXCHANGE, "traceparent", "encore_at", "encores")
+_HEARD = (*_EXCHANGE, "key", "traceparent", "encore_at", "encores")
 """What changes while nothing new is said: without the word, which can be large."""
 _LIST = ", ".join((*_KEY, *_SPOKEN))
 _LIST_BUT_WORD = ", ".join((*_KEY, *_SPOKEN[:-1]))

@@ -1,0 +1,99 @@
+"""What the Launcher can't handle reaches the agent that said it, though it knows nothing of the
+pod.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from launcher.domain.model import Policy
+from launcher.handlers import jobs
+from muster.aggregates import apply_records
+from muster.bus import Bus, Outgoing
+from muster.contracts.notices import AppliedRevision
+from muster.contracts.pods import PodAction, PodRequest
+from muster.contracts.topics import Service
+from muster.db import open_pool, transaction
+from muster.metrics import PlumbingMetrics
+from muster.records import Received
+from muster.relay import Relay
+from muster.settings import DatabaseSettings
+from prometheus_client import CollectorRegistry
+from runtime_agent.handlers import Handlers
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Journal
+
+NODE = "node-a"
+WAIT_S = 20
+
+
+class Agent:
+    """An agent without a bus, on whose node nothing runs."""
+
+    def __init__(self, home: Path) -> None:
+        self.said: list[Outgoing] = []
+        self.journal = Journal(home / "journal.sqlite", "id")
+        memory = Memory(self.journal, Node(NODE, "boot", 1.0), lambda _name: False)
+        self.handlers = Handlers(memory, self._say, lambda: None)
+
+    def _say(self, _key: str, word: Outgoing | AppliedRevision) -> None:
+        if isinstance(word, Outgoing):
+            self.said.append(word)
+
+    def hear(self, records: Sequence[Received]) -> None:
+        """As from the one partition that it reads."""
+        own = [record for record in records if record.key == NODE]
+        self.handlers.on_records(own, (), frozenset())
+
+
+def received(record: Outgoing, value: bytes | None = None) -> Received:
+    headers = {"ce_id": record.event_id}
+    return Received(record.topic, 0, 0, record.key, headers, value or record.value)
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [{"state": 7}, {"reportRevision": 2**70}],
+    ids=["a state that is no text", "a revision beyond all"],
+)
+async def test_an_agent_hears_that_its_word_about_an_unknown_pod_is_dead(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: dict[str, object]
+) -> None:
+    agent = Agent(tmp_path)
+    stop = PodRequest(
+        revision=1, pod="j-0-w-0-0", job="j", gang="j-0", node=NODE, journal="id",
+        action=PodAction.FORGET,
+    )  # fmt: skip
+    asked = Outgoing("pod-requested", NODE, stop.model_dump_json().encode(), "", 0.0)
+    agent.hear([received(asked)])
+    (word,) = agent.said
+    assert word.key != NODE
+    answers = asyncio.Queue[Outgoing]()
+
+    async def publish(_bus: Bus, records: Sequence[Outgoing]) -> list[None]:
+        for record in records:
+            answers.put_nowait(record)
+        return [None] * len(records)
+
+    monkeypatch.setattr(Bus, "publish", publish)
+    settings = DatabaseSettings(database_url=database_url)
+    pool = await open_pool(settings, "launcher")
+    bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
+    unreadable = json.dumps(json.loads(word.value or b"") | spoilt).encode()
+    async with transaction(pool) as conn:
+        now = await conn.fetchval("SELECT clock_timestamp()")
+        record = received(word, unreadable)
+        await apply_records(conn, Service.LAUNCHER, jobs(Policy()), [record], now)
+    relaying = asyncio.create_task(Relay(bus, pool).run())
+    async with asyncio.timeout(WAIT_S):
+        while (answer := await answers.get()).topic != "revision-acknowledged":
+            pass
+    relaying.cancel()
+    await asyncio.wait([relaying])
+    await pool.close()
+    agent.hear([received(answer)])
+    entry = agent.journal.load(["j-0-w-0-0"])["j-0-w-0-0"]
+    assert entry.exchange.refused == entry.exchange.revision
+    assert entry.exchange.repeat_at is None
