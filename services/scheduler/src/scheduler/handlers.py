@@ -14,9 +14,6 @@ from muster.records import Received
 
 from scheduler import store
 
-REVISIONS = 2**63
-"""PostgreSQL's bigint ends before it."""
-
 TOPICS_HEARD = (*word_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
 
 
@@ -35,8 +32,6 @@ def record(
         return Decision(None)
     if given.submitted_at.tzinfo is None:
         raise Broken(f"the gang {gang} was submitted at {given.submitted_at}, without a time zone")
-    if any(not 0 <= end.report_revision < REVISIONS for end in given.released):
-        raise Broken(f"the gang {gang} names a report revision that there can't be")
     if len({ask.pod for ask in given.pods}) < len(given.pods):
         raise Broken(f"the gang {gang} lists a pod twice")
     for ask in given.pods:

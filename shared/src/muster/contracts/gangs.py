@@ -4,7 +4,7 @@
 
 from datetime import datetime
 
-from muster.contracts.model import Model, OpenEnum, Reason, Word
+from muster.contracts.model import Model, OpenEnum, Reason, Revision, Word
 
 
 class PodAsk(Model):
@@ -25,7 +25,7 @@ class PodRelease(Model):
 
     pod: str
     journal: str
-    report_revision: int
+    report_revision: Revision
 
 
 class GangRequest(Word):

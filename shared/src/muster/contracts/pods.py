@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import ValidationInfo, field_validator
 
-from muster.contracts.model import Model, OpenEnum, Word
+from muster.contracts.model import Model, OpenEnum, Revision, Word
 from muster.contracts.verdicts import Verdict
 
 
@@ -147,4 +147,4 @@ class PodStatus(Word):
     exit_code: int | None = None
     signal: int | None = None
     verdict: Verdict | None = None
-    report_revision: int = 0
+    report_revision: Revision = 0
