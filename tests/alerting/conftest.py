@@ -34,7 +34,7 @@ from muster.contracts.topics import Service
 from muster.service import Runtime, running
 
 TLS = Path(__file__).parent / "tls"
-DEADLINE_S = 45.0
+DEADLINE_S = 60.0
 GROUP_SESSION_S = 0.5
 """The embedded broker keeps a member's place in its group for so long, also where it left."""
 

@@ -17,7 +17,7 @@ from cli.embedded.mock_cluster import check
 from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
 
 pytestmark = pytest.mark.kafka
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 async def _cluster_id(bootstrap: str) -> str:

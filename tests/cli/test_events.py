@@ -13,7 +13,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 
 
 async def _start(home: Path, *words: str, **environment: str) -> asyncio.subprocess.Process:

@@ -21,7 +21,7 @@ from cli.embedded.process import EmbeddedServerError, is_port_free, standing_in
 
 pytestmark = pytest.mark.postgres
 AS_ROOT = os.geteuid() == 0
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 async def _rows(dsn: str, query: str) -> list[tuple[object, ...]]:

@@ -21,7 +21,7 @@ from cli.standalone.processes import (
     answers,
 )
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 QUICK = Patience(first_s=0.02, longest_s=0.1, steady_s=60, hung_s=1.0)
 
 SERVER = """

@@ -35,7 +35,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-WAIT_S = 20
+WAIT_S = 60
 TIMERS = 10
 """As many may be due at once."""
 SUBMITTED = datetime(2026, 1, 1, tzinfo=UTC)

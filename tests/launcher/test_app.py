@@ -23,7 +23,7 @@ MakeRequest = Callable[..., JobRequest]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
-WAIT_S = 30
+WAIT_S = 60
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SPOKEN = [name for kind in Kind for name in word_topics(kind, Service.LAUNCHER)]
 

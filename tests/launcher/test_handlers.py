@@ -31,7 +31,7 @@ NewLauncher = Callable[[Pool], Any]
 
 pytestmark = pytest.mark.postgres
 
-WAIT_S = 20
+WAIT_S = 60
 ROUNDS = 400
 
 

@@ -23,7 +23,7 @@ NewLauncher = Callable[[Pool], Any]
 
 pytestmark = pytest.mark.postgres
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 HOUR_S = 3600.0
 WITHDRAWN = failure(Behavior.TRANSIENT, Fault.PLATFORM, -1013)
 

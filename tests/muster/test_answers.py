@@ -26,7 +26,7 @@ from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal
 
 NODE = "node-a"
-WAIT_S = 20
+WAIT_S = 60
 
 
 class Agent:

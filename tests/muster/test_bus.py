@@ -28,7 +28,7 @@ from muster.records import Received, headers, read_word_id, said, word_id
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
 
-WAIT_S = 20
+WAIT_S = 60
 
 
 def a_bus(bootstrap: str) -> Bus:

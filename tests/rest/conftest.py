@@ -22,7 +22,7 @@ from rest.handlers.updates import jobs_aggregate
 from rest.settings import RestSettings
 
 PASSWORD = "correct-horse"
-WAIT_S = 30
+WAIT_S = 60
 
 JOB = """\
 protocolVersion: 2

@@ -17,7 +17,7 @@ from runtime_agent.settings import AgentSettings
 from runtime_agent.supervisor import lock
 from runtime_agent.supervisor.records import ExitRecord, PodSpec
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 class Node:

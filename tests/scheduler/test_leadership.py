@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 TOKEN = "between-services"
 HOUR_S = 3600.0
 LEASE_S = 2.0
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

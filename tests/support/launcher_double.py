@@ -32,7 +32,7 @@ from muster.service import running
 from runtime_agent.app import build
 from runtime_agent.settings import AgentSettings
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 HEARD = (
     "pod-started", "pod-succeeded", "pod-failed", "node-reported", "node-heartbeat",
     "revision-acknowledged", "pod-requested.dead-letter",

@@ -17,7 +17,7 @@ from muster.settings import DatabaseSettings
 from muster.subjects import Say, say_all
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WAIT_S = 30
+WAIT_S = 60
 POISON = {"is": True}
 
 

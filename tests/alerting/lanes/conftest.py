@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LIMITS = LaneLimits(
     slots=8,
     receiver_slots=2,
