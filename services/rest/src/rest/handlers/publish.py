@@ -110,8 +110,11 @@ class SettingsPublisher:
     def _behind(self, rows: Sequence[Published], heard: Mapping[str, int]) -> dict[str, int]:
         """The revisions that subscriptions must get, to be above what was said of them before."""
         known = {row.id: max(heard.get(row.id, 0), self._resync) for row in rows}
+        clock_ms = int(time.time() * 1000)  # what is heard so far may not be all
         return {
-            row.id: known[row.id] + 1 for row in rows if row.revision < known[row.id] < BELIEVABLE
+            row.id: max(clock_ms, known[row.id] + 1)
+            for row in rows
+            if row.revision < known[row.id] < BELIEVABLE
         }
 
     def _on_new_bus(self) -> None:
