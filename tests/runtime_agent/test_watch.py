@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from launcher_double import wanted
 from muster.bus import Outgoing
 from muster.contracts.notices import AppliedRevision
+from muster.contracts.pods import PodAction, PodStop
 from muster.contracts.verdicts import Verdict
 from muster.exchange import Exchange
 from muster.metrics import PlumbingMetrics
+from muster.records import Received
 from prometheus_client import CollectorRegistry
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Phase, Pod
@@ -152,6 +155,27 @@ def test_words_are_said_again_though_the_clock_was_set_back(world: World) -> Non
     world.load()
     world.handlers.on_time(10)
     assert sorted(world.said) == ["answer/seen", "word"]
+
+
+@pytest.mark.parametrize("in_one_batch", [True, False])
+def test_a_start_whose_stop_is_there_before_it_is_carried_out_starts_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch, in_one_batch: bool
+) -> None:
+    asked = wanted("pod-1", "true", "id").model_copy(update={"node": "n", "revision": 1})
+    stop = PodStop(reason="stopped", grace_s=5.0)
+    stopped = asked.model_copy(update={"revision": 2, "action": PodAction.STOP, "stop": stop})
+    records = [
+        Received("pod-requested", 0, word.revision, "n", {}, word.model_dump_json().encode())
+        for word in (asked, stopped)
+    ]
+    launched: list[Pod] = []
+    monkeypatch.setattr(world.watch.runner, "launch", launched.append)
+    for batch in [records] if in_one_batch else [[record] for record in records]:
+        world.handlers.on_records(batch, (), frozenset())
+    world.watch.carry_out_all()
+    assert launched == []
+    world.watch.look(None)
+    assert world.handlers.live() == []
 
 
 def test_a_pod_of_which_something_impossible_is_seen_hurts_no_other(

@@ -1,0 +1,249 @@
+"""The agent stops, is killed, comes back, meets another bus or a bad journal: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from launcher_double import Launcher, agent_process, an_agent, settings_for
+from muster.contracts.pods import PodState
+from muster.errors import Broken
+from runtime_agent.pods import Phase, PodDirectories
+from runtime_agent.settings import AgentSettings, OnStop
+from runtime_agent.store import Journal
+from runtime_agent.supervisor import proc
+
+pytestmark = pytest.mark.kafka
+
+
+async def test_stopping_the_agent_withdraws_its_pods_at_no_cost_to_the_user(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("withdrawn", "transient")
+    assert (await launcher.report(lambda r: r.is_stopping)).is_stopping
+
+
+async def test_pods_go_on_without_the_agent_where_it_is_told_to_keep_them(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    gate = settings.agent_home / "gate"
+    async with an_agent(keeping):
+        await launcher.run("pod-1", f"until test -e {gate}; do sleep 0.01; done; exit 4")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    assert pods.observe("pod-1").phase is Phase.RUNNING
+    gate.touch()
+    await launcher.until(lambda: pods.observe("pod-1").phase is Phase.EXITED)
+    async with an_agent(keeping):
+        assert (await launcher.ended("pod-1")).exit_code == 4
+
+
+async def test_an_agent_that_lost_its_journal_ends_what_it_finds_and_refuses_old_asks(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        request = await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    start = pods.observe("pod-1").start
+    assert start is not None
+    for file in settings.agent_home.glob("journal.sqlite*"):
+        file.unlink()
+    async with an_agent(keeping):
+        assert proc.start_ticks(start.pid) is None
+        await launcher.report(lambda r: r.journal != request.journal)
+        await launcher.say(request)
+        ended = await launcher.ended("pod-1")
+        assert ended.verdict is not None
+        assert ended.verdict.rule == "agent-reset"
+
+
+async def test_an_older_journal_never_runs_a_pod_again(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.report()
+    journal = settings.agent_home / "journal.sqlite"
+    old = journal.read_bytes()
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "echo ran")
+        await launcher.ended("pod-1")
+    journal.write_bytes(old)
+    before = len(launcher.statuses("pod-1"))
+    async with an_agent(settings):
+        await launcher.say(request)
+        await launcher.until(lambda: len(launcher.statuses("pod-1")) > before)
+    assert launcher.statuses("pod-1")[-1].exit_code == 0
+    log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
+    assert log.read_text() == "ran\n"
+
+
+async def test_a_new_bus_hears_again_what_was_not_acknowledged(
+    fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    async with an_agent(settings_for(fresh_broker.bootstrap, tmp_path / "agent")):
+        async with Launcher(fresh_broker.bootstrap) as launcher:
+            await launcher.run("pod-1", "exit 9")
+            await launcher.ended("pod-1")
+        fresh_broker.kill()
+        fresh_broker.start()
+        async with Launcher(fresh_broker.bootstrap) as launcher:
+            assert (await launcher.ended("pod-1")).exit_code == 9
+            await launcher.run("pod-2", "true")
+            assert (await launcher.ended("pod-2")).state is PodState.SUCCEEDED
+
+
+async def test_an_agent_that_is_killed_finds_its_pods_again_with_their_true_exit_codes(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    agent = agent_process(settings)
+    try:
+        gate = settings.agent_home / "gate"
+        wait = f"until test -e {gate}; do sleep 0.01; done"
+        await launcher.run("ends-meanwhile", "sleep 0.2; exit 5")
+        await launcher.run("ends-later", f"{wait}; exit 6")
+        await launcher.status("ends-later", PodState.RUNNING)
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        pods = PodDirectories(settings.agent_home / "pods")
+        await launcher.until(lambda: pods.observe("ends-meanwhile").phase is Phase.EXITED)
+        assert pods.observe("ends-later").phase is Phase.RUNNING
+        agent = agent_process(settings)
+        assert (await launcher.ended("ends-meanwhile")).exit_code == 5
+        gate.touch()
+        assert (await launcher.ended("ends-later")).exit_code == 6
+    finally:
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(timeout=30)
+
+
+async def test_only_one_agent_runs_over_a_home(settings: AgentSettings) -> None:
+    command = [sys.executable, "-m", "runtime_agent"]
+    async with an_agent(settings):
+        environment = os.environ | {"MUSTER_AGENT_HOME": str(settings.agent_home)}
+        second = await asyncio.to_thread(
+            subprocess.run, command, env=environment, capture_output=True, timeout=60, check=False
+        )
+    assert second.returncode == 1
+    assert b"another agent runs over" in second.stdout + second.stderr
+
+
+async def test_pods_that_ran_before_the_machine_restarted_end_as_rebooted(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+    pods = PodDirectories(settings.agent_home / "pods")
+    start = pods.path("pod-1") / "start.json"
+    assert pods.kill_supervisor("pod-1")
+    await launcher.until(lambda: pods.observe("pod-1").phase is Phase.SUPERVISOR_LOST)
+    start.write_text(start.read_text().replace(proc.boot_id(), "another-boot"))
+    async with an_agent(keeping):
+        ended = await launcher.ended("pod-1")
+    assert ended.verdict is not None
+    assert (ended.verdict.rule, ended.verdict.behavior) == ("node-rebooted", "transient")
+
+
+async def test_a_disk_that_takes_no_journal_holds_the_agent_up_and_loses_nothing(
+    launcher: Launcher, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, failures = Journal.save, iter(range(6))
+
+    def full_for_a_while(self: Journal, *what: Any) -> None:
+        if next(failures, None) is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        save(self, *what)
+
+    async with an_agent(settings.model_copy(update={"retry_s": 0.05})):
+        await launcher.report()
+        monkeypatch.setattr(Journal, "save", full_for_a_while)
+        await launcher.run("pod-1", "exit 3")
+        assert (await launcher.ended("pod-1")).exit_code == 3
+        assert next(failures, None) is None
+
+
+async def test_an_agent_stops_in_order_though_its_journal_takes_nothing_any_more(
+    launcher: Launcher, settings: AgentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    async with an_agent(settings):
+        await launcher.run("pod-1", "sleep 300")
+        await launcher.status("pod-1", PodState.RUNNING)
+        monkeypatch.setattr(Journal, "save", full)
+        monkeypatch.setattr(Journal, "take_report", full)
+    monkeypatch.undo()
+    pods = PodDirectories(settings.agent_home / "pods")
+    assert pods.observe("pod-1").phase is Phase.RUNNING
+    async with an_agent(settings):
+        await launcher.until(lambda: len(launcher.statuses("pod-1")) > 1)
+    assert (await launcher.ended("pod-1")).verdict is not None
+
+
+async def test_an_agent_that_comes_back_says_which_pods_are_still_there(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
+    async with an_agent(keeping):
+        await launcher.run("pod-1", "sleep 300")
+        first = await launcher.status("pod-1", PodState.RUNNING)
+        await launcher.acknowledge(first)
+    before = max(status.revision for status in launcher.statuses("pod-1"))
+    async with an_agent(keeping):
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > before)
+        again = launcher.statuses("pod-1")[-1]
+        assert (again.state, again.started_at) == (PodState.RUNNING, first.started_at)
+        await launcher.returned(7)
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > again.revision)
+        await launcher.report(lambda r: r.lease == 7)
+
+
+async def test_a_refused_word_is_said_again_when_an_operator_redrives(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    async with an_agent(settings):
+        await launcher.run("pod-1", "exit 3")
+        ended = await launcher.ended("pod-1")
+        await launcher.acknowledge(ended, dead=True)
+        asked = 0
+        async with asyncio.timeout(30):  # the refusal comes on another topic, so maybe later
+            while launcher.statuses("pod-1")[-1].revision == ended.revision:
+                asked += 1
+                await launcher.set("exchange/redrive", asked)
+                await asyncio.sleep(0.02)
+        again = launcher.statuses("pod-1")[-1]
+        assert (again.state, again.exit_code) == (PodState.FAILED, 3)
+        await launcher.acknowledge(again)
+    async with an_agent(settings):
+        await launcher.set("exchange/resync", 1)
+        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > 1_000_000)
+        assert launcher.statuses("pod-1")[-1].exit_code == 3
+    journal = Journal(settings.agent_home / "journal.sqlite", "unused")
+    assert (journal.mark("exchange/redrive"), journal.mark("exchange/resync")) == (asked, 1)
+    journal.close()
+
+
+async def test_a_damaged_journal_is_told_with_what_to_do(settings: AgentSettings) -> None:
+    settings.agent_home.mkdir()
+    (settings.agent_home / "journal.sqlite").write_bytes(b"no journal " * 1000)
+    with pytest.raises(Broken, match="to begin anew"):
+        async with an_agent(settings):
+            pass
