@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.client import AIOKafkaClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import NotEnoughReplicasError, OutOfOrderSequenceNumber
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
+from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
@@ -290,6 +292,29 @@ async def test_a_partition_that_is_away_holds_up_no_other(
     is_away = False
     await until_open(bus)
     assert await bus.publish(stuck) == [None] * 400
+    await bus.close()
+
+
+@pytest.mark.apache
+async def test_a_topic_that_was_deleted_is_made_again(apache_kafka: ApacheKafka) -> None:
+    bus = a_bus(apache_kafka.bootstrap)
+    other = Outgoing("job-updated", "k", b"{}", "launcher/job/k/1", 0.0)
+    admin = AIOKafkaAdminClient(bootstrap_servers=apache_kafka.bootstrap)
+    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
+        watching = group.create_task(bus.run())
+        while await bus.publish([a_record("k"), other]) != [None, None]:
+            await until_open(bus)  # the topics are being made
+        await admin.start()
+        await admin.delete_topics(["job-submitted"])
+        outcomes: list[BaseException | None] = [None, None]
+        while outcomes == [None, None]:
+            outcomes = await bus.publish([a_record("k"), other])
+        assert isinstance(outcomes[0], Transient)
+        assert outcomes[1] is None
+        await until_open(bus)
+        assert await bus.publish([a_record("k"), other]) == [None, None]
+        watching.cancel()
+    await admin.close()
     await bus.close()
 
 
