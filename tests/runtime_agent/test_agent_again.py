@@ -208,11 +208,11 @@ async def test_an_agent_that_comes_back_says_which_pods_are_still_there(
         await launcher.acknowledge(first)
     before = max(status.revision for status in launcher.statuses("pod-1"))
     async with an_agent(keeping):
-        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > before)
-        again = launcher.statuses("pod-1")[-1]
+        await launcher.until(lambda: launcher.newest("pod-1").revision > before)
+        again = launcher.newest("pod-1")
         assert (again.state, again.started_at) == (PodState.RUNNING, first.started_at)
         await launcher.returned(7)
-        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > again.revision)
+        await launcher.until(lambda: launcher.newest("pod-1").revision > again.revision)
         await launcher.report(lambda r: r.lease == 7)
 
 
@@ -225,17 +225,17 @@ async def test_a_refused_word_is_said_again_when_an_operator_redrives(
         await launcher.acknowledge(ended, dead=True)
         asked = 0
         async with asyncio.timeout(30):  # the refusal comes on another topic, so maybe later
-            while launcher.statuses("pod-1")[-1].revision == ended.revision:
+            while launcher.newest("pod-1").revision == ended.revision:
                 asked += 1
                 await launcher.set("exchange/redrive", asked)
                 await asyncio.sleep(0.02)
-        again = launcher.statuses("pod-1")[-1]
+        again = launcher.newest("pod-1")
         assert (again.state, again.exit_code) == (PodState.FAILED, 3)
         await launcher.acknowledge(again)
     async with an_agent(settings):
         await launcher.set("exchange/resync", 1)
-        await launcher.until(lambda: launcher.statuses("pod-1")[-1].revision > 1_000_000)
-        assert launcher.statuses("pod-1")[-1].exit_code == 3
+        await launcher.until(lambda: launcher.newest("pod-1").revision > 1_000_000)
+        assert launcher.newest("pod-1").exit_code == 3
     journal = Journal(settings.agent_home / "journal.sqlite", "unused")
     assert (journal.mark("exchange/redrive"), journal.mark("exchange/resync")) == (asked, 1)
     journal.close()

@@ -135,6 +135,10 @@ class Launcher:
     def statuses(self, pod: str) -> list[PodStatus]:
         return [w for _, w in self.words if isinstance(w, PodStatus) and w.pod == pod]
 
+    def newest(self, pod: str) -> PodStatus:
+        """The word with the highest revision, for topics keep no order among each other."""
+        return max(self.statuses(pod), key=lambda status: status.revision)
+
     async def say(
         self, request: PodRequest, *, again: bool = False, traceparent: str | None = None
     ) -> None:
