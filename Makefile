@@ -66,8 +66,8 @@ test: install ## Run every test that needs no Java
 	$(BIN)/pytest -n 2 --dist loadgroup -m "not apache"
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
-	$(BIN)/pytest -m apache
-	$(BIN)/pytest --broker apache -m "not slow and not apache" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup -m apache
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache" tests/system tests/muster/test_plumbing.py
 
 bench: install ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py

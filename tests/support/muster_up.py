@@ -205,10 +205,10 @@ class Up:
 
 
 @contextlib.asynccontextmanager
-async def up(home: Path, **environment: str) -> AsyncIterator[tuple[Up, Http]]:
+async def up(home: Path, *options: str, **environment: str) -> AsyncIterator[tuple[Up, Http]]:
     """A running Muster and a logged-in client."""
     one = Up(home, environment)
-    one.start()
+    one.start(*options)
     http = Http(one.port, one.token())
     try:
         yield one, http

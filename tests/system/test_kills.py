@@ -94,13 +94,16 @@ async def ended(http: Http) -> dict[str, str]:
     return {}
 
 
-async def test_every_job_reaches_its_right_end_whatever_is_killed(tmp_path: Path) -> None:
+async def test_every_job_reaches_its_right_end_whatever_is_killed(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     seed = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(2**32)))
     print(f"seed {seed}")
     rng = random.Random(seed)
     marks = tmp_path / "marks"
     wanted: dict[str, str] = {}
-    async with up(tmp_path / "home") as (one, http):
+    broker = request.config.getoption("--broker")
+    async with up(tmp_path / "home", "--kafka", broker) as (one, http):
 
         async def submit_all() -> None:
             for number in range(JOBS):
