@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -293,6 +294,19 @@ async def test_a_partition_that_is_away_holds_up_no_other(
     await until_open(bus)
     assert await bus.publish(stuck) == [None] * 400
     await bus.close()
+
+
+async def test_the_first_words_on_many_topics_at_once_are_all_taken(
+    fresh_broker: EmbeddedBroker,
+) -> None:
+    for _ in range(5):
+        bus = a_bus(fresh_broker.bootstrap)
+        topics = [topic for topic in TOPICS if topic.startswith(("job", "pod"))]
+        records = [replace(a_record("j"), topic=topic) for topic in topics]
+        outcomes = await asyncio.gather(*(bus.publish([record]) for record in records))
+        assert outcomes == [[None]] * len(topics)
+        assert not bus.away
+        await bus.close()
 
 
 @pytest.mark.apache

@@ -66,9 +66,8 @@ def test_room_for_a_full_disk_is_kept_also_while_no_agent_runs(path: Path) -> No
         journal.save([an_entry(f"p-{number}")])
     assert taken() == before
     assert journal.keep_reserve() == SPARE_BYTES
-    before = taken()
     journal.close()
-    assert taken() == before
+    assert taken() > LOG_BYTES + SPARE_BYTES
     journal = Journal(path, "id")
     assert len(journal.active()) == 500
     journal.close()

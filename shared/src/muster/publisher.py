@@ -189,6 +189,9 @@ class Publisher:
         topics = {record.topic for record in records}
         unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
         await asyncio.gather(*(producer.client.add_topic(topic) for topic in unknown))
+        if any(cluster.partitions_for_topic(topic) is None for topic in unknown):
+            # Another look may have been under way, which did not ask for these topics yet.
+            await producer.client.force_metadata_update()
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
         self.lacks_topics = self.lacks_topics or not all(counts.values())
         return [
