@@ -88,6 +88,18 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
     assert cluster.free.gpus == 1
 
 
+def test_a_lease_is_above_those_that_a_restored_store_has_forgotten(kit: Kit) -> None:
+    hour_ms = 3_600_000
+    cluster = kit.cluster(kit.report("n0", gpus=1, lease=hour_ms))
+    cluster.lose("n0", 0.0, 2 * hour_ms)
+    cluster.hear("n0", "", 0.0)
+    cluster.take_back("n0")
+    cluster.report(kit.report("n0", gpus=1, revision=2, lease=hour_ms), 0.0)
+    assert cluster.free.gpus == 0
+    cluster.report(kit.report("n0", gpus=1, revision=3, lease=2 * hour_ms), 0.0)
+    assert cluster.free.gpus == 1
+
+
 def test_a_lost_pod_that_came_back_holds_its_gpu_though_nobody_wants_it(kit: Kit) -> None:
     cluster = _one_pod(kit)
     cluster.lose("n0", 0.0)

@@ -183,7 +183,7 @@ class Decider:
             cluster.request(request, now)
         watch.settle()
         for name in sorted(watch.to_lose):
-            outcome.lost[name] = cluster.lose(name, now)
+            outcome.lost[name] = cluster.lose(name, now, int(time.time() * 1000))
             outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
         for name in sorted(watch.to_return):
             cluster.take_back(name)

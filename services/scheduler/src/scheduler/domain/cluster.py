@@ -101,10 +101,14 @@ class Cluster:
         node.lease, node.is_lost = lease, is_lost
         self._index(node)
 
-    def lose(self, name: str, now: float) -> list[str]:
-        """The node's lease ran out: its pods are lost for good. Returns their gangs."""
+    def lose(self, name: str, now: float, at_ms: int = 0) -> list[str]:
+        """The node's lease ran out: its pods are lost for good. Returns their gangs.
+
+        ``at_ms``: the clock, above which the lease's number goes on: a store that was restored from
+        a backup knows too little of the numbers that agents have heard since.
+        """
         node = self._node(name)
-        node.is_lost, node.is_alive, node.lease = True, False, node.lease + 1
+        node.is_lost, node.is_alive, node.lease = True, False, max(node.lease + 1, at_ms)
         gangs: set[str] = set()
         for pod, hold in list(node.holds.items()):
             if hold.lost_lease is None:
