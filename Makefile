@@ -63,7 +63,7 @@ generate: install ## Write schemas and the AsyncAPI document anew
 	$(BIN)/python -m muster.publish
 
 test: install ## Run every test that needs no Java
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not apache"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache"
 
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
