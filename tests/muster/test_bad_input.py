@@ -3,10 +3,12 @@
 import asyncio
 import json
 
+import asyncpg
 import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
+from cli.embedded.postgres import EmbeddedPostgres
 from confluent_kafka import Producer
 from muster.contracts.topics import Kind, Service
 from muster.service import Runtime
@@ -146,6 +148,50 @@ async def test_memory_stays_bounded_while_the_bus_is_away(
             return await rest.pool.fetchval("SELECT count(*) FROM outbox")
 
         await eventually(left, 0)
+
+
+async def test_memory_stays_bounded_while_the_database_is_away(
+    database_url: str, postgres_server: EmbeddedPostgres, fresh_broker: EmbeddedBroker
+) -> None:
+    """Others go on saying words: they wait on the bus, not in memory."""
+    process, name = psutil.Process(), database_url.rpartition("/")[2]
+    async with (
+        both(database_url, fresh_broker.bootstrap) as (rest, launcher),
+        asyncpg.create_pool(postgres_server.dsn, min_size=1) as admin,
+    ):
+        await submit(rest, "first", "first")
+        await eventually(lambda: answers(rest), {"first": "FIRST"})
+        await admin.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS false")
+        await admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
+        )
+        await say_elsewhere(fresh_broker.bootstrap, 0, BATCHES // 3)
+        before = process.memory_info().rss
+        await say_elsewhere(fresh_broker.bootstrap, BATCHES // 3, BATCHES)
+        grown = process.memory_info().rss - before
+        assert grown < BATCHES * BATCH * LONG / 4, f"{grown / 2**20:.0f} MiB more"
+        await admin.execute(f"ALTER DATABASE {name} WITH ALLOW_CONNECTIONS true")
+
+        async def last() -> object:
+            return await launcher.pool.fetchval(
+                "SELECT text FROM toy WHERE job = $1", f"j{BATCHES - 1}-{BATCH - 1}"
+            )
+
+        await eventually(last, "x" * LONG)
+
+
+async def say_elsewhere(bootstrap: str, first: int, last: int) -> None:
+    """Batches of large words by somebody else; none of it stays here."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for batch in range(first, last):
+        names = [f"j{batch}-{n}" for n in range(BATCH)]
+        for job in names:
+            word = request(job, "x" * LONG).model_copy(update={"revision": 1})
+            value = word.model_dump_json(by_alias=True).encode()
+            await producer.send("job-submitted", value, key=job.encode())
+        await producer.flush()
+    await producer.stop()
 
 
 async def write(rest: Runtime, first: int, last: int) -> None:
