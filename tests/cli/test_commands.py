@@ -3,10 +3,13 @@ on.
 """
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from rest_double import AWAY, JOB, Rest, job_status, muster, run_cli
+from rest_double import AWAY, JOB, LOG, TIMEOUT_S, Rest, job_status, muster, run_cli
 
 
 def test_a_submission_is_sent_whole_and_only_once(rest: Rest, tmp_path: Path) -> None:
@@ -14,7 +17,7 @@ def test_a_submission_is_sent_whole_and_only_once(rest: Rest, tmp_path: Path) ->
     ran = muster(rest, tmp_path, "submit", "-", "--name", "other", text="name: digits\ntype: job\n")
     assert (ran.code, ran.out) == (0, f"{JOB}\n")
     [(_, _, body, headers)] = rest.asked
-    assert body == b"name: other\ntype: job\n"
+    assert body == b'name: "other"\ntype: job\n'
     assert headers["Authorization"] == "Bearer a-token"
     assert headers["Idempotency-Key"]
 
@@ -156,7 +159,7 @@ def test_what_is_no_address_of_a_server_is_wrong_usage(
 def test_a_name_is_taken_as_it_is(rest: Rest, tmp_path: Path) -> None:
     rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
     muster(rest, tmp_path, "submit", "-", "--name", r"\1", text="name: digits\n")
-    assert rest.asked[0][2] == b"name: \\1\n"
+    assert rest.asked[0][2] == b'name: "\\\\1"\n'
 
 
 @pytest.mark.parametrize(
@@ -168,8 +171,9 @@ def test_a_name_is_taken_as_it_is(rest: Rest, tmp_path: Path) -> None:
         ),
         (
             "# mine\nx: |\n  name: c\nname:  digits  # its name\n",
-            "# mine\nx: |\n  name: c\nname:  z  # its name\n",
+            '# mine\nx: |\n  name: c\nname:  "z"  # its name\n',
         ),
+        ("\ufeffname: digits\n", 'name: "z"\n'),
         ("{type: job, 'name': 'it''s', x: 1}\r\n", "{type: job, 'name': \"z\", x: 1}\r\n"),
     ],
 )
@@ -181,6 +185,36 @@ def test_another_name_leaves_all_else_as_it_was(
     path.write_bytes(file.encode())
     assert muster(rest, tmp_path, "submit", str(path), "--name", "z").code == 0
     assert rest.asked[0][2].decode() == sent
+
+
+def test_another_name_may_look_like_a_number(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("POST /api/v2/jobs", {"name": JOB}, 202)
+    muster(rest, tmp_path, "submit", "-", "--name", "2024", text="name: digits\n")
+    assert rest.asked[0][2] == b'name: "2024"\n'
+
+
+@pytest.mark.parametrize("words", [("jobs",), ("logs", JOB), ("logs", JOB, "-f")])
+def test_a_reader_that_goes_away_ends_a_command_quietly(
+    rest: Rest, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """As `muster logs … | head -1` does; the job goes on."""
+    rest.answer("GET /api/v2/jobs?limit=50", [])
+    rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("RUNNING"))
+    rest.answer(f"GET {LOG}", {"locations": [{"name": "all", "uri": f"{LOG}/all"}]})
+    rest.answers[f"GET {LOG}/all"] = (200, "text/plain", "first\n" * 10_000)
+    rest.answers[f"GET {LOG}/all/events"] = (200, "text/event-stream", "data: first\n\n" * 10_000)
+    unread, output = os.pipe()
+    os.close(unread)
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", *words],
+        env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(tmp_path), "MUSTER_URL": rest.url},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize("file", ["type: job\n", "name: {a: b}\n", "name: |\n  x\n", "a: [\n"])

@@ -78,6 +78,30 @@ async def test_one_jobs_events_are_followed_by_its_name(
     ]
 
 
+@pytest.mark.kafka
+async def test_what_is_told_in_a_pipe_is_whole_and_on_one_line(
+    fresh_broker: EmbeddedBroker,
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    said = {"pod": "p" * 200, "problem": "red \x1b[31m"}
+    await producer.send_and_wait("pod-failed", json.dumps(said).encode(), b"told\nin-a-pipe")
+    await producer.stop()
+    words = ("--from-start", "--topic", "pod-failed")
+    following = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cli", "events", *words),
+        env={"PATH": os.environ["PATH"], "MUSTER_KAFKA_BOOTSTRAP": bootstrap},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert following.stdout is not None
+    async with asyncio.timeout(TIMEOUT_S):
+        line = (await following.stdout.readline()).decode()
+    following.send_signal(signal.SIGINT)
+    await following.wait()
+    assert line.endswith(f"  told in-a-pipe  pod={'p' * 200} problem=red  [31m\n")
+
+
 async def test_a_bus_that_is_away_is_not_reachable(tmp_path: Path) -> None:
     following = await _start(tmp_path, MUSTER_KAFKA_BOOTSTRAP="127.0.0.1:9")
     async with asyncio.timeout(TIMEOUT_S):

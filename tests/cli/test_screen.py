@@ -1,6 +1,9 @@
 """What `muster up` says is true where it stands."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -27,3 +30,26 @@ async def test_changes_of_parts_are_told_before_a_line_that_follows_from_them(
         "Muster is up.",
         "Muster is down.",
     ]
+
+
+SPEAKS = """
+import sys
+from cli.standalone.screen import Screen
+for line in ("one", "two"):
+    Screen().say(line)
+sys.stderr.write("goes on")
+"""
+
+
+def test_muster_goes_on_where_nobody_reads_what_it_says() -> None:
+    unread, output = os.pipe()
+    os.close(unread)
+    done = subprocess.run(
+        [sys.executable, "-c", SPEAKS],
+        stdout=output,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    os.close(output)
+    assert (done.returncode, done.stderr) == (0, b"goes on")

@@ -57,6 +57,14 @@ async def until_open(bus: Bus) -> None:
             opened.clear()
 
 
+async def opening(bus: Bus) -> None:
+    """The same, where nobody runs the bus yet."""
+    running = asyncio.create_task(bus.run())
+    await until_open(bus)
+    running.cancel()
+    await asyncio.wait([running])
+
+
 def a_record(key: str, value: bytes = b"{}") -> Outgoing:
     return Outgoing("job-submitted", key, value, f"rest/job/{key}/1", 0.0)
 
@@ -115,6 +123,27 @@ async def test_a_follower_reads_from_the_start_and_again_on_another_bus(
         assert await read.get() == "c"
         for task in tasks:
             task.cancel()
+    await bus.close()
+
+
+async def test_a_follower_has_not_caught_up_while_it_reads_again(bootstrap: str) -> None:
+    bus, seen = a_bus(bootstrap), asyncio.Queue[bool]()
+
+    def on_record(record: Received, _model: Model | None) -> None:
+        if record.key == "read-twice":
+            seen.put_nowait(follower.caught_up.is_set())
+
+    await heartbeats(bus, ["read-twice"])
+    follower = Follower(bus, ["node-heartbeat"], on_record)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        task = group.create_task(follower.run())
+        assert not await seen.get()
+        await follower.caught_up.wait()
+        for hook in bus.on_new_bus:
+            hook()
+        assert not await seen.get()
+        await follower.caught_up.wait()
+        task.cancel()
     await bus.close()
 
 
@@ -201,7 +230,7 @@ async def test_a_producer_whose_records_are_not_taken_is_replaced(
     monkeypatch.setattr(AIOKafkaProducer, "send", forgotten)
     with pytest.raises(Transient):
         await heartbeats(bus, ["a"])
-    await until_open(bus)
+    await opening(bus)
     await heartbeats(bus, ["a"])
     await bus.close()
 
@@ -213,7 +242,9 @@ async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroke
     with pytest.raises(Transient, match="takes no node-heartbeat"):
         await heartbeats(bus, ["b"])
     fresh_broker.start()
-    await until_open(bus)
+    with pytest.raises(Transient):  # it waits for what came before it
+        await heartbeats(bus, ["c"])
+    await opening(bus)
     await heartbeats(bus, ["c"])
     await bus.close()
 
@@ -291,8 +322,45 @@ async def test_a_partition_that_is_away_holds_up_no_other(
     assert outcomes[400:] == [None] * 3
     assert {(channel.topic, channel.number) for channel in bus.away} == {("job-submitted", 1)}
     is_away = False
-    await until_open(bus)
+    await opening(bus)
     assert await bus.publish(stuck) == [None] * 400
+    await bus.close()
+
+
+async def test_a_partition_that_stays_away_keeps_no_other_from_coming_back(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, is_away, tries = a_bus(fresh_broker.bootstrap), True, asyncio.Queue[object]()
+    _answering(tries.put_nowait, lambda: True, monkeypatch)
+    unknown_topic(lambda: is_away, monkeypatch)
+    stuck = replace(a_record(*keys_of(1, 1)), topic="job-updated")
+    other = a_record(*keys_of(2, 1))
+    assert None not in await bus.publish([stuck, other])
+    bus.settings.bus_timeout_s = 10 * WAIT_S
+    opened = asyncio.Event()
+    bus.on_open.append(opened.set)
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        running = group.create_task(bus.run())
+        for _ in range(2):  # the second try is under way, and takes its time
+            await tries.get()
+        is_away = False
+        await opened.wait()
+        assert {channel.topic for channel in bus.away} == {"job-updated"}
+        running.cancel()
+    await bus.close()
+
+
+async def test_what_fails_beyond_expectation_while_a_channel_is_tried_is_not_hidden(
+    fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, is_away = a_bus(fresh_broker.bootstrap), True
+    unknown_topic(lambda: is_away, monkeypatch)
+    await bus.publish([a_record("k")])
+    is_away = False
+    bus.on_open.append(lambda: [].index(0))
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.timeout(WAIT_S):
+            await bus.run()
     await bus.close()
 
 
@@ -342,7 +410,7 @@ async def test_a_topic_that_is_not_there_holds_up_no_other(
     assert isinstance(outcomes[0], Transient)
     assert outcomes[1] is None
     is_away = False
-    await until_open(bus)
+    await opening(bus)
     assert await bus.publish([a_record("k"), other]) == [None, None]
     await bus.close()
 

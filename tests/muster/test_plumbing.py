@@ -3,6 +3,7 @@ Kafka-protocol broker that dies, doubles and loses.
 """
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -113,15 +114,19 @@ async def test_every_fifth_record_lost_for_ever_costs_delay_only(
 
     async def lossy(self: Bus, records: Sequence[Any]) -> list[BaseException | None]:
         nonlocal count
-        kept = []
-        for record in records:
+        kept: list[int] = []
+        for place in range(len(records)):
             count += 1
-            kept += [record] * (0 if count % 5 == 0 else 1 + (count % 7 == 0))
-        if kept:
-            await publish(self, kept)
-        return [None] * len(records)
+            kept += [place] * (0 if count % 5 == 0 else 1 + (count % 7 == 0))
+        outcomes: list[BaseException | None] = [None] * len(records)
+        for place, outcome in zip(
+            kept, await publish(self, [records[n] for n in kept]), strict=True
+        ):
+            outcomes[place] = outcome
+        return outcomes
 
     monkeypatch.setattr(Bus, "publish", lossy)
+    monkeypatch.setattr("muster.exchange.REPEAT_LONGEST", timedelta(seconds=4))
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         for n in range(30):
             await submit(rest, f"j{n}", f"n{n}")

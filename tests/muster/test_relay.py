@@ -36,12 +36,12 @@ class Partition:
     number = partition_of("k", 4)
     other_key = next(k for k in "abcdefgh" if partition_of(k, 4) != partition_of("k", 4))
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str = "alert-raised") -> None:
         self.is_away = True
         leader = ClusterMetadata.leader_for_partition
 
         def led(cluster: ClusterMetadata, place: TopicPartition) -> Any:
-            gone = self.is_away and (place.topic, place.partition) == ("alert-raised", self.number)
+            gone = self.is_away and (place.topic, place.partition) == (topic, self.number)
             return -1 if gone else leader(cluster, place)
 
         monkeypatch.setattr(ClusterMetadata, "leader_for_partition", led)
@@ -279,6 +279,21 @@ async def test_words_of_a_partition_that_was_away_keep_their_order(
         await eventually(lambda: rows_left(rest), 0)
     in_order = [name for name in published if name in names] == names
     assert in_order  # a difference of long lists is long to tell
+
+
+async def test_what_was_said_again_to_a_partition_that_was_away_is_soon_said_again(
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "k", "name")
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        partition = Partition(monkeypatch, "job-submitted")
+        await rest.pool.execute(
+            "UPDATE subject SET acknowledged = 0, repeats = 12, repeat_at = now()"
+        )
+        await eventually(lambda: rest.pool.fetchval("SELECT repeats FROM subject"), 13)
+        partition.is_away = False
+        await eventually(lambda: unsettled(rest, launcher), 0)
 
 
 async def test_what_was_parked_is_forgotten_with_what_is_over(

@@ -145,7 +145,7 @@ async def test_subscriptions_of_a_restored_backup_are_said_above_what_was_said_b
         again = await said_above(bootstrap, key, 3)
         assert again.value == said.value
         await until_removed(bootstrap, newer_key)
-        asked = SettingChanged(setting=RESYNC_SETTING, revision=again.revision + 60_000, value={})
+        asked = SettingChanged(setting=RESYNC_SETTING, revision=again.revision + 1, value={})
         await publish(bootstrap, [("settings-changed", RESYNC_SETTING, asked)])
         assert (await said_above(bootstrap, key, asked.revision)).value == said.value
         assert (await rest.client.get(path)).json()["webhookUrl"] == old["webhookUrl"]

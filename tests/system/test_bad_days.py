@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +34,21 @@ class Lossy:
             return await lossy.publish(bus, records)
 
         monkeypatch.setattr(Bus, "publish", publish)
+        monkeypatch.setattr("muster.exchange.REPEAT_LONGEST", timedelta(seconds=4))
 
     async def publish(self, bus: Bus, records: Sequence[Any]) -> list[BaseException | None]:
-        kept = []
-        for record in records:
+        kept: list[int] = []
+        for place, record in enumerate(records):
             if self._is_lost(record.topic):
                 self.lost.append(record.topic)
             else:
-                kept += [record] * self._random.choice((1, 1, 1, 2))
+                kept += [place] * self._random.choice((1, 1, 1, 2))
         self._random.shuffle(kept)
-        if kept:
-            await self._publish(bus, kept)
-        return [None] * len(records)
+        outcomes: list[BaseException | None] = [None] * len(records)
+        published = await self._publish(bus, [records[place] for place in kept])
+        for place, outcome in zip(kept, published, strict=True):
+            outcomes[place] = outcome
+        return outcomes
 
     def _is_lost(self, topic: str) -> bool:
         if topic in self.lose_first_of:

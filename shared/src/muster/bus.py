@@ -53,7 +53,12 @@ class Bus:
         self.on_open = self._publisher.on_open
 
     async def run(self) -> None:
-        """Watch the bus until cancelled."""
+        """Watch the bus, and try again what it did not take, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._watch())
+            group.create_task(self._publisher.run())
+
+    async def _watch(self) -> None:
         client: AIOKafkaClient | None = None
         try:
             while True:

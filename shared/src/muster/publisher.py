@@ -68,7 +68,7 @@ def topic_named(name: str) -> Topic:
 
 
 class Publisher:
-    """The producer, and which channels are away.
+    """The producer, and which channels are away, until ``run`` finds them open.
 
     ``on_open`` hooks are called when a channel takes records again. ``lacks_topics``: a topic is
     not there; whoever makes it takes the mark away.
@@ -81,7 +81,7 @@ class Publisher:
         self.on_open: list[Callable[[], None]] = []
         self.lacks_topics = False
         self._away: dict[Channel, Outgoing] = {}
-        self._reopening: asyncio.Task[None] | None = None
+        self._tried: set[Channel] = set()
         self._producer: AIOKafkaProducer | None = None
         self._producer_lock = asyncio.Lock()
         self._failed_at = float("-inf")
@@ -102,40 +102,37 @@ class Publisher:
             if isinstance(outcome, Transient) and channel not in self._away:
                 _log.warning("the bus takes no records", channel=str(channel), reason=str(outcome))
                 self._away[channel] = record
-        if self._away and (self._reopening is None or self._reopening.done()):
-            self._reopening = asyncio.create_task(self._reopen())
         self._metrics.channels_away.set(len(self._away))
         return outcomes
 
+    async def run(self) -> None:
+        """Try the record that a channel did not take until it takes it; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._settings.bus_watch_s)
+                for channel in self._away.keys() - self._tried:
+                    self._tried.add(channel)
+                    group.create_task(self._try(channel))
+
     async def close(self) -> None:
         """Close the producer, and forget what was away."""
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.wait([self._reopening])
         self._away.clear()
-        await self._drop_producer()
+        await self._drop_producer(self._producer)
         self._failed_at = float("-inf")
 
-    async def _reopen(self) -> None:
-        """Try the record that each channel did not take until all take theirs."""
-        while self._away:
-            await asyncio.sleep(self._settings.bus_watch_s)
-            tried = dict(self._away)
-            records = list(tried.values())
-            await self._look_again()
-            channels, outcomes = await self._give(records, closed=())
-            for channel in tried:
-                del self._away[channel]
-            for record, channel, outcome in zip(records, channels, outcomes, strict=True):
-                if isinstance(outcome, Transient):  # perhaps by another channel than before
-                    self._away.setdefault(channel, record)
-            self._metrics.channels_away.set(len(self._away))
-            if opened := tried.keys() - self._away.keys():
-                _log.info(
-                    "the bus takes records again", channels=[str(channel) for channel in opened]
-                )
-                for hook in self.on_open:
-                    hook()
+    async def _try(self, away: Channel) -> None:
+        record = self._away[away]
+        await self._look_again()
+        (channel,), (outcome,) = await self._give([record], closed=())
+        self._tried.discard(away)
+        self._away.pop(away, None)
+        if isinstance(outcome, Transient):  # perhaps by another channel than before
+            self._away.setdefault(channel, record)
+        self._metrics.channels_away.set(len(self._away))
+        if away not in self._away:
+            _log.info("the bus takes records again", channel=str(away))
+            for hook in self.on_open:
+                hook()
 
     async def _look_again(self) -> None:
         """Where the channels are now."""
@@ -154,10 +151,13 @@ class Publisher:
         channels = [Channel(record.topic) for record in records]
         sent: dict[int, asyncio.Future[Any]] = {}
         reason = "its channel is away"
+        if all(channel in closed for channel in channels):
+            return channels, [Transient(reason) for _ in records]
+        producer = None
         try:
             async with asyncio.timeout(self._settings.bus_timeout_s):
                 producer = await self._open_producer()
-                channels = await self._channels_of(producer, records)
+                channels = await self._channels_of(producer, records, closed)
                 ways: defaultdict[Channel, list[int]] = defaultdict(list)
                 for n, channel in enumerate(channels):
                     if channel not in closed:
@@ -173,7 +173,7 @@ class Publisher:
         outcomes = [_outcome(sent.get(n), reason) for n in range(len(records))]
         self._count(records, outcomes)
         if self._taken_at < began and any(isinstance(outcomes[n], Transient) for n in sent):
-            await self._drop_producer()
+            await self._drop_producer(producer)
         return channels, outcomes
 
     def _count(self, records: Sequence[Outgoing], outcomes: Sequence[Outcome]) -> None:
@@ -183,10 +183,14 @@ class Publisher:
                 self._metrics.published.labels(record.topic).inc()
 
     async def _channels_of(
-        self, producer: AIOKafkaProducer, records: Sequence[Outgoing]
+        self,
+        producer: AIOKafkaProducer,
+        records: Sequence[Outgoing],
+        closed: Collection[Channel],
     ) -> list[Channel]:
+        """The channel of each record; the whole topic also where that is closed."""
         cluster = producer.client.cluster
-        topics = {record.topic for record in records}
+        topics = {r.topic for r in records if Channel(r.topic) not in closed}
         unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
         await asyncio.gather(*(producer.client.add_topic(topic) for topic in unknown))
         if any(cluster.partitions_for_topic(topic) is None for topic in unknown):
@@ -196,7 +200,7 @@ class Publisher:
         self.lacks_topics = self.lacks_topics or not all(counts.values())
         return [
             Channel(r.topic, count, partition_of(r.key, count))
-            if (count := counts[r.topic])
+            if (count := counts.get(r.topic))
             else Channel(r.topic)
             for r in records
         ]
@@ -264,10 +268,10 @@ class Publisher:
                 self._producer = producer
             return self._producer
 
-    async def _drop_producer(self) -> None:
-        """A new one finds its way from the bootstrap address."""
-        producer, self._producer = self._producer, None
-        if producer is not None:
+    async def _drop_producer(self, producer: AIOKafkaProducer | None) -> None:
+        """A new one finds its way from the bootstrap address; one that is new already stays."""
+        if producer is not None and producer is self._producer:
+            self._producer = None
             await _stop(producer)
 
 

@@ -3,8 +3,9 @@
 What this process wrote is published from memory as soon as it is committed. What was left, by a
 process that ended or while the bus was away, is taken from the table by any replica's relay, with
 SKIP LOCKED. So each word is published at least once; a row that the bus refuses is parked until a
-later word replaces it. Rows of a channel that is away wait in the table, and no others behind them.
-A channel keeps the order in which a process wrote; revisions give what is lost with the process.
+later word replaces it. Rows of a channel that is away wait in the table, and no others behind them;
+when it is back, they go out in the order in which a process wrote, and before what it writes now.
+More order is not needed: revisions give it.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from muster.acknowledgements import acknowledgements
 from muster.bus import Bus
 from muster.channels import Channel, Outgoing, is_in
 from muster.contracts.notices import AppliedRevision
-from muster.contracts.topics import DEAD_LETTER
+from muster.contracts.topics import DEAD_LETTER, TOPICS
 from muster.db import Connection, Pool, is_transient, transaction
 from muster.errors import Transient
 from muster.exchange import ANSWER_AFTER, REPEAT_LONGEST, answered, repeated
@@ -67,7 +68,8 @@ class Relay:
         self._published: list[int] = []
         self._left_at = 0.0
         self._leave()  # a process before this one may have ended in the middle
-        self._new_bus = False
+        self._missed: set[str] = set()
+        self._soon: set[str] = set()
         self._catching_up_until = 0.0
         self._due_at = 0.0
         self._repeats_left = float(settings.repeats_per_s)
@@ -101,13 +103,15 @@ class Relay:
         self._left_since = time.monotonic()
 
     def _on_new_bus(self) -> None:
-        self._new_bus = True
+        self._soon |= TOPICS.keys()
         self._catching_up_until = time.monotonic() + CATCH_UP_S
         self._due_at = 0.0
         self._woken.set()
 
     def _on_open(self) -> None:
         self._leave()
+        self._soon |= self._missed
+        self._missed.clear()
         self._woken.set()
 
     async def run(self) -> None:
@@ -148,9 +152,8 @@ class Relay:
         """One round, with at most a batch of each; returns how long nothing is due."""
         self._woken.clear()
         await self._upkeep.count()  # first, so that it is done also while the bus is away
-        if self._new_bus:
-            await self._say_all_again()
-            self._new_bus = False
+        if self._soon:
+            await self._say_soon()
         was_busy = await self._publish_fresh()
         now = time.monotonic()
         if now >= self._due_at:
@@ -189,14 +192,16 @@ class Relay:
         """
         rows: list[Written] = []
         waiting: list[Written] = []
+        away = self._bus.away
         while self._fresh and len(rows) < self._settings.relay_batch:
             row = self._fresh.popleft()
-            if not is_in(row.record, self._behind):
-                rows.append(row)
-            elif not is_in(row.record, self._bus.away):
+            is_behind = is_in(row.record, self._behind)
+            if is_behind and not is_in(row.record, away):
                 waiting.append(row)
-            if not waiting or waiting[-1] is not row:
-                self._fresh_bytes -= row.size
+                continue
+            self._fresh_bytes -= row.size
+            if not is_behind:
+                rows.append(row)
         self._fresh.extendleft(reversed(waiting))
         return rows
 
@@ -299,12 +304,14 @@ class Relay:
             after.append(changed)
         await update_exchanges(conn, after)
         self._bus.metrics.acknowledged.inc(len(applied))
+        words = len(records)
         records += acknowledgements(self._bus.me, applied, now.timestamp())
-        for outcome in await self._bus.publish(records):
-            if isinstance(outcome, Transient):
-                self._repeats_left += 1  # it took nothing of what others may say
-            elif outcome is not None:
+        for n, outcome in enumerate(await self._bus.publish(records)):
+            if outcome is not None and not isinstance(outcome, Transient):
                 _log.warning("a repeated record was refused", reason=str(outcome))
+            elif outcome is not None and n < words:
+                self._repeats_left += 1  # it took nothing of what others may say
+                self._missed.add(records[n].topic)
 
     def _say_again(self, row: Subject, now: datetime, records: list[Outgoing]) -> Subject:
         """Adds my last word where it is due again; returns the row after that."""
@@ -323,10 +330,14 @@ class Relay:
             records.append(outgoing(row.last_word(self._bus.me), now))
         return changed
 
-    async def _say_all_again(self) -> None:
-        """The bus was thrown away: what is not acknowledged is said again soon."""
+    async def _say_soon(self) -> None:
+        """The bus was thrown away, or did not take what was said again: what is not acknowledged
+        is said again soon.
+        """
+        topics = list(self._soon)
         async with self._pool.acquire() as conn:
-            await conn.execute(_SOON)
+            await conn.execute(_SOON, topics)
+        self._soon.difference_update(topics)
 
     async def _bring_forward(self) -> None:
         """The database's clock went back: what is due later than anything can be is due now."""
@@ -355,7 +366,7 @@ _NEXT = """
 """
 _SOON = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE repeat_at IS NOT NULL
+    WHERE repeat_at IS NOT NULL AND topic = ANY($1::text[])
 """
 _BRING_FORWARD = """
     UPDATE subject SET repeat_at = least(repeat_at, now()), answer_at = least(answer_at, now())
