@@ -1,5 +1,6 @@
 """The commands of `muster`. Each is imported only when used, so that short ones start at once."""
 
+import os
 import sys
 import traceback
 
@@ -46,6 +47,7 @@ def main() -> None:
     """Run one command; its exit status is one of cli.client.Exit."""
     try:
         result = app(exit_on_error=False, print_error=True, result_action="return_value")
+        sys.stdout.flush()
     except CycloptsError:
         code = Exit.USAGE  # told already
     except CommandError as error:
@@ -58,8 +60,8 @@ def main() -> None:
         sys.stderr.write(f"muster: {error}\n")
     except KeyboardInterrupt:
         code = Exit.INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output is gone
+    except BrokenPipeError:  # the reader of our output is gone; Python would try once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.OK
     except OSError as error:  # a full disk, a file of another user
         code = Exit.FAILED

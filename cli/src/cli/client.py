@@ -115,10 +115,14 @@ class Client:
         """A request whose answer is read by the caller, whatever its status."""
         connection = self._connection(timeout_s)
         authorisation = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        is_sent = False
         try:
             connection.request(method, target, body, {**authorisation, **(headers or {})})
+            is_sent = True
             yield connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
+            if is_sent and isinstance(error, BrokenPipeError):
+                raise  # who reads our output is gone; of a server's answer nothing is written
             raise CommandError(
                 Exit.UNREACHABLE,
                 f"Muster does not answer at {self.url} ({_reason(error)}): "

@@ -129,14 +129,20 @@ def kafka_bootstrap() -> str:
 def _print_record(record: ConsumerRecord) -> None:
     at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     key = (record.key or b"").decode(errors="replace")
-    line = f"{at}  {record.topic:19}  {key}  {_told(_value(record.value), key)}"
+    is_terminal = sys.stdout.isatty()
+    told = _told(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
+    line = f"{at}  {record.topic:19}  {key}  {told}"
     most = ROWS * shutil.get_terminal_size().columns
-    sys.stdout.write((line if len(line) <= most else line[: most - 1] + "…") + "\n")
+    if is_terminal and len(line) > most:
+        line = line[: most - 1] + "…"
+    sys.stdout.write("".join(each if each.isprintable() else " " for each in line) + "\n")
     sys.stdout.flush()
 
 
-def _told(said: object, key: str) -> str:
-    """What a record says: its plain values, and how many entries its lists have."""
+def _told(said: object, key: str, most: int) -> str:
+    """What a record says: its plain values, each of `most` characters at the most, and how many
+    entries its lists have.
+    """
     if said is None:
         return "(removed)"
     if not isinstance(said, dict):
@@ -147,7 +153,7 @@ def _told(said: object, key: str) -> str:
         if isinstance(value, str | int | float | list) and name not in BOOKKEEPING
     }
     return " ".join(
-        f"{name}={cut(' '.join(str(value).split()), VALUE)}"
+        f"{name}={cut(' '.join(str(value).split()), most)}"
         for name, value in plain.items()
         if value != key
     )

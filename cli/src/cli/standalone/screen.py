@@ -23,6 +23,13 @@ COLOURS = {
 }
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Be quiet from now on. A Console would end the program."""
+        with contextlib.suppress(SystemExit):
+            super().on_broken_pipe()
+
+
 class Screen:
     """Takes lines at any time; shows the parts as they change while `run` runs.
 
@@ -30,7 +37,7 @@ class Screen:
     """
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._console = _Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._show_parts: Callable[[], None] = lambda: None
 
     def say(self, line: str) -> None:

@@ -16,16 +16,16 @@ def renamed(text: str, name: str) -> str:
     """The file with another name. Raises ProtocolError where it can't be read, or has no plain
     name of its own.
     """
-    _, root = read_document(text.encode())
+    text, root = read_document(text.encode())
     node = look_up(root, ("name",))
     if node is None or node.text is None:
         raise ProtocolError([Problem("name", "is missing; give the job a name", 1, 1)])
     lines = text.splitlines(keepends=True)
     key = _KEY.match(text, sum(map(len, lines[: node.line - 1])) + node.column - 1)
     if key is not None:
-        if quoted := _QUOTED.match(text, key.end()):
-            return text[: key.end()] + json.dumps(name) + text[quoted.end() :]
-        if text.startswith(node.text, key.end()):
-            return text[: key.end()] + name + text[key.end() + len(node.text) :]
+        quoted = _QUOTED.match(text, key.end())
+        if quoted or text.startswith(node.text, key.end()):
+            end = quoted.end() if quoted else key.end() + len(node.text)
+            return text[: key.end()] + json.dumps(name) + text[end:]  # also `2024` is a name
     message = "is not written plainly, so it can't be replaced; write `name: …` in one line"
     raise ProtocolError([Problem("name", message, node.line, node.column)])
