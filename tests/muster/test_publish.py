@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from alerting.app import TOPICS_FOLLOWED as alerting_followed
 from alerting.handlers import TOPICS_HEARD as alerting_topics
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
 from launcher.handlers import TOPICS_HEARD as launcher_topics
@@ -20,6 +21,7 @@ from muster.contracts.notices import DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
+from rest.handlers.publish import TOPIC as rest_settings
 from rest.handlers.updates import TOPICS as rest_words
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -101,9 +103,9 @@ def test_each_topic_is_a_channel_with_its_sender_and_its_readers() -> None:
 @pytest.mark.parametrize(
     ("service", "topics"),
     [
-        (Service.ALERTING, alerting_topics),
+        (Service.ALERTING, (*alerting_topics, *alerting_followed)),
         (Service.LAUNCHER, launcher_topics),
-        (Service.REST, (*rest_words, *rest_cluster)),
+        (Service.REST, (*rest_words, *rest_cluster, rest_settings)),
     ],
 )
 def test_who_reads_what_is_as_the_services_have_it(
@@ -112,7 +114,7 @@ def test_who_reads_what_is_as_the_services_have_it(
     start = f"{service}.receive."
     documented = {it.removeprefix(start) for it in DOCUMENT["operations"] if it.startswith(start)}
     read = {topic for topic in topics if not topic.endswith(DEAD_LETTER)}
-    assert read == documented - {"dead-letter", "settings-changed"}
+    assert read == documented - {"dead-letter"}
 
 
 @pytest.mark.parametrize("traceparent", [None, f"00-{'a' * 32}-{'b' * 16}-01"])

@@ -11,11 +11,11 @@ from muster.schemas import Schema, definitions, published_models
 
 LISTENERS: Mapping[str, tuple[Service, ...]] = {
     "job-updated": (Service.ALERTING,),
-    "node-reported": (Service.SCHEDULER, Service.REST),
+    "node-reported": (Service.SCHEDULER, Service.REST, Service.ALERTING),
     "node-heartbeat": (Service.SCHEDULER,),
     "node-lost": (Service.ALERTING, Service.REST),
     "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
-    "settings-changed": (Service.ALERTING, Service.RUNTIME_AGENT),
+    "settings-changed": (Service.ALERTING, Service.RUNTIME_AGENT, Service.REST),
 }
 """Who reads a topic beside the other side of its exchange."""
 

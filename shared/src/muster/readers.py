@@ -188,8 +188,9 @@ class Follower(Reader):
     """Reads whole topics from their start, without a group: one-way words.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
-    key. ``caught_up`` is set when all that was there at the start has been read. ``partitions``:
-    how many each topic has, once they are read.
+    key. ``caught_up`` is set while all that was there at the start has been read, and not while a
+    reader that was built anew reads it again. ``partitions``: how many each topic has, once they
+    are read.
     """
 
     def __init__(
@@ -203,6 +204,7 @@ class Follower(Reader):
         self.partitions: dict[str, int] = {}
 
     async def _read(self) -> None:
+        self.caught_up.clear()
         settings = self._bus.settings
         consumer = AIOKafkaConsumer(
             *self._topics,

@@ -1,7 +1,7 @@
 """The wiring of Alerting: settings, subscriptions, listener, lanes; nothing is decided here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
@@ -30,6 +30,8 @@ from alerting.store.deliveries import Claim
 from alerting.subscription_file import FileWatcher
 
 _log = structlog.get_logger()
+
+TOPICS_FOLLOWED = ("settings-changed", REPORTED)
 
 LINGER_S = 0.1
 """Who is told waits minutes at times: larger batches cost the database less."""
@@ -87,8 +89,12 @@ def _listen(
     def on_record(record: Received, model: Model | None) -> None:
         (removed if record.topic == REPORTED else book).on_record(record, model)
 
-    follower = runtime.follow(["settings-changed", REPORTED], on_record)
-    listener = Listener(book, removed, settings.policy())
+    def gone() -> Collection[str]:
+        # What is read again from its start tells for a moment of what was so long ago.
+        return removed.names() if follower.caught_up.is_set() else ()
+
+    follower = runtime.follow(TOPICS_FOLLOWED, on_record)
+    listener = Listener(book, gone, settings.policy())
     keeper = Keeper(settings, runtime, book, listener, metrics, after)
     consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))

@@ -1,6 +1,6 @@
 """What is heard, and what time brings: load, decide, save, and say, in one transaction."""
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
@@ -28,7 +28,6 @@ from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
-from alerting.removed import RemovedNodes
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
@@ -65,9 +64,9 @@ class Told:
 
 
 class Listener:
-    """Hears the bus and the time."""
+    """Hears the bus and the time. ``removed`` tells which nodes are no part of the cluster."""
 
-    def __init__(self, book: Book, removed: RemovedNodes, policy: Policy) -> None:
+    def __init__(self, book: Book, removed: Callable[[], Collection[str]], policy: Policy) -> None:
         self._book = book
         self._removed = removed
         self._policy = policy
@@ -97,7 +96,7 @@ class Listener:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
         removed.
         """
-        removed = self._removed.names()
+        removed = self._removed()
         batch = _Batch(self._policy, now)
         await batch.load_due(conn, limit, removed)
         batch.pass_time(removed)

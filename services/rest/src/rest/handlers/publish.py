@@ -95,7 +95,7 @@ class SettingsPublisher:
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
             if behind := self._behind(rows, heard):
-                _log.warning("a restored backup is told anew", subscriptions=len(behind))
+                _log.info("going on above what was said before", subscriptions=len(behind))
                 await lift_revisions(conn, behind)
                 rows = await load_published(conn)
         unknown = heard.keys() - {row.id for row in rows}
