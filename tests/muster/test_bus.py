@@ -242,10 +242,29 @@ async def test_a_bus_that_is_away_is_said_to_be_away(fresh_broker: EmbeddedBroke
     with pytest.raises(Transient, match="takes no node-heartbeat"):
         await heartbeats(bus, ["b"])
     fresh_broker.start()
-    with pytest.raises(Transient):  # it waits for what came before it
-        await heartbeats(bus, ["c"])
     await opening(bus)
     await heartbeats(bus, ["c"])
+    await bus.close()
+
+
+async def test_what_comes_after_a_record_that_a_bus_did_not_take_waits_for_it(
+    fresh_broker: EmbeddedBroker,
+) -> None:
+    bus, read = a_bus(fresh_broker.bootstrap), asyncio.Queue[str]()
+    fresh_broker.kill()
+    first, second = keys_of(1, 2)
+    with pytest.raises(Transient):  # nobody knows its partition yet
+        await heartbeats(bus, [first])
+    fresh_broker.start()
+    with pytest.raises(Transient):
+        await heartbeats(bus, [second])
+    await opening(bus)
+    await heartbeats(bus, [second])
+    follower = Follower(bus, ["node-heartbeat"], lambda r, _: read.put_nowait(str(r.key)))
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        reading = group.create_task(follower.run())
+        assert [await read.get() for _ in range(2)] == [first, second]
+        reading.cancel()
     await bus.close()
 
 

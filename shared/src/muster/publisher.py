@@ -81,7 +81,6 @@ class Publisher:
         self.on_open: list[Callable[[], None]] = []
         self.lacks_topics = False
         self._away: dict[Channel, Outgoing] = {}
-        self._tried: set[Channel] = set()
         self._producer: AIOKafkaProducer | None = None
         self._producer_lock = asyncio.Lock()
         self._failed_at = float("-inf")
@@ -107,12 +106,14 @@ class Publisher:
 
     async def run(self) -> None:
         """Try the record that a channel did not take until it takes it; until cancelled."""
+        tries: dict[Channel, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(self._settings.bus_watch_s)
-                for channel in self._away.keys() - self._tried:
-                    self._tried.add(channel)
-                    group.create_task(self._try(channel))
+                tries = {channel: task for channel, task in tries.items() if not task.done()}
+                for channel, record in self._away.items():
+                    if channel not in tries:
+                        tries[channel] = group.create_task(self._try(channel, record))
 
     async def close(self) -> None:
         """Close the producer, and forget what was away."""
@@ -120,11 +121,9 @@ class Publisher:
         await self._drop_producer(self._producer)
         self._failed_at = float("-inf")
 
-    async def _try(self, away: Channel) -> None:
-        record = self._away[away]
+    async def _try(self, away: Channel, record: Outgoing) -> None:
         await self._look_again()
         (channel,), (outcome,) = await self._give([record], closed=())
-        self._tried.discard(away)
         self._away.pop(away, None)
         if isinstance(outcome, Transient):  # perhaps by another channel than before
             self._away.setdefault(channel, record)
