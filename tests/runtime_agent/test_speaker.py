@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from muster.bus import Outgoing
 from muster.contracts.notices import AppliedRevision
 from muster.errors import Transient
@@ -61,3 +64,29 @@ async def test_what_a_partition_does_not_take_waits_and_nothing_else_does(tmp_pa
     words = [name for name in bus.taken if not name.startswith("runtime-agent/")]
     assert words == ["free", "99", "newer", *stuck[1:], *(letter.id for letter in letters)]
     assert len(bus.taken) == len(words) + 1
+
+
+async def test_a_journal_that_takes_nothing_for_a_while_does_not_end_the_speaker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus: Any = OddBus()
+    journal = Journal(tmp_path / "journal.sqlite", "id")
+    journal.save(letters=[Letter("1", "pod-requested.dead-letter", FREE, "{}", 0.0)])
+    drop, failures, dropped = Journal.drop_letters, iter(range(2)), asyncio.Event()
+
+    def full_for_a_while(self: Journal, ids: Sequence[str]) -> None:
+        if next(failures, None) is not None:
+            raise sqlite3.OperationalError("database or disk is full")
+        drop(self, ids)
+        dropped.set()
+
+    monkeypatch.setattr(Journal, "drop_letters", full_for_a_while)
+    speaking = asyncio.create_task(
+        Speaker(bus, AgentSettings(node="n", retry_s=0.01), journal).run()
+    )
+    waiting = asyncio.create_task(dropped.wait())
+    await asyncio.wait({speaking, waiting}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+    assert not speaking.done()
+    assert journal.letters(10) == []
+    speaking.cancel()
+    await asyncio.wait({speaking})

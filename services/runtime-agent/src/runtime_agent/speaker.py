@@ -9,6 +9,7 @@ unacknowledged, and is said again.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
 from collections.abc import Mapping
 from itertools import islice
@@ -53,10 +54,15 @@ class Speaker:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            await self.flush()
+            try:
+                await self.flush()
+            except sqlite3.Error as error:
+                _log.error("dead letters stay in the journal; trying again", error=str(error))
+                await asyncio.sleep(self._settings.retry_s)
+                self._woken.set()
 
     async def flush(self) -> None:
-        """Publish all that waits; what the bus can't take now waits on."""
+        """Publish all that waits; what the bus can't take now waits on. Raises sqlite3.Error."""
         held: dict[str, Outgoing | AppliedRevision] = {}
         try:
             while self._waiting:
