@@ -1,0 +1,30 @@
+"""A bus without a service: what its tests share."""
+
+import itertools
+from collections.abc import Sequence
+
+from muster.bus import Bus, partition_of
+from muster.contracts.nodes import NodeHeartbeat
+from muster.contracts.topics import Service
+from muster.metrics import PlumbingMetrics
+from muster.settings import ServiceSettings
+from prometheus_client import CollectorRegistry
+
+
+def a_bus(bootstrap: str) -> Bus:
+    settings = ServiceSettings(
+        kafka_bootstrap=bootstrap, bus_watch_s=0.1, bus_timeout_s=2, fetch_wait_busy_ms=10
+    )
+    return Bus(settings, Service.SCHEDULER, PlumbingMetrics(CollectorRegistry()))
+
+
+async def heartbeats(bus: Bus, names: Sequence[str]) -> None:
+    for name in names:
+        beat = NodeHeartbeat(node=name, journal="j")
+        await bus.say("node-heartbeat", name, beat, event_id=f"x/{name}", at=0.0)
+
+
+def keys_of(partition: int, count: int) -> list[str]:
+    """Keys whose records go to one of the four partitions that each topic has here."""
+    found = (f"k{n}" for n in itertools.count())
+    return list(itertools.islice((k for k in found if partition_of(k, 4) == partition), count))
