@@ -15,8 +15,8 @@ from muster.service import Runtime
 from muster.subjects import Say, say_all
 from toy_services import answers, both, eventually, request, submit, unsettled
 
-BATCHES, BATCH, LONG = 30, 200, 16_000
-"""6,000 words of 16 kB: 96 MB, two thirds of them measured."""
+BATCHES, BATCH, LONG = 15, 200, 16_000
+"""3,000 words of 16 kB: 48 MB, two thirds of them measured."""
 
 WAIT_S = 60
 

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-EXAMPLES = 15
+EXAMPLES = 8
 CHECKS = (
     not_a_server_error,
     status_code_conformance,
