@@ -228,7 +228,7 @@ async def test_the_first_words_on_many_topics_at_once_are_all_taken(
 @pytest.mark.apache
 async def test_a_topic_that_was_deleted_is_made_again(apache_kafka: ApacheKafka) -> None:
     bus = a_bus(apache_kafka.bootstrap)
-    other = Outgoing("job-updated", "k", b"{}", "launcher/job/k/1", 0.0)
+    other = replace(a_record("k"), topic="job-updated")
     admin = AIOKafkaAdminClient(bootstrap_servers=apache_kafka.bootstrap)
     async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
         watching = group.create_task(bus.run())
@@ -253,7 +253,7 @@ async def test_a_topic_that_is_not_there_holds_up_no_other(
 ) -> None:
     bus, is_away = a_bus(fresh_broker.bootstrap), True
     unknown_topic(lambda: is_away, monkeypatch)
-    other = Outgoing("job-updated", "k", b"{}", "launcher/job/k/1", 0.0)
+    other = replace(a_record("k"), topic="job-updated")
     outcomes = await bus.publish([a_record("k"), other])
     assert isinstance(outcomes[0], Transient)
     assert outcomes[1] is None

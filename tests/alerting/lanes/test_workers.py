@@ -60,20 +60,27 @@ async def test_a_recorded_success_is_never_sent_again(post: Any, can_retry: bool
     assert post.sent.count("a:job-failed/j1") == 1
 
 
-async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any) -> None:
-    post.subscribe("a")
-    await post.tell("j1")
+@asynccontextmanager
+async def lease_lost_while_sending(post: Any, answer: Answer) -> AsyncIterator[None]:
+    """A lane whose only delivery is taken over by another worker before its receiver answers."""
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(_claim: Claim) -> Answer:
         began.set()
         await go_on.wait()
-        return Failed("HTTP 500")
+        return answer
 
     async with post.lane(slow):
         await began.wait()
         await post.pool.execute("UPDATE delivery SET lease = 'another'")
         go_on.set()
+        yield
+
+
+async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any) -> None:
+    post.subscribe("a")
+    await post.tell("j1")
+    async with lease_lost_while_sending(post, Failed("HTTP 500")):
         await post.until("SELECT failures FROM receiver", 1)
     assert await post.pool.fetchval("SELECT lease FROM delivery") == "another"
 
@@ -81,17 +88,7 @@ async def test_a_late_failure_leaves_the_lease_of_another_worker_alone(post: Any
 async def test_a_late_success_counts_though_the_lease_was_lost(post: Any) -> None:
     post.subscribe("a")
     await post.tell("j1")
-    began, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow(_claim: Claim) -> Answer:
-        began.set()
-        await go_on.wait()
-        return Sent()
-
-    async with post.lane(slow):
-        await began.wait()
-        await post.pool.execute("UPDATE delivery SET lease = 'another'")
-        go_on.set()
+    async with lease_lost_while_sending(post, Sent()):
         await post.until(post.counted("sent"), 1)
 
 

@@ -33,13 +33,13 @@ SETTINGS = "settings-changed"
 def redrive() -> None:
     """Bring the words back that a reader could not handle, once its fault is mended."""
     _on_each_schema(redrive_words, "said again")
-    asyncio.run(_ask_agents(REDRIVE_SETTING))
+    asyncio.run(_ask_by_setting(REDRIVE_SETTING))
 
 
 def resync() -> None:
     """After a restored backup: say every open subject's last word again."""
     _on_each_schema(resync_all, "to be acknowledged anew")
-    asyncio.run(_ask_agents(RESYNC_SETTING))
+    asyncio.run(_ask_by_setting(RESYNC_SETTING))
 
 
 def _on_each_schema(
@@ -68,9 +68,9 @@ def _on_each_schema(
         raise CommandError(Exit.UNREACHABLE, f"The database can't be used: {error}") from error
 
 
-async def _ask_agents(setting: str) -> None:
+async def _ask_by_setting(setting: str) -> None:
     """Agents have no database; they hear of it as of a setting of the cluster. So does REST, which
-    says all settings again at a resync.
+    says its settings above their old revisions at a resync.
     """
     bootstrap, now = kafka_bootstrap(), datetime.fromtimestamp(time.time(), UTC)
     word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
