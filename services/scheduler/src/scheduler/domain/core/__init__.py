@@ -1,0 +1,1 @@
+"""The scheduling core: cells, virtual clusters, gangs, preemption. Values in, decisions out."""

@@ -1,0 +1,106 @@
+"""A cluster's configuration as values: cell types, physical cells, nodes, virtual clusters, policy.
+
+Nothing is checked here: `forest.build` says everything that is wrong with a configuration at once.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class CellType:
+    """A kind of cell: ``count`` children of the type ``child``. ``is_node``: it is one machine.
+
+    A type that is the child of another and is not defined itself is a leaf: one GPU of that type.
+    """
+
+    child: str
+    count: int
+    is_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalCell:
+    """One cell of the hardware. ``children`` None: as the type says it.
+
+    ``name``: its name among its siblings; for a cell that is a node the node's name, None: the
+    number among its siblings. ``nodes``: names of the nodes below, in order. ``index``: a leaf's
+    GPU index on its node, None: counted from 0 on each node. ``pin``: what virtual clusters call
+    it that own exactly this cell. ``line``: where it stands in its file, 0 if in none.
+    """
+
+    type: str
+    name: str | None = None
+    nodes: tuple[str, ...] | None = None
+    children: "tuple[PhysicalCell, ...] | None" = None
+    index: int | None = None
+    pin: str | None = None
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What a node has beside GPUs; None: no limit.
+
+    ``ports``: first and last port number. ``resources``: counted resources by name; a node that
+    names any has none of those that it does not name.
+    """
+
+    cpu: int | None = None
+    memory_mb: int | None = None
+    ports: tuple[int, int] | None = None
+    resources: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaCells:
+    """``count`` cells of the type that ``path`` ends in: the type of a top cell, which names the
+    chain, then types down to the one that is owned, with ``/`` between them.
+    """
+
+    path: str
+    count: int
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualCluster:
+    """What a virtual cluster owns: cells by type and number, and pinned ones."""
+
+    cells: tuple[QuotaCells, ...] = ()
+    pins: tuple[str, ...] = ()
+    line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the core decides. ``grace_s``: seconds from a preemption to the victim's end at the
+    latest. ``is_lazy``: victims of their own virtual cluster are downgraded before they are
+    killed, where their gang does not say. ``is_requeued``: the simulator hands victims in again.
+    """
+
+    is_lazy: bool = False
+    grace_s: float = 30.0
+    is_requeued: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """The whole of it."""
+
+    cell_types: Mapping[str, CellType] = field(default_factory=dict)
+    physical_cells: tuple[PhysicalCell, ...] = ()
+    nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
+    virtual_clusters: Mapping[str, VirtualCluster] = field(default_factory=dict)
+    policy: Policy = Policy()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something to say about a configuration: ``path`` is the key in question, like
+    ``virtualClusters.vision.cells[0].type``; ``line`` 0 where it is not known.
+    """
+
+    path: str
+    message: str
+    line: int = 0

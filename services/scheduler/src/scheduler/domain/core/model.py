@@ -1,0 +1,193 @@
+"""The values of the core: what a gang wants, where its pods are, what was decided and why.
+
+All times are seconds of one clock that never goes back, chosen by the caller.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+OPPORTUNISTIC = -1
+"""The priority of gangs that own nothing: they use what is idle."""
+
+HIGHEST_PRIORITY = 1000
+"""Priorities of guaranteed gangs go from 0 to this."""
+
+
+class GangClass(str, Enum):
+    """How a placed gang holds its GPUs.
+
+    Guaranteed: in cells of its virtual cluster. Downgraded: it was guaranteed, its cells are
+    another's now, and it runs on as if opportunistic. Opportunistic: in nobody's cells.
+    """
+
+    GUARANTEED = "guaranteed"
+    DOWNGRADED = "downgraded"
+    OPPORTUNISTIC = "opportunistic"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type.
+
+    ``pin``: only in this pinned cell. ``resources``: sorted (name, count) pairs.
+    """
+
+    gpus: int = 0
+    gpu_types: tuple[str, ...] = ()
+    pin: str | None = None
+    cpu: int = 0
+    memory_mb: int = 0
+    ports: int = 0
+    resources: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Equal pods of a gang, by name, in order."""
+
+    kind: Kind
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that are placed together or not at all, in time order: by priority, age and id.
+
+    ``group``: gangs of one job with the same group are put near one another. ``is_lazy``: whether
+    it is downgraded before it is killed for a gang of its own virtual cluster, None: as the policy
+    says. ``allowed_nodes``: only there, None: anywhere; what it wants is then not guaranteed.
+    """
+
+    id: str
+    virtual_cluster: str
+    user: str
+    priority: int
+    roles: tuple[Role, ...]
+    job: str = ""
+    submitted_at: float = 0.0
+    group: str | None = None
+    is_lazy: bool | None = None
+    allowed_nodes: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlace:
+    """Where a pod is: GPU indices and port numbers on the node."""
+
+    pod: str
+    node: str
+    gpus: tuple[int, ...] = ()
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CellUse:
+    """A physical cell by its address that a gang holds for its virtual cluster, and out of which
+    quota (its path).
+    """
+
+    cell: str
+    quota: str
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A gang that was placed before: all that the core keeps of it.
+
+    ``gang_class`` None: the core binds its cells as it would now. ``started_at`` None: its place
+    is reserved, and it waits for the gangs there to leave. ``preempted_until``: it was told to
+    leave by then.
+    """
+
+    gang: Gang
+    places: tuple[PodPlace, ...]
+    gang_class: GangClass | None = None
+    cells: tuple[CellUse, ...] = ()
+    started_at: float | None = None
+    preempted_until: float | None = None
+    preempted_for: str | None = None
+
+
+Numbers: TypeAlias = Mapping[str, "int | float | str | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why not. ``code`` for programs, ``text`` for people, ``numbers`` for both."""
+
+    code: str
+    text: str
+    numbers: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The gang starts now."""
+
+    gang: str
+    pods: tuple[PodPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """These more pods of a running gang start now."""
+
+    gang: str
+    pods: tuple[PodPlace, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """The gang waits; said when the code changes."""
+
+    gang: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """No healthy, empty cluster of this configuration could hold the gang."""
+
+    gang: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The gang is to leave by ``until``. ``for_gang`` None: its node is drained."""
+
+    gang: str
+    for_gang: str | None
+    until: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionCancelled:
+    """What was reserved for the gang is not any more."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class Downgraded:
+    """The gang runs on without its cells. ``for_gang`` None: its quota went by a change of the
+    configuration.
+    """
+
+    gang: str
+    for_gang: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Upgraded:
+    """The gang has cells of its virtual cluster again."""
+
+    gang: str
+
+
+Decision: TypeAlias = (
+    Placed | Grown | Deferred | Refused | Preempted | PreemptionCancelled | Downgraded | Upgraded
+)
