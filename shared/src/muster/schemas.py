@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from muster.contracts.node_orders import NodeOrder
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.topics import DEAD_LETTER, TOPICS, dead_letter_topic
 
@@ -21,9 +22,9 @@ KNOWN_VALUES = "x-known-values"
 
 
 def published_models() -> list[type[BaseModel]]:
-    """The records of all topics, and the value of a subscription's setting, by name."""
+    """The records of all topics, and the values of settings, by name."""
     models: set[type[BaseModel]] = {topic.model for topic in TOPICS.values()}
-    models |= {dead_letter_topic(DEAD_LETTER).model, Subscription}
+    models |= {dead_letter_topic(DEAD_LETTER).model, NodeOrder, Subscription}
     return sorted(models, key=lambda model: model.__name__)
 
 

@@ -8,14 +8,22 @@ from muster.contracts.model import Model, OpenEnum, Reason, Revision, Word
 
 
 class PodAsk(Model):
-    """One pod that a gang wants or still holds. ``ports`` is label → count."""
+    """One pod that a gang wants or still holds. ``ports`` is label → count, ``resources`` name →
+    count of what else nodes count.
+
+    ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that its
+    virtual cluster calls so.
+    """
 
     pod: str
     role: str
     gpus: int = 0
+    gpu_types: tuple[str, ...] = ()
+    pin: str | None = None
     cpu: int = 0
     memory_mb: int = 0
     ports: dict[str, int] = {}
+    resources: dict[str, int] = {}
 
 
 class PodRelease(Model):
@@ -35,6 +43,12 @@ class GangRequest(Word):
     comes back. ``released`` tells from which node report on an ended pod's GPUs and ports are
     free: the last ended pod of each task is enough. A released pod that is not in it counts as
     free from the newest report that does not list it.
+
+    ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``submitted_at`` is the job's: an
+    attempt that follows a preemption keeps its age. ``group``: gangs of one job with the same group
+    are put near one another. ``lazy_preemption``: whether it is downgraded before it is killed for
+    a gang of its own virtual cluster, None: as the policy says. ``limit_s``: it is ended when it
+    has run for so long.
     """
 
     gang: str
@@ -44,6 +58,9 @@ class GangRequest(Word):
     virtual_cluster: str
     priority: int
     submitted_at: datetime
+    group: str | None = None
+    lazy_preemption: bool | None = None
+    limit_s: int | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()
 
@@ -79,22 +96,36 @@ class PodDecision(Model):
 
 
 class Preemption(Model):
-    """Give the pods back: for whom, by when, why."""
+    """Give the pods back: for whom, by when, why. ``gang`` None: for nobody, a node is drained."""
 
-    gang: str
+    gang: str | None = None
     until: datetime
     reason: Reason
+
+
+class GangClass(OpenEnum):
+    """How a placed gang holds its GPUs: in cells of its virtual cluster; without them, as they are
+    another's now; or in nobody's.
+    """
+
+    GUARANTEED = "guaranteed"
+    DOWNGRADED = "downgraded"
+    OPPORTUNISTIC = "opportunistic"
+    UNKNOWN = "unknown"
 
 
 class GangDecision(Word):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
-    An ended gang has no pods. ``reason`` explains a wait or a refusal.
+    An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while
+    the gang is placed; when it changes, so does only this. ``preemption`` is set while pods are to
+    be given back.
     """
 
     gang: str
     job: str
     epoch: int
+    gang_class: GangClass | None = None
     pods: tuple[PodDecision, ...] = ()
     reason: Reason | None = None
     preemption: Preemption | None = None

@@ -45,7 +45,10 @@ class TaskRoleSpec(Model):
 
     ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the
     attempt, -1 for never.
-    ``ports`` is label → count. ``command`` is one shell script.
+    ``ports`` is label → count, ``resources`` name → count of what else nodes count, for each task.
+    ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that the
+    virtual cluster calls so. ``group``: tasks that start singly are put near those of the same
+    group. ``command`` is one shell script.
     """
 
     name: str
@@ -56,14 +59,20 @@ class TaskRoleSpec(Model):
     cpu: int
     memory_mb: int
     gpus: int
+    gpu_types: tuple[str, ...] = ()
+    pin: str | None = None
+    group: str | None = None
     shm_mb: int | None = None
     ports: dict[str, int] = {}
+    resources: dict[str, int] = {}
     command: str
 
 
 class JobSpec(Model):
     """What the job file asks for, checked and rendered.
 
+    ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``lazy_preemption``: whether it is
+    downgraded before it is killed for a job of its own virtual cluster, None: as the cluster says.
     ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
     ``gang``: all tasks start together; without it each task is its own gang and
     ``task_retry_count`` counts.
@@ -72,6 +81,7 @@ class JobSpec(Model):
 
     virtual_cluster: str = "default"
     priority: int = 10
+    lazy_preemption: bool | None = None
     job_retry_count: int = 0
     gang: bool = True
     time_limit_s: int | None = None
