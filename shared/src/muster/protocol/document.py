@@ -36,6 +36,18 @@ MAX_DEPTH = 50
 MAX_NODES = 20_000
 """Keys and values, those that aliases repeat included."""
 
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a file may be, in bytes and in keys and values; ``what`` it is, for people."""
+
+    what: str = "a job file"
+    max_bytes: int = MAX_BYTES
+    max_nodes: int = MAX_NODES
+
+
+JOB_FILE = Limits()
+
 _MAP = "tag:yaml.org,2002:map"
 _SEQ = "tag:yaml.org,2002:seq"
 _MERGE = "<<"
@@ -68,14 +80,14 @@ class _Open:
     merged: list[Node] = field(default_factory=list)
 
 
-def read_document(data: bytes) -> tuple[str, Node]:
+def read_document(data: bytes, limits: Limits = JOB_FILE) -> tuple[str, Node]:
     """The text of a file and its tree. Raises ProtocolError."""
-    text = _decode(data)
+    text = _decode(data, limits)
     if not has_pairs(text):
-        return text, _compose(text)
+        return text, _compose(text, limits)
     joined = JoinedPairs(text)
     try:
-        root = _compose(joined.text)
+        root = _compose(joined.text, limits)
     except ProtocolError as error:
         raise ProtocolError([_as_before(problem, joined) for problem in error.problems]) from None
     below = [root]
@@ -92,9 +104,9 @@ def _as_before(problem: Problem, joined: JoinedPairs) -> Problem:
     return replace(problem, column=joined.column_before(line, column))
 
 
-def _compose(text: str) -> Node:
+def _compose(text: str, limits: Limits) -> Node:
     try:
-        return _Composer(text).compose()
+        return _Composer(text, limits).compose()
     except yaml.MarkedYAMLError as error:
         raise ProtocolError([_syntax_problem(error, text)]) from None
     except yaml.reader.ReaderError as error:
@@ -103,9 +115,9 @@ def _compose(text: str) -> Node:
         raise ProtocolError([Problem("", message, line, column)]) from None
 
 
-def _decode(data: bytes) -> str:
-    if len(data) > MAX_BYTES:
-        message = f"The file has {len(data)} bytes; {MAX_BYTES} are the most"
+def _decode(data: bytes, limits: Limits) -> str:
+    if len(data) > limits.max_bytes:
+        message = f"The file has {len(data)} bytes; {limits.max_bytes} are the most"
         raise ProtocolError([Problem("", message, 1, 1)])
     try:
         return data.decode("utf-8-sig")
@@ -138,9 +150,10 @@ def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
 class _Composer:
     """Builds the tree from libyaml's events, with a stack of its own instead of recursion."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, limits: Limits) -> None:
         self._parser = yaml.CSafeLoader(text)
         self._text = text
+        self._limits = limits
         self._stack: list[_Open] = []
         self._anchors: dict[str, Node] = {}
         self._nodes = 0
@@ -163,7 +176,9 @@ class _Composer:
                     case AliasEvent():
                         self._alias(event)
                     case DocumentStartEvent() if self._root is not None:
-                        raise _refuse(event, "A second document starts here; a job is one document")
+                        raise _refuse(
+                            event, "A second document starts here; one is all that is read"
+                        )
                     case StreamEndEvent() | None:
                         return self._root or Node(1, 1, None, "")
                     case _:
@@ -175,8 +190,10 @@ class _Composer:
 
     def _count(self, event: yaml.Event, nodes: int) -> None:
         self._nodes += nodes
-        if self._nodes > MAX_NODES:
-            raise _refuse(event, f"One value too many: {MAX_NODES} are the most in a job file")
+        most = self._limits.max_nodes
+        if self._nodes > most:
+            message = f"One value too many: {most} are the most in {self._limits.what}"
+            raise _refuse(event, message)
 
     def _scalar(self, event: ScalarEvent) -> None:
         self._count(event, 1)

@@ -1,0 +1,262 @@
+"""CLUSTER: the configuration of a cluster, as YAML, as JSON and as values.
+
+Only its form is checked here. Whether the cells fit together and the quota can be honoured is for
+`core.forest` to say; `ClusterFile.placed` gives its findings their lines.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from muster.protocol.document import Limits, Node, read_document
+from muster.protocol.problems import ProtocolError
+
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    Finding,
+    NodeLimits,
+    PhysicalCell,
+    Policy,
+    QuotaCells,
+    VirtualCluster,
+)
+from scheduler.domain.formats.fields import (
+    MAX_NUMBER,
+    Findings,
+    FormatError,
+    Place,
+    Table,
+    count_problem,
+)
+from scheduler.domain.formats.writing import whole
+
+CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=2_000_000)
+"""Some hundred bytes and ten values a node are enough for 100,000 nodes."""
+
+MAX_CELL_DEPTH = 20
+"""Physical cells within one another."""
+
+MAX_PORT = 65_535
+
+_FILE = frozenset(("cellTypes", "physicalCells", "nodes", "virtualClusters", "policy"))
+_CELL_TYPE = frozenset(("child", "count", "node"))
+_CELL = frozenset(("type", "name", "nodes", "children", "index", "pin"))
+_NODE = frozenset(("cpu", "memoryMB", "ports", "resources"))
+_VIRTUAL_CLUSTER = frozenset(("cells", "pins"))
+_QUOTA = frozenset(("type", "count"))
+_POLICY = frozenset(("lazyPreemption", "graceSeconds", "requeue", "backfill", "fairShare"))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFile:
+    """A file that was read, and its tree, which knows the lines."""
+
+    config: ClusterConfig
+    root: Node
+
+    def placed(self, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The same findings, with the lines of their paths where they have none."""
+        return tuple(
+            each if each.line else replace(each, line=_line(self.root, each.path))
+            for each in findings
+        )
+
+
+def read_cluster(data: bytes) -> ClusterFile:
+    """A file's configuration. Raises FormatError with everything that is wrong with it."""
+    try:
+        _, root = read_document(data, CLUSTER_FILE)
+    except ProtocolError as error:
+        raise FormatError(
+            [Finding(each.path, each.message, each.line or 0) for each in error.problems]
+        ) from None
+    findings = Findings()
+    config = cluster_of(root.value, Place(node=root), findings)
+    if findings.found:
+        raise FormatError(findings.found)
+    return ClusterFile(config, root)
+
+
+def cluster_of(value: object, place: Place, findings: Findings) -> ClusterConfig:
+    """The configuration out of plain data; what is wrong with it is added to ``findings``."""
+    file = Table(value, _FILE, place, findings)
+    types = {
+        name: _cell_type(table) for name, table in file.tables_by_name("cellTypes", _CELL_TYPE)
+    }
+    return ClusterConfig(
+        cell_types=types,
+        physical_cells=tuple(_cell(table) for table in file.tables("physicalCells", _CELL) or ()),
+        nodes={name: _node(table) for name, table in file.tables_by_name("nodes", _NODE)},
+        virtual_clusters={
+            name: _virtual_cluster(table)
+            for name, table in file.tables_by_name("virtualClusters", _VIRTUAL_CLUSTER)
+        },
+        policy=_policy(file.table("policy", _POLICY)),
+    )
+
+
+def _cell_type(table: Table) -> CellType:
+    table.needs("child", "count")
+    return CellType(
+        child=table.name("child") or "",
+        count=table.count("count", least=1) or 1,
+        is_node=bool(table.flag("node")),
+    )
+
+
+def _cell(table: Table) -> PhysicalCell:
+    table.needs("type")
+    children = None
+    if len(table.place.parts) >= 2 * MAX_CELL_DEPTH:  # a key and a number for each level
+        table.wrong("children", f"are nested too deeply: {MAX_CELL_DEPTH} levels are the most")
+    else:
+        found = table.tables("children", _CELL)
+        children = None if found is None else tuple(_cell(child) for child in found)
+    return PhysicalCell(
+        type=table.name("type") or "",
+        name=table.name("name"),
+        nodes=table.names("nodes"),
+        children=children,
+        index=table.count("index"),
+        pin=table.name("pin"),
+        line=table.place.line,
+    )
+
+
+def _node(table: Table) -> NodeLimits:
+    return NodeLimits(
+        cpu=table.count("cpu"),
+        memory_mb=table.count("memoryMB", most=MAX_NUMBER),
+        ports=_ports(table),
+        resources=table.counts("resources") or None,
+    )
+
+
+def _ports(table: Table) -> tuple[int, int] | None:
+    ports = table.items("ports")
+    if ports is None:
+        return None
+    match ports:
+        case [int() as first, int() as last] if not (
+            count_problem(first, 1, MAX_PORT) or count_problem(last, first, MAX_PORT)
+        ):
+            return first, last
+    table.wrong("ports", f"must be the first and the last port, from 1 to {MAX_PORT}")
+    return None
+
+
+def _virtual_cluster(table: Table) -> VirtualCluster:
+    return VirtualCluster(
+        cells=tuple(_quota(cells) for cells in table.tables("cells", _QUOTA) or ()),
+        pins=table.names("pins") or (),
+        line=table.place.line,
+    )
+
+
+def _quota(table: Table) -> QuotaCells:
+    table.needs("type", "count")
+    return QuotaCells(table.name("type") or "", table.count("count") or 0, table.place.line)
+
+
+def _policy(table: Table | None) -> Policy:
+    if table is None:
+        return Policy()
+    for name in ("backfill", "fairShare"):
+        if table.flag(name):
+            table.wrong(name, "can't be true; write false, or leave it out")
+    default = Policy()
+    lazy, grace, requeue = (
+        table.flag("lazyPreemption"),
+        table.seconds("graceSeconds"),
+        table.flag("requeue"),
+    )
+    return Policy(
+        is_lazy=default.is_lazy if lazy is None else lazy,
+        grace_s=default.grace_s if grace is None else grace,
+        is_requeued=default.is_requeued if requeue is None else requeue,
+    )
+
+
+def cluster_data(config: ClusterConfig) -> dict[str, object]:
+    """A configuration as plain data, which `cluster_of` reads as the same."""
+    policy = config.policy
+    return {
+        "cellTypes": {
+            name: _without_none(
+                {"child": each.child, "count": each.count, "node": each.is_node or None}
+            )
+            for name, each in config.cell_types.items()
+        },
+        "physicalCells": [_cell_data(cell) for cell in config.physical_cells],
+        "nodes": {name: _node_data(node) for name, node in config.nodes.items()},
+        "virtualClusters": {
+            name: _virtual_cluster_data(each) for name, each in config.virtual_clusters.items()
+        },
+        "policy": {
+            "lazyPreemption": policy.is_lazy,
+            "graceSeconds": whole(policy.grace_s),
+            "requeue": policy.is_requeued,
+        },
+    }
+
+
+def _cell_data(cell: PhysicalCell) -> dict[str, object]:
+    children = cell.children
+    return _without_none(
+        {
+            "type": cell.type,
+            "name": cell.name,
+            "nodes": None if cell.nodes is None else list(cell.nodes),
+            "children": None if children is None else [_cell_data(child) for child in children],
+            "index": cell.index,
+            "pin": cell.pin,
+        }
+    )
+
+
+def _node_data(node: NodeLimits) -> dict[str, object]:
+    return _without_none(
+        {
+            "cpu": node.cpu,
+            "memoryMB": node.memory_mb,
+            "ports": None if node.ports is None else list(node.ports),
+            "resources": dict(node.resources or {}) or None,
+        }
+    )
+
+
+def _virtual_cluster_data(each: VirtualCluster) -> dict[str, object]:
+    return {
+        "cells": [{"type": quota.path, "count": quota.count} for quota in each.cells],
+        "pins": list(each.pins),
+    }
+
+
+def _without_none(values: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _line(root: Node, path: str) -> int:
+    """The line of the deepest value that ``path`` leads to. Names in it may have dots."""
+    node, rest = root, path
+    while rest:
+        step = _step(node, rest)
+        if step is None:
+            break
+        node, rest = step
+    return node.line
+
+
+def _step(node: Node, path: str) -> tuple[Node, str] | None:
+    """The child of ``node`` that ``path`` begins with, the longest name first; and what is left."""
+    if isinstance(node.children, list):
+        number, bracket, rest = path.removeprefix("[").partition("]")
+        is_there = bracket and number.isdecimal() and int(number) < len(node.children)
+        return (node.children[int(number)], rest.removeprefix(".")) if is_there else None
+    names = node.children or {}
+    for name in sorted(names, key=len, reverse=True):
+        for start in (name, f'["{name}"]'):
+            rest = path.removeprefix(start)
+            if rest != path and (not rest or rest[0] in ".["):
+                return names[name], rest.removeprefix(".")
+    return None

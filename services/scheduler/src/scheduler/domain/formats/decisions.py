@@ -1,0 +1,80 @@
+"""Decisions: what the core decided, one JSON object a line."""
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Grown,
+    Placed,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Reason,
+    Refused,
+    Upgraded,
+)
+from scheduler.domain.formats.writing import to_line, whole
+
+
+def decision_line(at: float, decision: Decision) -> str:
+    """A decision of the cycle at ``at`` seconds, without the line's end."""
+    return to_line({"at": whole(at)} | decision_fields(decision))
+
+
+def decision_fields(decision: Decision) -> dict[str, object]:
+    """A decision as plain data."""
+    match decision:
+        case Placed(gang, pods):
+            return _said("placed", gang, pods=place_fields(pods))
+        case Grown(gang, pods):
+            return _said("grown", gang, pods=place_fields(pods))
+        case Deferred(gang, reason):
+            return _said("deferred", gang, reason=reason_fields(reason))
+        case Refused(gang, reason):
+            return _said("refused", gang, reason=reason_fields(reason))
+        case Preempted(gang, for_gang, until, reason):
+            why = reason_fields(reason)
+            more: dict[str, object] = {
+                "pods": None,
+                "for": for_gang,
+                "until": whole(until),
+                "reason": why,
+            }
+            return _said("preempted", gang, **more)
+        case PreemptionCancelled(gang):
+            return _said("preemption-cancelled", gang)
+        case Downgraded(gang, for_gang):
+            return _said("downgraded", gang, **{"for": for_gang})
+        case Upgraded(gang):
+            return _said("upgraded", gang)
+        case _:
+            assert_never(decision)
+
+
+def reason_fields(reason: Reason) -> dict[str, object]:
+    """A reason as plain data: code, text, then its numbers."""
+    numbers: dict[str, object] = {
+        name: whole(value) if isinstance(value, float) else value
+        for name, value in reason.numbers.items()
+    }
+    return {"code": reason.code, "text": reason.text} | numbers
+
+
+def place_fields(places: Iterable[PodPlace]) -> list[dict[str, object]]:
+    """Pods with where they are."""
+    return [
+        {
+            "pod": place.pod,
+            "node": place.node,
+            "gpus": list(place.gpus),
+            "ports": list(place.ports),
+        }
+        for place in places
+    ]
+
+
+def _said(decision: str, gang: str, **more: object) -> dict[str, object]:
+    return {"decision": decision, "gang": gang, **more}

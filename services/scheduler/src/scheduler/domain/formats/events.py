@@ -1,0 +1,214 @@
+"""EVENTS: what happens to a cluster, one JSON object a line, in the order of time."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from scheduler.domain.core.config import Finding
+from scheduler.domain.formats.cluster_file import cluster_of
+from scheduler.domain.formats.fields import MAX_FINDINGS, Findings, FormatError, Place, Table
+from scheduler.domain.formats.gangs import GANG, read_gang, read_pods, read_restored
+from scheduler.domain.formats.model import (
+    ClusterChanged,
+    Event,
+    GangCheckpointed,
+    GangGrown,
+    GangReleased,
+    GangRequested,
+    GangRestored,
+    GangWithdrawn,
+    GpuHealthChanged,
+    NodeCordoned,
+    NodeDrained,
+    NodeHealthChanged,
+    NodeUncordoned,
+    PodReleased,
+)
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Bytes of a line; a whole cluster is the longest that one may hold."""
+
+
+class _Line:
+    """A line that is being read: its fields, and what is wrong with them."""
+
+    def __init__(self, value: object, known: frozenset[str], number: int, at: float) -> None:
+        self.findings = Findings()
+        self.table = Table(value, known, Place(number), self.findings)
+        self.number = number
+        self.at = at
+        self._value = value
+
+    def name(self, field: str) -> str:
+        """A name that must be there."""
+        self.table.needs(field)
+        return self.table.name(field) or ""
+
+    def cluster(self) -> object:
+        """A whole configuration, unread."""
+        self.table.needs("cluster")
+        return self._value.get("cluster") if isinstance(self._value, Mapping) else None
+
+    def gang(self) -> Table:
+        """The gang's own fields."""
+        self.table.needs("gang")
+        found = self.table.table("gang", GANG)
+        return found or Table({}, GANG, self.table.place.at("gang"), Findings())
+
+
+def _gang_restored(line: _Line) -> Event:
+    file = read_gang(line.gang(), line.at)
+    restored = read_restored(line.table, file, line.at)
+    return GangRestored(line.at, file, restored, line=line.number)
+
+
+def _gang_grown(line: _Line) -> Event:
+    line.table.needs("pods")
+    return GangGrown(line.at, line.name("gang"), read_pods(line.table), line=line.number)
+
+
+def _cluster_changed(line: _Line) -> Event:
+    place = line.table.place.at("cluster")
+    config = cluster_of(line.cluster() or {}, place, line.findings)
+    return ClusterChanged(line.at, config, line=line.number)
+
+
+def _node_health(is_healthy: bool) -> "Callable[[_Line], Event]":
+    return lambda line: NodeHealthChanged(line.at, line.name("node"), is_healthy, line=line.number)
+
+
+def _gpu_health(is_healthy: bool) -> "Callable[[_Line], Event]":
+    def read(line: _Line) -> Event:
+        line.table.needs("gpu")
+        gpu = line.table.count("gpu") or 0
+        return GpuHealthChanged(line.at, line.name("node"), gpu, is_healthy, line=line.number)
+
+    return read
+
+
+def _known(*fields: str) -> frozenset[str]:
+    return frozenset(("at", "event", *fields))
+
+
+_OF_GANG = _known("gang")
+_OF_NODE = _known("node")
+_OF_GPU = _known("node", "gpu")
+_OF_RESTORED = _known(
+    "gang", "placement", "class", "cells", "startedAt", "preemptedUntil", "preemptedFor"
+)
+
+_EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
+    "gang-requested": (
+        _OF_GANG,
+        lambda it: GangRequested(it.at, read_gang(it.gang(), it.at), line=it.number),
+    ),
+    "gang-released": (_OF_GANG, lambda it: GangReleased(it.at, it.name("gang"), line=it.number)),
+    "gang-withdrawn": (_OF_GANG, lambda it: GangWithdrawn(it.at, it.name("gang"), line=it.number)),
+    "gang-checkpointed": (
+        _OF_GANG,
+        lambda it: GangCheckpointed(it.at, it.name("gang"), line=it.number),
+    ),
+    "gang-grown": (_known("gang", "pods"), _gang_grown),
+    "gang-restored": (_OF_RESTORED, _gang_restored),
+    "pod-released": (
+        _known("gang", "pod"),
+        lambda it: PodReleased(it.at, it.name("gang"), it.name("pod"), line=it.number),
+    ),
+    "node-bad": (_OF_NODE, _node_health(is_healthy=False)),
+    "node-healthy": (_OF_NODE, _node_health(is_healthy=True)),
+    "gpu-bad": (_OF_GPU, _gpu_health(is_healthy=False)),
+    "gpu-healthy": (_OF_GPU, _gpu_health(is_healthy=True)),
+    "node-cordoned": (_OF_NODE, lambda it: NodeCordoned(it.at, it.name("node"), line=it.number)),
+    "node-drained": (_OF_NODE, lambda it: NodeDrained(it.at, it.name("node"), line=it.number)),
+    "node-uncordoned": (
+        _OF_NODE,
+        lambda it: NodeUncordoned(it.at, it.name("node"), line=it.number),
+    ),
+    "cluster-changed": (_known("cluster"), _cluster_changed),
+}
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[Event]:
+    """Events line by line; lines without anything are passed over.
+
+    Raises FormatError with all that is wrong with the file. From the first wrong line on nothing
+    is yielded, but the rest of the file is still read for what else is wrong.
+    """
+    found: list[Finding] = []
+    more = 0
+    at = 0.0
+    for number, data in enumerate(lines, 1):
+        if not data.strip():
+            continue
+        findings = Findings()
+        event = _read(data, number, at, findings)
+        room = MAX_FINDINGS - len(found)
+        found += findings.found[:room]
+        more += max(0, len(findings.found) - room)
+        if event is not None:
+            at = event.at
+            if not found:
+                yield event
+    if found:
+        raise FormatError(found, more)
+
+
+def _read(data: bytes, number: int, last_at: float, findings: Findings) -> Event | None:
+    """One line's event; None where something is wrong."""
+    place = Place(number)
+    value = _json(data, place, findings)
+    if findings.found:
+        return None
+    if not isinstance(value, Mapping):
+        findings.add(place, 'must be a JSON object like {"at":0,"event":"node-bad",…}')
+        return None
+    name = value.get("event")
+    kind = _EVENTS.get(name) if isinstance(name, str) else None
+    if kind is None:
+        what = "is missing" if name is None else "is unknown"
+        findings.add(place.at("event"), f"{what}; there are {', '.join(sorted(_EVENTS))}")
+        return None
+    known, read = kind
+    line = _Line(value, known, number, 0.0)
+    line.table.needs("at")
+    line.at = line.table.seconds("at") or 0.0
+    if not line.findings.found and line.at < last_at:
+        line.table.wrong("at", f"must not be before {last_at:.15g}, the line before")
+    event = read(line)
+    findings.found.extend(line.findings.found)
+    return None if findings.found else event
+
+
+def _json(data: bytes, place: Place, findings: Findings) -> object:
+    if len(data) > MAX_LINE_BYTES:
+        findings.add(place, f"is longer than {MAX_LINE_BYTES} bytes, the most in a line")
+        return None
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+    except UnicodeDecodeError as error:
+        findings.add(place, f"is not UTF-8 from byte {error.start + 1} on; save the file as UTF-8")
+    except json.JSONDecodeError as error:
+        findings.add(place, f"is not JSON at character {error.colno}: {error.msg}")
+    except _WrongJsonError as error:
+        findings.add(place, str(error))
+    except RecursionError:
+        findings.add(place, "is nested too deeply")
+    except ValueError:
+        findings.add(place, "has a number of too many digits")
+    return None
+
+
+class _WrongJsonError(Exception):
+    """This is JSON to Python, and to nobody else."""
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise _WrongJsonError(f"has the key {twice[:80]!a} twice; keep one of them")
+    return found
+
+
+def _refuse_constant(name: str) -> object:
+    raise _WrongJsonError(f"has {name}, which is no number in JSON; write a number")

@@ -1,0 +1,300 @@
+"""Strict reading of mappings, field by field: what is wrong is noted and reading goes on, so that
+all problems of a file are told at once.
+
+A reader's answer for a field that is wrong is a value of the right type; whoever reads looks at
+the findings before it uses what was read.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from muster.errors import Rejected
+from muster.protocol.document import Node
+from muster.protocol.problems import join_path
+
+from scheduler.domain.core.config import Finding
+
+MAX_FINDINGS = 100
+"""Findings told of one file; the rest is only counted."""
+
+MAX_NAME = 256
+"""Characters of a name."""
+
+MAX_COUNT = 10**9
+"""Highest count of anything but memory."""
+
+MAX_NUMBER = 10**15
+"""Highest number: up to here a float has whole numbers and milliseconds exactly."""
+
+
+class FormatError(Rejected):
+    """A file can't be used; ``findings`` has what is wrong, ``more`` how much more there is."""
+
+    def __init__(self, findings: Sequence[Finding], more: int = 0) -> None:
+        by_line = sorted(findings, key=lambda finding: finding.line)
+        self.findings = tuple(by_line[:MAX_FINDINGS])
+        self.more = more + max(0, len(findings) - MAX_FINDINGS)
+        first = self.findings[0]
+        super().__init__("InvalidFormat", f"Line {first.line}: {first.path} {first.message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands. ``node``: in a YAML file, which knows a line for each value below."""
+
+    line: int = 0
+    parts: tuple[str | int, ...] = ()
+    node: Node | None = None
+
+    def at(self, part: str | int) -> "Place":
+        """The place of a value in this one."""
+        children = self.node.children if self.node is not None else None
+        child: Node | None = None
+        if isinstance(children, dict):
+            child = children.get(str(part))
+        elif isinstance(children, list) and isinstance(part, int):
+            child = children[part]
+        line = self.line if child is None else child.line
+        return Place(line, (*self.parts, part), child)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is wrong, in the order in which it was met."""
+
+    found: list[Finding] = field(default_factory=list)
+
+    def add(self, place: Place, message: str) -> None:
+        """Note one thing."""
+        self.found.append(Finding(join_path(place.parts), message, place.line))
+
+
+class Table:
+    """A mapping that is read field by field. Unknown fields are refused when it is opened.
+
+    ``null`` counts as left out, for every field that may be left out.
+    """
+
+    __slots__ = ("_findings", "_is_mapping", "_values", "place")
+
+    def __init__(
+        self, value: object, known: frozenset[str], place: Place, findings: Findings
+    ) -> None:
+        self.place = place
+        self._findings = findings
+        self._values: Mapping[str, object] = {}
+        self._is_mapping = isinstance(value, Mapping)
+        if not isinstance(value, Mapping):
+            findings.add(place, f"must be a mapping, not {_said(value)}")
+            return
+        self._values = value
+        if not value.keys() <= known:
+            self._refuse_unknown(known)
+
+    def _refuse_unknown(self, known: frozenset[str]) -> None:
+        for name in self._values:
+            if name in known:
+                continue
+            near = get_close_matches(str(name), sorted(known), 1)
+            mend = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
+            self.wrong(str(name), f"is unknown; {mend}")
+
+    def wrong(self, name: str | int, message: str) -> None:
+        """Note something about a field."""
+        self._findings.add(self.place.at(name), message)
+
+    def has(self, name: str) -> bool:
+        """Whether a field is there, ``null`` included."""
+        return name in self._values
+
+    def needs(self, *names: str) -> None:
+        """Note each of these fields that is left out."""
+        for name in names:
+            if self._is_mapping and self._values.get(name) is None:
+                self.wrong(name, "is missing; add it")
+
+    def name(self, name: str) -> str | None:
+        """A name: text that can be printed, and is not empty or too long."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        problem = name_problem(value)
+        if problem is not None:
+            self.wrong(name, problem)
+            return None
+        assert isinstance(value, str)
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """True or false."""
+        value = self._values.get(name)
+        if value is None or isinstance(value, bool):
+            return value
+        self.wrong(name, f"must be true or false, not {_said(value)}")
+        return None
+
+    def count(self, name: str, least: int = 0, most: int = MAX_COUNT) -> int | None:
+        """A whole number."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        problem = count_problem(value, least, most)
+        if problem is not None:
+            self.wrong(name, problem)
+            return None
+        assert isinstance(value, int)
+        return value
+
+    def seconds(self, name: str, least: float = 0.0, *, is_above: bool = False) -> float | None:
+        """Seconds, whole or not. ``is_above``: ``least`` itself is too little."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.wrong(name, f"must be a number of seconds, not {_said(value)}")
+        elif not -MAX_NUMBER <= value <= MAX_NUMBER:  # NaN is in no range
+            self.wrong(name, f"must be a number of seconds up to {MAX_NUMBER}")
+        elif value < least or (is_above and value == least):
+            relation = "above" if is_above else "at least"
+            self.wrong(name, f"must be {relation} {least:g}, not {_said(value)}")
+        else:
+            return float(value)
+        return None
+
+    def table(self, name: str, known: frozenset[str]) -> "Table | None":
+        """A mapping in this one."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        return Table(value, known, self.place.at(name), self._findings)
+
+    def tables(self, name: str, known: frozenset[str]) -> "list[Table] | None":
+        """A list of mappings."""
+        items = self.items(name)
+        if items is None:
+            return None
+        place = self.place.at(name)
+        return [
+            Table(item, known, place.at(number), self._findings)
+            for number, item in enumerate(items)
+        ]
+
+    def by_name(self, name: str) -> "Iterator[tuple[str, object, Place]]":
+        """The entries of a mapping whose keys are names; nothing where it is left out."""
+        value = self._values.get(name)
+        if value is None:
+            return
+        place = self.place.at(name)
+        if not isinstance(value, Mapping):
+            self._findings.add(place, f"must be a mapping, not {_said(value)}")
+            return
+        for key, entry in value.items():
+            problem = name_problem(key)
+            if problem is not None:
+                self._findings.add(place.at(key), f"as a name {problem}")
+            else:
+                yield key, entry, place.at(key)
+
+    def tables_by_name(self, name: str, known: frozenset[str]) -> "Iterator[tuple[str, Table]]":
+        """The entries of a mapping of mappings."""
+        for key, entry, place in self.by_name(name):
+            yield key, Table({} if entry is None else entry, known, place, self._findings)
+
+    def counts(self, name: str) -> dict[str, int]:
+        """A mapping of names to counts."""
+        counts: dict[str, int] = {}
+        for key, entry, place in self.by_name(name):
+            problem = count_problem(entry, 0, MAX_NUMBER)
+            if problem is not None:
+                self._findings.add(place, problem)
+            else:
+                assert isinstance(entry, int)
+                counts[key] = entry
+        return counts
+
+    def items(self, name: str) -> Sequence[object] | None:
+        """A list."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list):
+            self.wrong(name, f"must be a list, not {_said(value)}")
+            return None
+        return value
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """A list of names, none twice."""
+        items = self.items(name)
+        if items is None:
+            return None
+        kept: dict[str, None] = {}
+        for number, item in enumerate(items):
+            problem = name_problem(item)
+            if problem is None and item in kept:
+                problem = f"is {_said(item)} once more; keep one"
+            if problem is not None:
+                self._findings.add(self.place.at(name).at(number), problem)
+            else:
+                kept[str(item)] = None
+        return tuple(kept)
+
+    def numbers(self, name: str) -> tuple[int, ...] | None:
+        """A list of whole numbers from 0, none twice."""
+        items = self.items(name)
+        if items is None:
+            return None
+        kept: dict[int, None] = {}
+        for number, item in enumerate(items):
+            problem = count_problem(item, 0, MAX_COUNT)
+            if problem is None and item in kept:
+                problem = f"is {_said(item)} once more; keep one"
+            if problem is not None:
+                self._findings.add(self.place.at(name).at(number), problem)
+            else:
+                assert isinstance(item, int)
+                kept[item] = None
+        return tuple(kept)
+
+
+def name_problem(value: object) -> str | None:
+    """What is wrong with a name; None: nothing."""
+    if not isinstance(value, str):
+        mend = "; write it in quotes" if isinstance(value, int | float) else ""
+        return f"must be text, not {_said(value)}{mend}"
+    if not value:
+        return "must not be empty"
+    if len(value) > MAX_NAME:
+        return f"has {len(value)} characters; {MAX_NAME} are the most"
+    if not value.isprintable():
+        return "has a character that can't be printed; remove it"
+    return None
+
+
+def count_problem(value: object, least: int, most: int) -> str | None:
+    """What is wrong with a whole number; None: nothing."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return f"must be a whole number, not {_said(value)}"
+    if least <= value <= most:
+        return None
+    return f"must be from {least} to {most}, not {_said(value)}"
+
+
+def _said(value: object) -> str:
+    """A value in a message, short and printable."""
+    match value:
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case Mapping():
+            return "a mapping"
+        case list():
+            return "a list"
+        case float() if not math.isfinite(value):
+            return "a number that is infinite or none"
+        case int() if abs(value) > MAX_NUMBER:
+            return "a number of so many digits"
+        case str():
+            return ascii(value if len(value) <= 40 else value[:40] + "…")
+        case _:
+            return str(value)

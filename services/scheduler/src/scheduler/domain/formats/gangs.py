@@ -1,0 +1,225 @@
+"""Gangs in the formats: as they are asked for, and as they were placed before."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from scheduler.domain.core.model import (
+    HIGHEST_PRIORITY,
+    OPPORTUNISTIC,
+    CellUse,
+    Gang,
+    GangClass,
+    Kind,
+    PodPlace,
+    Restored,
+    Role,
+)
+from scheduler.domain.formats.fields import MAX_NUMBER, Table
+from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
+
+MAX_PODS = 100_000
+"""Pods of a gang."""
+
+GANG = frozenset(
+    (
+        "id",
+        "job",
+        "name",
+        "user",
+        "virtualCluster",
+        "priority",
+        "group",
+        "submittedAt",
+        "pods",
+        "expectedSeconds",
+        "limitSeconds",
+        "runSeconds",
+        "minRunSeconds",
+        "checkpointSeconds",
+        "lazyPreemption",
+        "borrow",
+        "allowedNodes",
+    )
+)
+PODS = frozenset(
+    (
+        "name",
+        "count",
+        "min",
+        "gpus",
+        "gpuType",
+        "gpuTypes",
+        "pin",
+        "cpu",
+        "memoryMB",
+        "ports",
+        "resources",
+    )
+)
+PLACE = frozenset(("pod", "node", "gpus", "ports"))
+CELL = frozenset(("cell", "quota"))
+
+
+def read_gang(table: Table, at: float) -> GangFile:
+    """A gang; ``at`` is when it was submitted where it does not say."""
+    table.needs("id", "user", "virtualCluster", "priority", "pods")
+    pods = read_pods(table)
+    submitted_at = table.seconds("submittedAt", -MAX_NUMBER)
+    gang_id = table.name("id") or ""
+    allowed = table.names("allowedNodes")
+    if allowed == () and table.items("allowedNodes") == []:
+        table.wrong("allowedNodes", "must not be empty; null allows all")
+    gang = Gang(
+        id=gang_id,
+        virtual_cluster=table.name("virtualCluster") or "",
+        user=table.name("user") or "",
+        priority=table.count("priority", OPPORTUNISTIC, HIGHEST_PRIORITY) or 0,
+        roles=tuple(each.role() for each in pods),
+        job=table.name("job") or gang_id,
+        submitted_at=at if submitted_at is None else submitted_at,
+        group=table.name("group"),
+        is_lazy=table.flag("lazyPreemption"),
+        allowed_nodes=None if allowed is None else frozenset(allowed),
+    )
+    course = Course(
+        run_s=table.seconds("runSeconds", is_above=True),
+        checkpoint_s=table.seconds("checkpointSeconds", is_above=True),
+    )
+    return GangFile(gang, pods, course, _kept(table))
+
+
+def _kept(table: Table) -> Kept:
+    return Kept(
+        name=table.name("name"),
+        expected_s=table.seconds("expectedSeconds", is_above=True),
+        limit_s=table.seconds("limitSeconds", is_above=True),
+        min_run_s=table.seconds("minRunSeconds"),
+        is_borrowing=bool(table.flag("borrow")),
+    )
+
+
+def read_pods(table: Table) -> tuple[Pods, ...]:
+    """The field ``pods``: at least one entry, no name twice."""
+    entries = table.tables("pods", PODS)
+    if entries == []:
+        table.wrong("pods", "must not be empty")
+    pods: list[Pods] = []
+    names: set[str] = set()
+    for entry in entries or ():
+        each = _pods_of(entry)
+        if each.name and each.name in names:
+            entry.wrong("name", f"is {each.name!a} once more; add to the count of the first")
+        names.add(each.name)
+        pods.append(each)
+    if sum(each.count for each in pods) > MAX_PODS:
+        table.wrong("pods", f"are more than {MAX_PODS}, the most in a gang")
+        return ()
+    return tuple(pods)
+
+
+def _pods_of(table: Table) -> Pods:
+    table.needs("name", "count", "gpus")
+    count = table.count("count", least=1) or 1
+    kind = Kind(
+        gpus=table.count("gpus") or 0,
+        gpu_types=_gpu_types(table),
+        pin=table.name("pin"),
+        cpu=table.count("cpu") or 0,
+        memory_mb=table.count("memoryMB", most=MAX_NUMBER) or 0,
+        ports=table.count("ports") or 0,
+        resources=tuple(sorted((k, v) for k, v in table.counts("resources").items() if v)),
+    )
+    return Pods(table.name("name") or "", count, kind, table.count("min", 1, count))
+
+
+def _gpu_types(table: Table) -> tuple[str, ...]:
+    one, several = table.name("gpuType"), table.names("gpuTypes")
+    if one is None:
+        if several == () and table.items("gpuTypes") == []:
+            table.wrong("gpuTypes", "must not be empty; null takes any type")
+        return several or ()
+    if several is not None:
+        table.wrong("gpuType", "can't be there beside gpuTypes; keep one of them")
+    return (one,)
+
+
+def read_restored(table: Table, file: GangFile, at: float) -> Restored:
+    """A gang that was placed; a pod of it that has no place is over. ``table`` is the event."""
+    table.needs("placement")
+    kinds = {pod: role.kind for role in file.gang.roles for pod in role.pods}
+    places: dict[str, PodPlace] = {}
+    for entry in table.tables("placement", PLACE) or ():
+        place = _place(entry, kinds)
+        if place.pod in places:
+            entry.wrong("pod", f"is {place.pod!a} once more; keep one")
+        places[place.pod] = place
+    if table.items("placement") == []:
+        table.wrong("placement", "must not be empty")
+    started_at = table.seconds("startedAt", -MAX_NUMBER)
+    if started_at is None and not table.has("startedAt"):
+        started_at = at
+    if started_at is not None and started_at > at:
+        table.wrong("startedAt", "must not be after at")
+    return Restored(
+        gang=_with_pods(file.gang, places),
+        places=tuple(places.values()),
+        gang_class=_class(table, file.gang.priority),
+        cells=_cells(table),
+        started_at=started_at,
+        preempted_until=_preempted_until(table, started_at),
+        preempted_for=table.name("preemptedFor"),
+    )
+
+
+def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
+    table.needs("pod", "node", "gpus")
+    pod, node = table.name("pod") or "", table.name("node") or ""
+    gpus, ports = table.numbers("gpus") or (), table.numbers("ports") or ()
+    kind = kinds.get(pod)
+    if kind is None:
+        if pod:
+            table.wrong("pod", f"is {pod!a}, which is no pod of the gang")
+    elif table.has("gpus") and len(gpus) != kind.gpus:
+        table.wrong("gpus", f"must be {kind.gpus}, as the gang says, not {len(gpus)}")
+    elif len(ports) != kind.ports:
+        table.wrong("ports", f"must be {kind.ports}, as the gang says, not {len(ports)}")
+    return PodPlace(pod, node, gpus, ports)
+
+
+def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
+    """The gang with these pods alone."""
+    names = frozenset(kept)
+    roles = (Role(role.kind, tuple(p for p in role.pods if p in names)) for role in gang.roles)
+    return replace(gang, roles=tuple(role for role in roles if role.pods))
+
+
+def _class(table: Table, priority: int) -> GangClass | None:
+    name = table.name("class")
+    if name is None:
+        return None
+    known = [each.value for each in GangClass]
+    if name not in known:
+        table.wrong("class", f"must be one of {', '.join(known)}, not {name!a}")
+        return None
+    found = GangClass(name)
+    if priority == OPPORTUNISTIC and found is not GangClass.OPPORTUNISTIC:
+        table.wrong("class", f"must be opportunistic where the priority is {OPPORTUNISTIC}")
+    return found
+
+
+def _cells(table: Table) -> tuple[CellUse, ...]:
+    entries = table.tables("cells", CELL) or ()
+    if entries and table.name("class") != GangClass.GUARANTEED:
+        table.wrong("cells", "are held by guaranteed gangs alone; remove them, or mend class")
+    for entry in entries:
+        entry.needs("cell", "quota")
+    return tuple(CellUse(each.name("cell") or "", each.name("quota") or "") for each in entries)
+
+
+def _preempted_until(table: Table, started_at: float | None) -> float | None:
+    until = table.seconds("preemptedUntil", -MAX_NUMBER)
+    if until is None and table.name("preemptedFor") is not None:
+        table.wrong("preemptedUntil", "is missing beside preemptedFor; add it")
+    if until is not None and started_at is None:
+        table.wrong("preemptedUntil", "can't be there where startedAt is null")
+    return until

@@ -1,0 +1,176 @@
+"""The values of the formats: a gang as a file asks for it, and what can happen."""
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import Gang, Kind, Restored, Role
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """``count`` equal pods, named ``<name>-0`` and so on. ``least``: the field ``min``."""
+
+    name: str
+    count: int
+    kind: Kind
+    least: int | None = None
+
+    def role(self, first: int = 0) -> Role:
+        """What the core takes, with pods counted from ``first``."""
+        numbers = range(first, first + self.count)
+        return Role(self.kind, tuple(f"{self.name}-{number}" for number in numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """How a gang goes on in the simulator, in seconds. ``run_s`` None: until it is released.
+
+    ``checkpoint_s``: it saves its work whenever it has run for so long again, None: never.
+    """
+
+    run_s: float | None = None
+    checkpoint_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a gang says and nothing heeds. Times are seconds."""
+
+    name: str | None = None
+    expected_s: float | None = None
+    limit_s: float | None = None
+    min_run_s: float | None = None
+    is_borrowing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GangFile:
+    """A gang as a file has it. ``gang`` has the roles of ``pods``, each counted from 0."""
+
+    gang: Gang
+    pods: tuple[Pods, ...]
+    course: Course = Course()
+    kept: Kept = Kept()
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something happens at ``at`` seconds; ``line`` of its file, 0 if of none."""
+
+    at: float
+    line: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequested(Happening):
+    """A gang is wanted."""
+
+    file: GangFile
+
+
+@dataclass(frozen=True, slots=True)
+class GangRestored(Happening):
+    """A gang was placed before the file begins."""
+
+    file: GangFile
+    restored: Restored
+
+
+@dataclass(frozen=True, slots=True)
+class GangGrown(Happening):
+    """More pods are wanted, each kind of them counted on from those that the gang had."""
+
+    gang: str
+    pods: tuple[Pods, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GangReleased(Happening):
+    """A gang is over."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangWithdrawn(Happening):
+    """A gang is not wanted any more."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class GangCheckpointed(Happening):
+    """A gang's work up to now is saved."""
+
+    gang: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodReleased(Happening):
+    """A pod is over."""
+
+    gang: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealthChanged(Happening):
+    """A node is well, or not."""
+
+    node: str
+    is_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealthChanged(Happening):
+    """A GPU is well, or not."""
+
+    node: str
+    gpu: int
+    is_healthy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCordoned(Happening):
+    """Nothing new on a node."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDrained(Happening):
+    """Nothing new on a node, and everything off it."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUncordoned(Happening):
+    """A node is used again."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChanged(Happening):
+    """Another configuration, whole."""
+
+    config: ClusterConfig
+
+
+Event: TypeAlias = (
+    GangRequested
+    | GangRestored
+    | GangGrown
+    | GangReleased
+    | GangWithdrawn
+    | GangCheckpointed
+    | PodReleased
+    | NodeHealthChanged
+    | GpuHealthChanged
+    | NodeCordoned
+    | NodeDrained
+    | NodeUncordoned
+    | ClusterChanged
+)

@@ -1,0 +1,22 @@
+"""JSON as Muster writes it: keys in the order in which they are documented, no spaces, integers
+where whole, letters of any alphabet as they are.
+"""
+
+import json
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+_EXACT = 2.0**53
+"""Up to here each whole number is a float of its own."""
+
+
+def whole(value: float) -> int | float:
+    """12.0 as 12, 12.5 as 12.5."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT:
+        return int(value)
+    return value
+
+
+def to_line(fields: object) -> str:
+    """One line of JSON, without its end."""
+    return _ENCODER.encode(fields)
