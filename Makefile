@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),true,false)
 
 help: ## Print this help
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 install: .venv/.installed ## Install uv, the locked dependencies and the workspace into this folder
 
@@ -72,6 +72,12 @@ test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 1
 bench: install ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py
 
+bench-scheduler: install ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
+	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
+
+experiment-sharing: install ## Jobs on private clusters, with a quota of GPUs, and with one of cells
+	$(BIN)/python tests/bench/sharing_anomaly.py
+
 run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
 	@$(BIN)/muster up --demo --kafka $(KAFKA)
 
@@ -90,4 +96,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka bench run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka bench bench-scheduler experiment-sharing run demo kafka clean

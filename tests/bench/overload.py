@@ -1,0 +1,77 @@
+"""10,000 gangs wait: gangs of W2 are queued in a full cluster, then one that runs ends after the
+other.
+
+Each end is one cycle, in which new gangs are requested for those that were placed in the cycle
+before, so that the queue stays as long.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+from busy import Busy, timed_gang
+from meter import Meter
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import Decision, Gang
+from w2 import drawn_gang
+
+WAITING = 10_000
+QUEUED_PER_CYCLE = 100
+FIRST_NUMBER = 10_000_000
+"""Gangs of the queue are numbered from here, above all of the stream before."""
+
+
+@dataclass(slots=True)
+class OverloadRun:
+    """A cluster that is full already."""
+
+    busy: Busy
+    rng: random.Random
+    queueing: Meter = field(default_factory=Meter)
+    steady: Meter = field(default_factory=Meter)
+    number: int = FIRST_NUMBER
+    asked: list[Gang] = field(default_factory=list)
+
+    def queue_up(self) -> None:
+        """Request 100 gangs, for one cycle."""
+        self._draw(min(QUEUED_PER_CYCLE, WAITING - len(self.busy.waiting)))
+        self._cycle(None, self.queueing)
+
+    @property
+    def is_queueing(self) -> bool:
+        return len(self.busy.waiting) < WAITING and not self.steady.walls
+
+    def release_one(self) -> None:
+        """A gang by lot ends; the cycle after it, with new gangs for those placed before."""
+        busy = self.busy
+        busy.let_leave(self.steady)
+        if busy.books.order:
+            self._cycle(busy.books.order[self.rng.randrange(len(busy.books.order))], self.steady)
+            self._draw(WAITING - len(busy.waiting))
+        busy.sample()
+
+    def _draw(self, count: int) -> None:
+        for _ in range(count):
+            gang, _, _ = drawn_gang(self.rng, self.number)
+            self.number += 1
+            self.asked.append(gang)
+
+    def _cycle(self, released: str | None, meter: Meter) -> None:
+        busy, cluster, now = self.busy, self.busy.cluster, float(self.number)
+        asked, self.asked = self.asked, []
+        for gang in asked:
+            busy.expect(gang)
+        if released is not None:
+            busy.books.forget(released)
+
+        def decide() -> list[Decision]:
+            if released is not None:
+                cluster.release(released)
+            for gang in asked:
+                cluster.request(gang)
+            return run_cycle(cluster, now)
+
+        busy.heed(timed_gang(meter, decide), meter)
+
+
+def start(busy: Busy, seed: int) -> OverloadRun:
+    return OverloadRun(busy, random.Random(seed))
