@@ -172,10 +172,15 @@ class Story:
             self.tell(word)
         return self
 
-    def preempt(self, grace_s: float = 10) -> "Story":
+    def preempt(self, grace_s: float = 10, preemptor: str | None = "other-0") -> "Story":
+        until = self.now + timedelta(seconds=grace_s)
         for gang in self.scheduler.placed():
-            self.tell(self.scheduler.give_back(gang, self.now + timedelta(seconds=grace_s)))
+            self.tell(self.scheduler.give_back(gang, until, preemptor))
         return self
+
+    def again(self) -> "Story":
+        """The next attempt begins, where it is due at once."""
+        return self.wait(0)
 
     def stop(self) -> "Story":
         update = {"execution": Execution.STOP, "stop_requested_by": "ada"}
@@ -203,7 +208,11 @@ class Story:
 
     def status(self) -> JobStatus:
         """The newest word about the job."""
-        return [s.word for s in self.says if isinstance(s.word, JobStatus)][-1]
+        return self.statuses()[-1]
+
+    def statuses(self) -> list[JobStatus]:
+        """All words about the job."""
+        return [s.word for s in self.says if isinstance(s.word, JobStatus)]
 
     def stops(self) -> dict[str, PodRequest]:
         """The asks to stop, by pod."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from launcher.domain.model import wake_at
 from muster.contracts.jobs import Execution, JobRequest, JobState
-from muster.contracts.pods import PodAction
+from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.verdicts import Behavior, Fault
 from muster.states import JobPhase
 from muster.testing.peers import failure, stopped
@@ -76,11 +76,81 @@ def test_a_preempted_gang_stops_in_its_grace_and_is_retried_at_no_cost(story: Te
         ("preempted", 10)
     }
     assert len(asked) == 2
-    told.end_stopped()
-    assert told.phase() is JobPhase.BACKOFF
-    told.wait(1)
+    told.end_stopped().again()
+    assert told.phase() is JobPhase.WAITING
     assert told.job.job.retries.platform == 1
     assert told.job.job.accountable == 0
+
+
+@pytest.mark.parametrize("preemptor", ["other-0", None])
+def test_what_was_preempted_or_drained_is_asked_for_again_at_once_at_its_age(
+    story: Tell, preemptor: str | None
+) -> None:
+    told = story({"worker": 2}, job_retry_count=0)
+    for attempt in range(5):
+        told.place().start().wait(7).preempt(10, preemptor).end_stopped().again()
+        assert told.scheduler.gangs[f"j1-{attempt}"].pods == ()
+        again = told.scheduler.gangs[f"j1-{attempt + 1}"]
+        assert len(again.pods) == 2
+        assert again.submitted_at == told.request.submitted_at
+    assert told.place().start().end("5-worker-0-0").end("5-worker-1-0").phase() is (
+        JobPhase.SUCCEEDED
+    )
+
+
+def test_preemptions_do_not_make_later_waits_longer(story: Tell) -> None:
+    told = story().place().start().preempt().end_stopped().again()
+    told.place().start().preempt().end_stopped().again()
+    told.place().end("2-worker-0-0", failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010))
+    assert told.status().retry_at == told.now + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(("left_s", "grace_s"), [(-60, 0), (0, 0), (600, 600), (86400, 3600)])
+def test_a_preempted_pod_has_until_the_deadline(story: Tell, left_s: int, grace_s: int) -> None:
+    told = story().place().start().preempt(left_s)
+    (stop,) = told.stops().values()
+    assert stop.stop is not None
+    assert stop.stop.grace_s == grace_s
+
+
+def test_a_give_back_that_is_said_again_changes_nothing(story: Tell) -> None:
+    told = story({"worker": 2}).place().start().preempt(10)
+    said = len(told.says)
+    told.tell(told.scheduler.decisions["j1-0"]).wait(5).tell(told.scheduler.decisions["j1-0"])
+    assert not [s for s in told.says[said:] if isinstance(s.word, PodRequest)]
+    told.end_stopped().again().tell(told.scheduler.decisions["j1-0"])
+    assert told.scheduler.gangs["j1-1"].pods
+    assert told.stops().keys() == {"j1-0-worker-0-0", "j1-0-worker-1-0"}
+
+
+def test_a_deadline_holds_for_an_attempt_that_is_ending_already(story: Tell) -> None:
+    told = story({"worker": 2}).place().start()
+    told.end("0-worker-0-0", USER_FAILURE)
+    kept = {w.stop.grace_s for w in told.stops().values() if w.stop}
+    told.preempt(3)
+    hurried = {w.stop.grace_s for w in told.stops().values() if w.stop}
+    said = len(told.says)
+    told.wait(1).tell(told.scheduler.decisions["j1-0"])
+    assert (kept, hurried) == ({30}, {3})
+    assert not [s for s in told.says[said:] if isinstance(s.word, PodRequest)]
+    told.end_stopped()
+    assert told.status().verdict == USER_FAILURE
+
+
+def test_a_job_that_is_stopped_in_its_preemption_is_not_asked_for_again(story: Tell) -> None:
+    told = story({"worker": 2}).place().start().preempt().stop().end_stopped()
+    assert told.status().state is JobState.STOPPED
+    assert set(told.scheduler.gangs) == {"j1-0"}
+
+
+def test_who_takes_the_place_is_kept_with_the_attempt_that_ended(story: Tell) -> None:
+    told = story().place().preempt().start().end_stopped()
+    ended = told.again().statuses()[-2]
+    assert ended.attempt == 0
+    assert ended.verdict is not None
+    assert ended.verdict.rule == "preempted"
+    assert ended.trigger is not None
+    assert ended.trigger.message.endswith("was preempted, and its gang with it: For other-0.")
 
 
 def test_a_pod_that_succeeds_in_the_grace_of_its_preemption_has_succeeded(story: Tell) -> None:
@@ -109,14 +179,14 @@ def test_a_gang_that_is_to_be_given_back_before_it_ran_is_asked_for_anew(story: 
     assert told.phase() is JobPhase.BACKOFF
     assert told.runs() == []
     assert told.scheduler.gangs["j1-0"].pods == ()
-    assert told.wait(1).scheduler.gangs["j1-1"].pods
+    assert told.again().scheduler.gangs["j1-1"].pods
 
 
 def test_a_preempted_task_of_its_own_is_retried_alone(story: Tell) -> None:
     told = story({"worker": 2}, gang=False).place().start()
     told.tell(told.scheduler.give_back("j1-0-worker-0-0", told.now))
     assert told.stops().keys() == {"j1-0-worker-0-0"}
-    told.end_stopped().wait(1)
+    told.end_stopped()
     assert told.scheduler.gangs["j1-0-worker-0-1"].pods
     assert told.phase() is JobPhase.RUNNING
 

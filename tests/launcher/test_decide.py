@@ -257,7 +257,7 @@ def test_a_gang_that_only_its_scheduler_holds_is_ended(story: Tell) -> None:
     """As where the Scheduler came back from a backup that is older than what is kept."""
     told = story(job_retry_count=1).place().start()
     old = told.scheduler.decisions["j1-0"]
-    told.end("0-worker-0-0", USER_FAILURE).place().start()
+    told.end("0-worker-0-0", USER_FAILURE).again().place().start()
     for _ in range(2):
         told.says.clear()
         told.tell(old.model_copy(update={"revision": 99}))

@@ -56,6 +56,8 @@ class World:
             self._deliver(word)
         self.said = self.said[-300:]
         self._act()
+        if not is_fair:
+            self._preempt()
         words = [*self.scheduler.decisions.values(), *self.agents.statuses.values()]
         acks = self._acknowledgements() if is_fair else []
         await self.launcher.hear([*self._arriving(words, is_fair), *acks])
@@ -92,6 +94,12 @@ class World:
                 self.agents.end(pod, NOW)
             else:
                 self.agents.end(pod, NOW, failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010))
+
+    def _preempt(self) -> None:
+        for gang in self.scheduler.placed():
+            if self.random.random() < 0.2:
+                preemptor = self.random.choice(("other-0", None))
+                self.scheduler.give_back(gang, NOW, preemptor)
 
     def _acknowledgements(self) -> list[RevisionAcknowledged]:
         heard: list[tuple[Kind, Word]] = [
@@ -182,6 +190,48 @@ async def test_a_retry_comes_after_a_restart(
     assert retried.job.retries.model_dump() == {"user": 0, "platform": 1, "resource": 0}
     assert retried.job.accountable == 0
     assert "lucky-1" in {w.gang for w in await after.said() if isinstance(w, GangRequest)}
+
+
+async def test_what_is_preempted_is_asked_for_again_whoever_dies_in_between(
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
+) -> None:
+    launcher = new_launcher(pool)
+    world, request = World(launcher, 1), make_request("lucky", {"worker": 2})
+    await launcher.hear([request])
+    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
+    await launcher.hear([world.scheduler.place("lucky-0", "n1")])
+    for word in await launcher.said():
+        if isinstance(word, PodRequest):
+            world.agents.hear(word, NOW)
+
+    launcher = new_launcher(pool)
+    now = await pool.fetchval("SELECT clock_timestamp()")
+    give_back = world.scheduler.give_back("lucky-0", now + timedelta(seconds=20), None)
+    await launcher.hear([give_back, give_back])
+    asked = {w.pod: w for w in await launcher.said() if isinstance(w, PodRequest)}
+    assert len(asked) == 2
+    for word in asked.values():
+        assert word.stop is not None
+        assert 0 < word.stop.grace_s <= 20
+        world.agents.hear(word, NOW)
+
+    launcher = new_launcher(pool)
+    ends = [world.agents.end(pod, NOW, stopped()) for pod in sorted(world.agents.stopping)]
+    await launcher.hear([give_back, *ends, give_back])
+    told = [w for w in await launcher.said() if isinstance(w, GangRequest | JobStatus)]
+    assert [w.pods for w in told if isinstance(w, GangRequest)] == [()]
+    ended = max((w for w in told if isinstance(w, JobStatus)), key=lambda word: word.revision)
+    assert ended.verdict is not None
+    assert ended.verdict.rule == "preempted"
+
+    launcher = new_launcher(pool)
+    await launcher.hear([give_back])
+    await launcher.ring_until(lambda life: life.job.phase is JobPhase.WAITING, "lucky")
+    again = {w.gang: w for w in await launcher.said() if isinstance(w, GangRequest)}["lucky-1"]
+    assert len(again.pods) == 2
+    assert again.submitted_at == request.submitted_at
+    retried = await launcher.life("lucky")
+    assert (retried.job.accountable, retried.job.retries.user) == (0, 0)
 
 
 async def test_an_attempt_beyond_its_time_limit_is_ended_after_a_restart(

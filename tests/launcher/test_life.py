@@ -97,6 +97,7 @@ class Lives(RuleBasedStateMachine):
         self.lost: set[str] = set()
         self.dead: set[str] = set()
         self.user_failures = 0
+        self.deadlines: dict[str, datetime] = {}
         self.request = JobRequest(
             revision=1,
             job=JOB,
@@ -141,7 +142,11 @@ class Lives(RuleBasedStateMachine):
             case PodRequest(action=PodAction.RUN):
                 self.check_run(word)
                 self.log.append(word)
-            case PodRequest() | GangRequest():
+            case PodRequest():
+                self.check_stop(word)
+                self.log.append(word)
+            case GangRequest():
+                assert word.submitted_at == NOW or not word.pods, "an attempt lost the job's age"
                 self.log.append(word)
             case JobStatus():
                 self.statuses.append(word)
@@ -158,6 +163,11 @@ class Lives(RuleBasedStateMachine):
             told = [role.addresses[at] for role in word.run.peers for at in role.address_of]
             assert len(told) == wanted, "a gang was run before all of it was placed"
             assert all(told)
+
+    def check_stop(self, word: PodRequest) -> None:
+        if word.stop is not None and word.stop.reason == "preempted":
+            until = self.deadlines[word.gang]
+            assert word.stop.grace_s <= max(0.0, (until - self.now).total_seconds())
 
     # What the peers do.
 
@@ -211,10 +221,11 @@ class Lives(RuleBasedStateMachine):
         self.gather()
 
     @precondition(lambda self: self.scheduler.placed())
-    @rule(data=st.data())
-    def preempt(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), preemptor=st.sampled_from(["other-0", None]))
+    def preempt(self, data: st.DataObject, preemptor: str | None) -> None:
         gang = data.draw(st.sampled_from(self.scheduler.placed()))
-        self.scheduler.give_back(gang, self.now + timedelta(seconds=10))
+        self.deadlines[gang] = self.now + timedelta(seconds=10)
+        self.scheduler.give_back(gang, self.deadlines[gang], preemptor)
         self.gather()
 
     @precondition(lambda self: self.scheduler.placed())

@@ -105,7 +105,8 @@ def test_no_gang_goes_on_without_the_pod_that_its_agent_refused(story: Tell) -> 
 
 def test_a_users_failure_spends_one_retry_and_the_last_one_counts(story: Tell) -> None:
     told = story(job_retry_count=1).place().start().end("0-worker-0-0", USER_FAILURE)
-    assert (told.phase(), told.job.job.attempt) == (JobPhase.WAITING, 1)
+    assert told.status().verdict == USER_FAILURE
+    assert (told.again().phase(), told.job.job.attempt) == (JobPhase.WAITING, 1)
     assert told.status().retries.user == 1
     told.place().start().end("1-worker-0-0", USER_FAILURE)
     assert told.status().state is JobState.FAILED

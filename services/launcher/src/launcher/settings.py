@@ -31,8 +31,11 @@ class LauncherSettings(DatabaseSettings):
     stop_grace_s: NonNegativeFloat = Field(
         30.0, description="From asking a task to stop until it is killed."
     )
+    preempt_grace_longest_s: NonNegativeFloat = Field(
+        3600.0, description="A preempted task has until the Scheduler's deadline, but not longer."
+    )
     lost_grace_s: NonNegativeFloat = Field(
-        5.0, description="The same for pods that come back with a lost node."
+        5.0, description="From asking to killing, for pods that come back with a lost node."
     )
     remind_s: PositiveFloat = Field(
         60.0, description="A pod whose end is not known so long after its grace is asked anew."
@@ -84,6 +87,7 @@ class LauncherSettings(DatabaseSettings):
         """The constants of the decisions."""
         return Policy(
             stop_grace=timedelta(seconds=self.stop_grace_s),
+            preempt_grace_longest=timedelta(seconds=self.preempt_grace_longest_s),
             lost_grace=timedelta(seconds=self.lost_grace_s),
             remind=timedelta(seconds=self.remind_s),
             backoff_first=timedelta(seconds=self.retry_backoff_first_s),

@@ -93,8 +93,10 @@ class FakeScheduler:
         pods = [_pod(name, PodDecisionState.REFUSED) for name in self._pods(gang)]
         return self._decide(gang, pods, reason=Reason(code="too-large", text="It is too large."))
 
-    def give_back(self, gang: str, until: datetime) -> GangDecision:
-        """Others are to have what the gang holds."""
+    def give_back(
+        self, gang: str, until: datetime, preemptor: str | None = "other-0"
+    ) -> GangDecision:
+        """Others are to have what the gang holds; None: nobody, its node is drained."""
         pods = [
             pod.model_copy(update={"state": PodDecisionState.GIVE_BACK})
             if pod.state is PodDecisionState.PLACED
@@ -102,7 +104,11 @@ class FakeScheduler:
             for pod in self._pods(gang).values()
         ]
         preemption = Preemption(
-            gang="other-0", until=until, reason=Reason(code="preempted", text="For other-0.")
+            gang=preemptor,
+            until=until,
+            reason=Reason(code="preempted", text=f"For {preemptor}.")
+            if preemptor
+            else Reason(code="drained", text="Its node is drained."),
         )
         return self._decide(gang, pods, preemption=preemption)
 
@@ -133,13 +139,16 @@ class FakeScheduler:
         preemption: Preemption | None = None,
     ) -> GangDecision:
         before = self.decisions.get(gang)
+        pods = tuple(pods)
+        if before is not None and any(pod.state is PodDecisionState.GIVE_BACK for pod in pods):
+            preemption = preemption or before.preemption
         word = GangDecision(
             revision=before.revision + 1 if before else 1,
             seen=self.gangs[gang].revision,
             gang=gang,
             job=self.gangs[gang].job,
             epoch=self.epoch,
-            pods=tuple(pods),
+            pods=pods,
             reason=reason,
             preemption=preemption,
         )

@@ -94,7 +94,7 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
     limit = turn.job.spec.time_limit_s
     turn.move_job(
         JobEvent.RAN,
-        reason=None,
+        reason=None if task.stop is None else turn.job.reason,
         launched_at=turn.job.launched_at or turn.now,
         attempt_launched_at=turn.now,
         deadline_at=turn.now + timedelta(seconds=limit) if limit else None,
@@ -213,17 +213,27 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
         turn.set_job(remind_at=turn.now + grace + turn.policy.remind)
 
 
+def hurry(turn: Turn, task: Task, grace: timedelta) -> None:
+    """The task's pod is to stop already, and now sooner: agents only ever shorten a grace."""
+    remind_at = turn.now + grace + turn.policy.remind
+    if turn.job.remind_at is not None and remind_at < turn.job.remind_at:
+        cause = task.stop or StopCause.COMPLETION
+        turn.say(say_stop(turn.life, task, cause.value, grace.total_seconds()))
+
+
 def remind(turn: Turn) -> None:
     """Ask anew of pods that should long have stopped.
 
     Two sides at rest don't speak, so where a database came back without its last commits an end
     that was told and acknowledged would never be told again. A new word shows the agent how little
-    is known here, and it says its last one again.
+    is known here, and it says its last one again. A preemption's deadline is over by then.
     """
     stopping = [task for task in turn.tasks() if task.phase is TaskPhase.STOPPING]
     for task in stopping:
         cause = task.stop or StopCause.COMPLETION
-        turn.say(say_stop(turn.life, task, cause.value, turn.policy.stop_grace.total_seconds()))
+        is_late = cause is StopCause.PREEMPTION
+        grace = timedelta(0) if is_late else turn.policy.stop_grace
+        turn.say(say_stop(turn.life, task, cause.value, grace.total_seconds()))
     turn.set_job(remind_at=turn.now + turn.policy.remind if stopping else None)
 
 
@@ -274,9 +284,8 @@ def _follow(turn: Turn, outcome: Outcome | None) -> None:
             streak=again.streak,
             retry_at=turn.now + again.delay,
         )
+        # Also where it is due at once: how this attempt ended is said before the next begins.
         turn.move_job(JobEvent.RETRY_DUE)
-        if not again.delay:
-            begin_next(turn)
 
 
 def _since(now: datetime, then: datetime | None) -> timedelta:

@@ -19,6 +19,7 @@ from launcher.domain.attempts import (
     begin_next,
     begin_task,
     decide_attempt,
+    hurry,
     pod_ended,
     ran,
     remind,
@@ -183,13 +184,20 @@ def _on_refused(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
 
 
 def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
-    """Others are to have the GPUs: stop with grace; a gang gives all back, or none."""
+    """Others are to have the GPUs, or nobody: stop by the deadline; a gang gives all back, or none.
+    Asked before it ran it is over at once.
+    """
     tasks = list(marked)
-    if not tasks or turn.job.phase not in ACTIVE:
+    if not tasks:
         return
     grace = turn.policy.stop_grace
     if word.preemption is not None:
-        grace = max(timedelta(0), min(grace, word.preemption.until - turn.now))
+        left = word.preemption.until - turn.now
+        grace = max(timedelta(0), min(turn.policy.preempt_grace_longest, left))
+    if turn.job.phase not in ACTIVE:
+        _hurry(turn, tasks, grace)
+        return
+    if word.preemption is not None:
         turn.set_job(reason=word.preemption.reason)
     for mark in turn.tasks() if turn.job.spec.gang else tasks:
         task = _still(turn, mark)
@@ -198,6 +206,19 @@ def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> Non
         elif task is not None:
             stopped = replace(task, stop=StopCause.PREEMPTION)
             pod_ended(turn, stopped, End(succeeded=False, verdict=None))
+
+
+def _hurry(turn: Turn, marked: Iterable[Task], grace: timedelta) -> None:
+    """The attempt is ending anyway; it is not to take longer than others wait for it."""
+    for mark in marked:
+        task = _still(turn, mark)
+        if task is not None and task.phase is TaskPhase.STOPPING:
+            hurry(turn, task, grace)
+    turn.set_job(remind_at=_sooner(turn.job.remind_at, turn.now + grace + turn.policy.remind))
+
+
+def _sooner(one: datetime | None, other: datetime) -> datetime | None:
+    return None if one is None else min(one, other)
 
 
 def _run_placed(turn: Turn) -> None:

@@ -186,6 +186,7 @@ class Policy:
     """The constants of the Launcher's decisions.
 
     ``stop_grace``: from the ask to stop until the kill (OpenPAI's default is 600 s).
+    ``preempt_grace_longest``: a preempted pod has until the Scheduler's deadline, but not longer.
     ``lost_grace``: the same for a pod whose node was lost and came back. ``remind``: so long after
     its grace an ask that was not followed is said anew, and again and again. ``backoff_*``: the
     wait before a retry that costs nothing doubles from the first to the longest, and starts anew
@@ -195,6 +196,7 @@ class Policy:
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
+    preempt_grace_longest: timedelta = timedelta(hours=1)
     lost_grace: timedelta = timedelta(seconds=5)
     remind: timedelta = timedelta(seconds=60)
     backoff_first: timedelta = timedelta(seconds=1)

@@ -15,11 +15,14 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.states import TaskPhase
 
 from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
-from launcher.domain.verdicts import UNEXPLAINED, is_loss
+from launcher.domain.verdicts import UNEXPLAINED, is_loss, is_preemption
 
 ALWAYS = -2
 """A retry count that retries whatever the end, success too."""
 ANY_FAILURE = -1
+
+TRIGGER_CHARACTERS = 900
+"""Of a trigger's message; muster.protocol.sizes counts on it."""
 
 
 def completion(life: Life, ended: Task) -> Outcome | None:
@@ -33,7 +36,7 @@ def completion(life: Life, ended: Task) -> Outcome | None:
     """
     if life.job.spec.gang and ended.phase is TaskPhase.FAILED:
         if ended.stop is StopCause.PREEMPTION:
-            return Outcome(ended.verdict, _trigger(ended, "was preempted, and its gang with it"))
+            return Outcome(ended.verdict, _trigger(ended, _preempted(life)))
         if ended.launched_at is None:
             return Outcome(ended.verdict, _trigger(ended, "failed before its gang was whole"))
     role = life.job.role(ended.role)
@@ -47,6 +50,11 @@ def completion(life: Life, ended: Task) -> Outcome | None:
     if any(task.phase not in DONE for task in life.tasks.values()):
         return None
     return _all_done(life.tasks.values(), ended)
+
+
+def _preempted(life: Life) -> str:
+    why = f": {life.job.reason.text}" if life.job.reason else ""
+    return f"was preempted, and its gang with it{why}"
 
 
 def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
@@ -65,7 +73,8 @@ def _is_taken(task: Task) -> bool:
 
 
 def _trigger(task: Task, what: str) -> Trigger:
-    return Trigger(message=f"{task.role}[{task.index}] {what}", role=task.role, index=task.index)
+    message = f"{task.role}[{task.index}] {what}"[:TRIGGER_CHARACTERS]
+    return Trigger(message=message, role=task.role, index=task.index)
 
 
 def attributed(life: Life, outcome: Outcome) -> Outcome:
@@ -113,9 +122,13 @@ def retry(verdict: Verdict | None, attempt: Attempt, policy: Policy) -> Retry | 
     """Whether an attempt that ended with ``verdict`` (None: well) is followed by another.
 
     A limit of -2 retries always and looks at nothing (OpenPAI turns the fancy policy off for it).
+    What was preempted is asked for again at once: it waits in the Scheduler's queue, at its age.
     Else transient failures are retried and not counted, permanent ones never; the others at -1
     always, at n while fewer than n were spent.
     """
+    if is_preemption(verdict):
+        streak = 0 if attempt.ran >= policy.backoff_reset else attempt.streak
+        return Retry(timedelta(0), is_counted=False, streak=streak)
     if attempt.limit == ALWAYS:
         return _unbounded(verdict, attempt, policy, is_counted=verdict is not None)
     if verdict is None:

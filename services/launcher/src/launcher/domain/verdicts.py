@@ -59,7 +59,7 @@ _COMPLETED = _verdict(
 _PREEMPTED = _verdict(
     (-1003, "PodPreemptedForCriticalPod", "preempted"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
-    "The task's GPUs were given to another job.",
+    "The Scheduler took back what the task held.",
     "The task was stopped, to be retried.",
 )
 _STOPPED = _verdict(
@@ -109,6 +109,11 @@ def storable(verdict: Verdict | None) -> Verdict | None:
     if not texts:
         return verdict
     return verdict.model_copy(update={n: text.replace("\0", "\ufffd") for n, text in texts.items()})
+
+
+def is_preemption(verdict: Verdict | None) -> bool:
+    """It had to go for another job, or with its node's drain."""
+    return verdict is not None and verdict.rule == _PREEMPTED.rule
 
 
 def is_loss(verdict: Verdict | None) -> bool:

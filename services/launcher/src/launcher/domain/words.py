@@ -51,6 +51,7 @@ def say_gang(life: Life, gang: str, tasks: Iterable[Task], topic: str) -> Say:
     pods it is over.
     """
     job, found = life.job, tuple(tasks)
+    groups = {job.role(role).group for role in {task.role for task in found}}
     pods = tuple(_ask_of(life, task) for task in found if task.phase in HOLDING)
     word = GangRequest(
         gang=gang,
@@ -60,6 +61,9 @@ def say_gang(life: Life, gang: str, tasks: Iterable[Task], topic: str) -> Say:
         virtual_cluster=job.spec.virtual_cluster,
         priority=job.spec.priority,
         submitted_at=job.submitted_at,
+        group=groups.pop() if len(groups) == 1 else None,
+        lazy_preemption=job.spec.lazy_preemption,
+        limit_s=job.spec.time_limit_s,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )
@@ -81,9 +85,12 @@ def _ask_of(life: Life, task: Task) -> PodAsk:
         pod=life.pod(task),
         role=task.role,
         gpus=role.gpus,
+        gpu_types=role.gpu_types,
+        pin=role.pin,
         cpu=role.cpu,
         memory_mb=role.memory_mb,
         ports=role.ports,
+        resources=role.resources,
     )
 
 
