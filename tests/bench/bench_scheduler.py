@@ -34,6 +34,8 @@ from figures import (
 )
 from footprint import footprint
 from meter import NORM_NS, Meter, loop_ns
+from plain import NODES as PLAIN_NODES
+from plain import beside_the_core
 from rich.console import Console
 from scheduler.pauses import Collector
 from w1 import SEED
@@ -129,6 +131,7 @@ def first_table(plan: Plan) -> None:
         f"  aims: {AIM_PER_S:,} gangs/CPU-s, p99 {AIM_P99_US:,} µs, no pause over {AIM_PAUSE_MS} ms"
     )
     flatness([(nodes, run.steady) for nodes, _, run in runs])
+    plain_line()
     seed = "1st"
     places = [(nodes, seed, run.window) for nodes, _, run in runs]
     places += [
@@ -151,6 +154,16 @@ def flatness(meters: Sequence[tuple[int, Meter]]) -> None:
             f"{n:,}: {us:.1f} µs ({us / costs[1_024]:.2f} ×)" for n, us in costs.items()
         )
         console.print(f"  a gang, normed: {text}; aim at 16,384: {AIM_FLAT} ×")
+
+
+def plain_line() -> None:
+    """The core beside the plain oracle, normed."""
+    plain, core = beside_the_core()
+    ratio = core.normed_per_s / plain.normed_per_s
+    console.print(
+        f"  the plain oracle, first {plain.done} gangs at {PLAIN_NODES} nodes: "
+        f"{plain.normed_per_s:,.1f} gangs/CPU-s, the core {core.normed_per_s:,.0f}: {ratio:,.0f} ×"
+    )
 
 
 def seeds_table(plan: Plan, seeds: int) -> None:

@@ -69,6 +69,15 @@ class Meter:
         self.normed_s += self._open_s * NORM_NS / loop
         self._open_s = 0.0
 
+    def join(self, other: "Meter") -> None:
+        """What the other one measured, too."""
+        self.done += other.done
+        self.cpu_s += other.cpu_s
+        self.normed_s += other.normed_s
+        self.walls.extend(other.walls)
+        self.cpus.extend(other.cpus)
+        self.loops.extend(other.loops)
+
     @property
     def per_s(self) -> float:
         return self.done / self.cpu_s if self.cpu_s else 0.0

@@ -1,15 +1,17 @@
 """W1 over the scheduler's core: each arrival is a request and a cycle, each departure a release."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from clusters import in_quarters, rack_of
 from meter import Meter
 from quality import Quality
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.model import Gang, Kind, Placed, PodPlace, Role
+from scheduler.domain.core.model import Decision, Gang, Kind, Placed, PodPlace, Role
 from w1 import GPUS_PER_NODE, SEED, Arrival, Departure, Event, stream
 
 WINDOWS = {128: 20_000, 1_024: 4_000, 4_096: 1_000, 16_384: 4_000}
@@ -28,13 +30,29 @@ def gang_of(event: Arrival) -> Gang:
     )
 
 
+class Decider(Protocol):
+    """What the stream asks of a scheduler, beside its cycle."""
+
+    def request(self, gang: Gang) -> None: ...
+
+    def withdraw(self, gang: str) -> None: ...
+
+    def release(self, gang: str) -> None: ...
+
+
+Cycle = Callable[[float], list[Decision]]
+
+
 @dataclass(slots=True)
 class Run:
-    """One size of cluster with its stream; a gang that is not placed at once is withdrawn."""
+    """One size of cluster with its stream; a gang that is not placed at once is withdrawn.
+
+    ``cycle``: decides on what the cluster was asked, at a time.
+    """
 
     nodes: int
-    arrivals: int
-    cluster: Cluster
+    cluster: Decider
+    cycle: Cycle
     events: Iterator[Event]
     window: Quality
     steady_quality: Quality
@@ -66,7 +84,7 @@ class Run:
         gang = gang_of(event)
         cpu, wall = time.process_time(), time.perf_counter()
         self.cluster.request(gang)
-        decisions = run_cycle(self.cluster, gang.submitted_at)
+        decisions = self.cycle(gang.submitted_at)
         wall_s, cpu_s = time.perf_counter() - wall, time.process_time() - cpu
         meter.gang(wall_s, cpu_s)
         places = next(
@@ -86,7 +104,7 @@ class Run:
     def _judge(self, event: Arrival, places: tuple[PodPlace, ...] | None) -> None:
         if not event.is_steady:
             return
-        if self.window.arrived < WINDOWS.get(self.nodes, self.arrivals):
+        if self.window.arrived < WINDOWS.get(self.nodes, 0):
             self.window.arrival(event, places, self.in_use)
         self.steady_quality.arrival(event, places, self.in_use)
 
@@ -102,16 +120,20 @@ class Run:
 
 
 def start(nodes: int, arrivals: int, seed: int = SEED) -> Run:
-    """The cluster, empty, and the first event."""
+    """The core's cluster, empty, and the first event."""
+    cluster = Cluster(in_quarters(nodes))
+    return start_with(cluster, partial(run_cycle, cluster), nodes, stream(nodes, arrivals, seed))
+
+
+def start_with(cluster: Decider, cycle: Cycle, nodes: int, events: Iterator[Event]) -> Run:
+    """Any cluster, empty, and the first event."""
     racks, gpus = rack_of(nodes), nodes * GPUS_PER_NODE
-    events = stream(nodes, arrivals, seed)
-    run = Run(
+    return Run(
         nodes,
-        arrivals,
-        Cluster(in_quarters(nodes)),
+        cluster,
+        cycle,
         events,
         window=Quality(racks, gpus),
         steady_quality=Quality(racks, gpus),
+        next_event=next(events, None),
     )
-    run.next_event = next(events, None)
-    return run
