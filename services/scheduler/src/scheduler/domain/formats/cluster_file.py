@@ -71,7 +71,7 @@ def read_cluster(data: bytes) -> ClusterFile:
             [Finding(each.path, each.message, each.line or 0) for each in error.problems]
         ) from None
     findings = Findings()
-    config = cluster_of(root.value, Place(node=root), findings)
+    config = cluster_of(root.value, Place(root.line, node=root), findings)
     if findings.found:
         raise FormatError(findings.found)
     return ClusterFile(config, root)

@@ -184,11 +184,13 @@ def _json(data: bytes, place: Place, findings: Findings) -> object:
         findings.add(place, f"is longer than {MAX_LINE_BYTES} bytes, the most in a line")
         return None
     try:
-        return json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
+        return json.loads(
+            data.decode().rstrip(), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
     except UnicodeDecodeError as error:
         findings.add(place, f"is not UTF-8 from byte {error.start + 1} on; save the file as UTF-8")
     except json.JSONDecodeError as error:
-        findings.add(place, f"is not JSON at character {error.colno}: {error.msg}")
+        findings.add(place, f"is not JSON at character {error.pos + 1}: {error.msg}")
     except _WrongJsonError as error:
         findings.add(place, str(error))
     except RecursionError:

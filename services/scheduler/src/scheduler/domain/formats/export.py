@@ -75,7 +75,7 @@ def gang_fields(file: GangFile) -> dict[str, object]:
     gang, course, kept = file.gang, file.course, file.kept
     return {
         "id": gang.id,
-        **_set(job=gang.job if gang.job != gang.id else None, name=kept.name),
+        **_set(job=gang.job if gang.job not in ("", gang.id) else None, name=kept.name),
         "user": gang.user,
         "virtualCluster": gang.virtual_cluster,
         "priority": gang.priority,

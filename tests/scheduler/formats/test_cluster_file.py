@@ -1,0 +1,229 @@
+"""CLUSTER: what is read, what is refused and where; what is written is read as the same."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from muster.protocol.document import MAX_BYTES, MAX_NODES
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    Finding,
+    NodeLimits,
+    PhysicalCell,
+    Policy,
+    QuotaCells,
+    VirtualCluster,
+)
+from scheduler.domain.formats.cluster_file import cluster_data, cluster_of, read_cluster
+from scheduler.domain.formats.fields import Findings, FormatError, Place
+
+FILE = b"""\
+cellTypes:
+  v100-switch: {child: v100, count: 2}
+  v100-node: {child: v100-switch, count: 4, node: true}
+physicalCells:
+  - {type: v100-node, name: n0, nodes: [n0, n1]}
+  - type: v100-node
+    children: [{type: v100-switch, children: [{type: v100, index: 3, pin: lab}]}]
+nodes:
+  n0: {cpu: 64, memoryMB: 512000, ports: [20000, 29999], resources: {rdma: 4}}
+  n1:
+virtualClusters:
+  vision:
+    cells:
+      - {type: v100-node, count: 1}
+      - {type: v100-node/v100-switch, count: 2}
+    pins: [lab]
+  idle:
+policy: {lazyPreemption: true, graceSeconds: 12.5, requeue: false, backfill: false}
+"""
+
+
+def told(data: bytes) -> list[tuple[int, str, str]]:
+    """What is wrong with a file: lines, fields, messages."""
+    with pytest.raises(FormatError) as refused:
+        read_cluster(data)
+    return [(each.line, each.path, each.message) for each in refused.value.findings]
+
+
+def test_a_file_is_read_as_it_stands() -> None:
+    assert read_cluster(FILE).config == ClusterConfig(
+        cell_types={
+            "v100-switch": CellType("v100", 2),
+            "v100-node": CellType("v100-switch", 4, is_node=True),
+        },
+        physical_cells=(
+            PhysicalCell("v100-node", "n0", ("n0", "n1"), line=5),
+            PhysicalCell(
+                "v100-node",
+                children=(
+                    PhysicalCell(
+                        "v100-switch",
+                        children=(PhysicalCell("v100", index=3, pin="lab", line=7),),
+                        line=7,
+                    ),
+                ),
+                line=6,
+            ),
+        ),
+        nodes={"n0": NodeLimits(64, 512_000, (20_000, 29_999), {"rdma": 4}), "n1": NodeLimits()},
+        virtual_clusters={
+            "vision": VirtualCluster(
+                (QuotaCells("v100-node", 1, 14), QuotaCells("v100-node/v100-switch", 2, 15)),
+                ("lab",),
+                12,
+            ),
+            "idle": VirtualCluster(line=17),
+        },
+        policy=Policy(is_lazy=True, grace_s=12.5, is_requeued=False),
+    )
+
+
+def test_json_is_read_as_well() -> None:
+    data = cluster_data(read_cluster(FILE).config)
+    assert cluster_data(read_cluster(json.dumps(data, indent=1).encode()).config) == data
+
+
+def test_all_that_is_wrong_is_told_at_once_by_line() -> None:
+    wrong = b"""\
+celTypes: 1
+cellTypes:
+  a: {child: 3, count: -1, nod: x}
+  b:
+physicalCells:
+  - [3]
+  - {type: a, nodes: [n, n], index: 1.5}
+nodes:
+  n: {ports: [3], cpu: .nan, resources: {x: y}}
+virtualClusters: [x]
+policy:
+  graceSeconds: .inf
+  backfill: true
+"""
+    assert told(wrong) == [
+        (1, "celTypes", "is unknown; is it `cellTypes`?"),
+        (3, "cellTypes.a.nod", "is unknown; is it `node`?"),
+        (3, "cellTypes.a.child", "must be text, not 3; write it in quotes"),
+        (3, "cellTypes.a.count", "must be from 1 to 1000000000, not -1"),
+        (4, "cellTypes.b.child", "is missing; add it"),
+        (4, "cellTypes.b.count", "is missing; add it"),
+        (6, "physicalCells[0]", "must be a mapping, not a list"),
+        (7, "physicalCells[1].nodes[1]", "is 'n' once more; keep one"),
+        (7, "physicalCells[1].index", "must be a whole number, not 1.5"),
+        (9, "nodes.n.cpu", "must be a whole number, not a number that is infinite or none"),
+        (9, "nodes.n.ports", "must be the first and the last port, from 1 to 65535"),
+        (9, "nodes.n.resources.x", "must be a whole number, not 'y'"),
+        (10, "virtualClusters", "must be a mapping, not a list"),
+        (12, "policy.graceSeconds", "must be a number of seconds up to 1000000000000000"),
+        (13, "policy.backfill", "can't be true; write false, or leave it out"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["backfill", "fairShare"])
+def test_what_is_not_there_can_be_said_to_be_off(name: str) -> None:
+    assert read_cluster(f"policy: {{{name}: false}}".encode()).config.policy == Policy()
+    [(line, path, _)] = told(f"policy: {{{name}: true}}".encode())
+    assert (line, path) == (1, f"policy.{name}")
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"nodes: {a: {}}\nnodes: {}", 2),
+        (b"a: [", 1),
+        (b"- 1", 1),
+        (b"", 1),
+        (b"\xff", 1),
+        (b"policy: {graceSeconds: -1}", 1),
+        (b"policy:\n  graceSeconds: yes", 2),
+        (b'nodes: {"a\\u0007": {}}', 1),
+        (b"nodes:\n  ? [x]\n  : 1", 2),
+    ],
+)
+def test_what_is_no_cluster_is_refused_by_line(data: bytes, line: int) -> None:
+    assert [each for each, _, _ in told(data)] == [line]
+
+
+def test_a_cluster_may_be_larger_than_a_job() -> None:
+    many = MAX_NODES // 2
+    nodes = "\n".join(f"  node-{number:060}: {{cpu: 64}}" for number in range(many))
+    data = f"nodes:\n{nodes}\n".encode()
+    assert len(data) > MAX_BYTES // 2
+    assert len(read_cluster(data).config.nodes) == many
+
+
+def test_cells_within_cells_have_a_bound() -> None:
+    cell: dict[str, Any] = {"type": "t"}
+    for _ in range(30):
+        cell = {"type": "t", "children": [cell]}
+    findings = Findings()
+    cluster_of({"physicalCells": [cell]}, Place(7), findings)
+    [finding] = findings.found
+    assert finding.path.endswith(".children")
+    assert finding.message == "are nested too deeply: 20 levels are the most"
+
+
+def test_findings_of_the_core_get_the_line_of_their_field() -> None:
+    file = read_cluster(FILE)
+    paths = [
+        "virtualClusters.vision.cells[1].type",
+        "cellTypes.v100-node.count",
+        'cellTypes["v100-node"].no-such-field',
+        "physicalCells[1].children[0].children[0].pin",
+        "nowhere",
+    ]
+    placed = file.placed([*(Finding(path, "x") for path in paths), Finding("policy", "x", 99)])
+    assert [each.line for each in placed] == [15, 3, 3, 7, 1, 99]
+
+
+names = st.text("abcxyz0189-._/ é", min_size=1, max_size=6)
+counts = st.integers(1, 64)
+
+
+def cells(children: st.SearchStrategy[PhysicalCell] | None = None) -> Any:
+    return st.builds(
+        PhysicalCell,
+        type=names,
+        name=st.none() | names,
+        nodes=st.none() | st.lists(names, unique=True, max_size=3).map(tuple),
+        children=st.none() if children is None else st.lists(children, max_size=3).map(tuple),
+        index=st.none() | st.integers(0, 15),
+        pin=st.none() | names,
+    )
+
+
+configs = st.builds(
+    ClusterConfig,
+    cell_types=st.dictionaries(names, st.builds(CellType, names, counts, st.booleans())),
+    physical_cells=st.lists(cells(cells(cells())), max_size=3).map(tuple),
+    nodes=st.dictionaries(
+        names,
+        st.builds(
+            NodeLimits,
+            st.none() | counts,
+            st.none() | counts,
+            st.none() | st.tuples(st.integers(1, 100), st.integers(100, 65_535)),
+            st.none() | st.dictionaries(names, st.integers(0, 9), min_size=1),
+        ),
+    ),
+    virtual_clusters=st.dictionaries(
+        names,
+        st.builds(
+            VirtualCluster,
+            st.lists(st.builds(QuotaCells, names, counts), max_size=3).map(tuple),
+            st.lists(names, unique=True, max_size=2).map(tuple),
+        ),
+    ),
+    policy=st.builds(Policy, st.booleans(), st.floats(0, 1e6), st.booleans()),
+)
+
+
+@given(configs)
+def test_what_is_written_is_read_as_the_same(config: ClusterConfig) -> None:
+    findings = Findings()
+    data = json.loads(json.dumps(cluster_data(config)))
+    assert cluster_of(data, Place(), findings) == config
+    assert findings.found == []
