@@ -22,6 +22,7 @@ COMMANDS = {
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
     "nodes": ("cli.commands.nodes:nodes", "The nodes and what they have."),
+    "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "events": ("cli.commands.events:app", "Follow the bus; say things again."),
 }
 

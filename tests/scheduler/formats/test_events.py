@@ -154,7 +154,7 @@ def test_a_gang_may_say_all_there_is() -> None:
 
 
 def test_null_is_as_if_left_out() -> None:
-    nulls = {name: None for name in WHOLE if name not in GANG}
+    nulls: dict[str, Any] = {name: None for name in WHOLE if name not in GANG}
     no_pods = {name: None for name in WHOLE["pods"][0] if name not in GANG["pods"][0]}
     given = requested(**nulls, pods=[GANG["pods"][0] | no_pods])
     assert one(given) == one(requested())
@@ -310,6 +310,13 @@ def test_lines_without_anything_are_passed_over() -> None:
             "must be opportunistic",
         ),
         (restored(cells=[{"cell": "a", "quota": "b"}]), "cells", "guaranteed gangs alone"),
+        (
+            restored(placement=[PLACEMENT[0] | {"charged": [7, 8]}]),
+            "placement[0].charged",
+            "has one of gpus",
+        ),
+        (restored(reserved=["w-2"]), "reserved", "has 'w-2' in place 0, which has no placement"),
+        (restored(reserved=["w-1"], startedAt=None), "reserved", "startedAt is null"),
         (restored(startedAt=10), "startedAt", "must not be after at"),
         (restored(preemptedFor="b"), "preemptedUntil", "is missing beside"),
         (restored(startedAt=None, preemptedUntil=20), "preemptedUntil", "startedAt is null"),

@@ -76,7 +76,13 @@ def test_a_waiting_gang(gang: Gang, at: float) -> None:
 @given(gangs(), st.data())
 def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
     places = tuple(
-        PodPlace(pod, "n", tuple(range(role.kind.gpus)), tuple(range(9, 9 + role.kind.ports)))
+        PodPlace(
+            pod,
+            "n",
+            tuple(range(role.kind.gpus)),
+            tuple(range(9, 9 + role.kind.ports)),
+            data.draw(st.sampled_from([(), (8, 9)])),
+        )
         for role in gang.roles
         for pod in role.pods
     )
@@ -91,6 +97,7 @@ def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
         started_at,
         until,
         None if until is None else data.draw(st.none() | names),
+        () if started_at is None else data.draw(st.sampled_from([(), (places[0].pod,)])),
     )
     [event] = read(restored_event(20.0, restored))
     assert isinstance(event, GangRestored)

@@ -28,9 +28,9 @@ def decision_fields(decision: Decision) -> dict[str, object]:
     """A decision as plain data."""
     match decision:
         case Placed(gang, pods):
-            return _said("placed", gang, pods=place_fields(pods))
+            return _said("placed", gang, pods=_pods(pods))
         case Grown(gang, pods):
-            return _said("grown", gang, pods=place_fields(pods))
+            return _said("grown", gang, pods=_pods(pods))
         case Deferred(gang, reason):
             return _said("deferred", gang, reason=reason_fields(reason))
         case Refused(gang, reason):
@@ -63,18 +63,19 @@ def reason_fields(reason: Reason) -> dict[str, object]:
     return {"code": reason.code, "text": reason.text} | numbers
 
 
-def place_fields(places: Iterable[PodPlace]) -> list[dict[str, object]]:
-    """Pods with where they are."""
-    return [
-        {
-            "pod": place.pod,
-            "node": place.node,
-            "gpus": list(place.gpus),
-            "ports": list(place.ports),
-        }
-        for place in places
-    ]
+def place_fields(place: PodPlace) -> dict[str, object]:
+    """A pod with where it is."""
+    return {
+        "pod": place.pod,
+        "node": place.node,
+        "gpus": list(place.gpus),
+        "ports": list(place.ports),
+    }
 
 
 def _said(decision: str, gang: str, **more: object) -> dict[str, object]:
     return {"decision": decision, "gang": gang, **more}
+
+
+def _pods(places: Iterable[PodPlace]) -> list[dict[str, object]]:
+    return [place_fields(place) for place in places]

@@ -94,7 +94,14 @@ _OF_GANG = _known("gang")
 _OF_NODE = _known("node")
 _OF_GPU = _known("node", "gpu")
 _OF_RESTORED = _known(
-    "gang", "placement", "class", "cells", "startedAt", "preemptedUntil", "preemptedFor"
+    "gang",
+    "placement",
+    "class",
+    "cells",
+    "startedAt",
+    "preemptedUntil",
+    "preemptedFor",
+    "reserved",
 )
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {

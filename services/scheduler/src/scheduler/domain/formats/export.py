@@ -7,7 +7,7 @@ counts from 0; numbers that are missing are told as released, or have no place.
 import re
 from collections.abc import Mapping
 
-from scheduler.domain.core.model import Gang, Kind, Restored
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored
 from scheduler.domain.formats.decisions import place_fields
 from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
@@ -40,13 +40,18 @@ def restored_event(at: float, restored: Restored) -> dict[str, object]:
         "at": whole(at),
         "event": "gang-restored",
         "gang": gang_fields(file_of(restored.gang)),
-        "placement": place_fields(restored.places),
+        "placement": [_placement(place) for place in restored.places],
         "class": None if gang_class is None else gang_class.value,
         "cells": [{"cell": use.cell, "quota": use.quota} for use in restored.cells],
         "startedAt": None if started_at is None else whole(started_at),
         "preemptedUntil": None if until is None else whole(until),
         "preemptedFor": restored.preempted_for,
+        **_set(reserved=list(restored.reserved) or None),
     }
+
+
+def _placement(place: PodPlace) -> dict[str, object]:
+    return place_fields(place) | _set(charged=list(place.charged) or None)
 
 
 def file_of(gang: Gang) -> GangFile:

@@ -1,6 +1,6 @@
 """Gangs in the formats: as they are asked for, and as they were placed before."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from scheduler.domain.core.model import (
@@ -56,7 +56,7 @@ PODS = frozenset(
         "resources",
     )
 )
-PLACE = frozenset(("pod", "node", "gpus", "ports"))
+PLACE = frozenset(("pod", "node", "gpus", "ports", "charged"))
 CELL = frozenset(("cell", "quota"))
 
 
@@ -168,6 +168,7 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         started_at=started_at,
         preempted_until=_preempted_until(table, started_at),
         preempted_for=table.name("preemptedFor"),
+        reserved=_reserved(table, places, started_at),
     )
 
 
@@ -183,7 +184,10 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
         table.wrong("gpus", f"must be {kind.gpus}, as the gang says, not {len(gpus)}")
     elif len(ports) != kind.ports:
         table.wrong("ports", f"must be {kind.ports}, as the gang says, not {len(ports)}")
-    return PodPlace(pod, node, gpus, ports)
+    charged = table.numbers("charged") or ()
+    if not set(charged).isdisjoint(gpus):
+        table.wrong("charged", "has one of gpus; it is for others on the node")
+    return PodPlace(pod, node, gpus, ports, charged)
 
 
 def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
@@ -214,6 +218,18 @@ def _cells(table: Table) -> tuple[CellUse, ...]:
     for entry in entries:
         entry.needs("cell", "quota")
     return tuple(CellUse(each.name("cell") or "", each.name("quota") or "") for each in entries)
+
+
+def _reserved(
+    table: Table, places: Mapping[str, PodPlace], started_at: float | None
+) -> tuple[str, ...]:
+    reserved = table.names("reserved") or ()
+    if reserved and started_at is None:
+        table.wrong("reserved", "can't be there where startedAt is null: all are reserved")
+    for number, pod in enumerate(reserved):
+        if pod not in places:
+            table.wrong("reserved", f"has {pod!a} in place {number}, which has no placement")
+    return reserved
 
 
 def _preempted_until(table: Table, started_at: float | None) -> float | None:

@@ -1,0 +1,46 @@
+"""When gangs end by themselves: their run is over, or their grace."""
+
+import heapq
+from collections.abc import Iterator
+from enum import IntEnum
+
+
+class End(IntEnum):
+    """Why a gang ends, in the order in which ends of one moment are handled."""
+
+    RUN = 0
+    GRACE = 1
+
+
+class Agenda:
+    """Ends to come. A gang has at most one of each kind; a newer one replaces it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, End, str]] = []
+        self._due_at: dict[tuple[str, End], float] = {}
+
+    def add(self, at: float, end: End, gang: str) -> None:
+        """A gang ends at ``at`` seconds."""
+        self._due_at[gang, end] = at
+        heapq.heappush(self._heap, (at, end, gang))
+
+    def forget(self, gang: str) -> None:
+        """A gang has ended, or will not by itself."""
+        for end in End:
+            self._due_at.pop((gang, end), None)
+
+    def next_at(self) -> float | None:
+        """When the next end is due; None: never."""
+        while self._heap:
+            at, end, gang = self._heap[0]
+            if self._due_at.get((gang, end)) == at:
+                return at
+            heapq.heappop(self._heap)
+        return None
+
+    def due(self, now: float) -> Iterator[tuple[End, str]]:
+        """Take the ends that are due: of runs, then of grace, each by gang id."""
+        while (at := self.next_at()) is not None and at <= now:
+            _, end, gang = heapq.heappop(self._heap)
+            del self._due_at[gang, end]
+            yield end, gang

@@ -1,0 +1,116 @@
+"""One gang in the simulation: what it wants by now, how far it is, what a preemption costs it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
+from scheduler.domain.formats.model import Course, GangFile, Pods
+
+
+@dataclass(slots=True)
+class GangRun:
+    """A gang from its request to its end.
+
+    ``left_s``: what it still has to run from its last start on, None: until it is released.
+    ``started_at`` None: it waits, since ``waits_since``. ``code``: why, as last told. ``counts``:
+    pods of each name that there ever were.
+    """
+
+    gang: Gang
+    course: Course
+    waits_since: float
+    left_s: float | None
+    counts: dict[str, int]
+    kinds: dict[str, Kind]
+    started_at: float | None = None
+    checkpoint_at: float | None = None
+    code: str | None = None
+    places: dict[str, PodPlace] = field(default_factory=dict)
+    wait: int | None = None
+
+    @classmethod
+    def of(cls, file: GangFile, now: float) -> "GangRun":
+        """A gang that is requested now."""
+        return cls(
+            gang=file.gang,
+            course=file.course,
+            waits_since=now,
+            left_s=file.course.run_s,
+            counts={pods.name: pods.count for pods in file.pods},
+            kinds={pods.name: pods.kind for pods in file.pods},
+        )
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that it has."""
+        return sum(len(place.gpus) for place in self.places.values())
+
+    @property
+    def wanted_gpus(self) -> int:
+        """GPUs that it wants, those that it has included."""
+        return sum(role.kind.gpus * len(role.pods) for role in self.gang.roles)
+
+    def start(self, now: float, places: Iterable[PodPlace]) -> float | None:
+        """It starts; the answer is when it will end, None: when it is released."""
+        self.started_at = now
+        self.checkpoint_at = None
+        self.code = None
+        self.add(places)
+        return None if self.left_s is None else now + self.left_s
+
+    def add(self, places: Iterable[PodPlace]) -> None:
+        """Pods have started."""
+        self.places.update((place.pod, place) for place in places)
+
+    def lost_s(self, now: float) -> float:
+        """How long it ran since its last checkpoint."""
+        if self.started_at is None:
+            return 0.0
+        return now - self.started_at - self._saved_s(now)
+
+    def stop(self, now: float) -> None:
+        """It is preempted: it waits, and will go on from its last checkpoint."""
+        if self.left_s is not None:
+            self.left_s = max(0.0, self.left_s - self._saved_s(now))
+        self.started_at = None
+        self.waits_since = now
+        self.places = {}
+
+    def _saved_s(self, now: float) -> float:
+        """How much of its run since its last start is saved."""
+        if self.started_at is None:
+            return 0.0
+        ran_s, saved_s, every_s = now - self.started_at, 0.0, self.course.checkpoint_s
+        if self.checkpoint_at is not None:
+            saved_s = self.checkpoint_at - self.started_at
+        if every_s is not None:
+            saved_s = max(saved_s, ran_s // every_s * every_s)
+        return min(saved_s, ran_s)
+
+    def grow(self, pods: Iterable[Pods]) -> tuple[Role, ...]:
+        """It wants more; the answer is what. Pods are counted on from those of the same name."""
+        roles: list[Role] = []
+        for more in pods:
+            first = self.counts.get(more.name, 0)
+            roles.append(more.role(first))
+            self.counts[more.name] = first + more.count
+            self.kinds[more.name] = more.kind
+        self.gang = replace(self.gang, roles=(*self.gang.roles, *roles))
+        return tuple(roles)
+
+    def remove(self, pod: str) -> PodPlace | None:
+        """A pod is over; the answer is where it was, if it ran."""
+        roles = (
+            replace(role, pods=tuple(each for each in role.pods if each != pod))
+            for role in self.gang.roles
+        )
+        self.gang = replace(self.gang, roles=tuple(role for role in roles if role.pods))
+        return self.places.pop(pod, None)
+
+    def without_place(self) -> list[str]:
+        """Pods that do not run."""
+        return [pod for role in self.gang.roles for pod in role.pods if pod not in self.places]
+
+    def has(self, pod: str) -> bool:
+        """Whether it wants this pod."""
+        return any(pod in role.pods for role in self.gang.roles)

@@ -1,0 +1,266 @@
+"""The core in virtual time.
+
+At each moment at which something happens: runs that are over, then graces that are over, each by
+gang id; then the file's events in their order; then one cycle. What a cycle makes due at once (a
+grace of 0) is another round at the same moment.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import assert_never
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import ClusterConfig, Finding
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Grown,
+    Placed,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Upgraded,
+)
+from scheduler.domain.formats.fields import FormatError
+from scheduler.domain.formats.model import (
+    ClusterChanged,
+    Event,
+    GangCheckpointed,
+    GangGrown,
+    GangReleased,
+    GangRequested,
+    GangRestored,
+    GangWithdrawn,
+    GpuHealthChanged,
+    NodeCordoned,
+    NodeDrained,
+    NodeHealthChanged,
+    NodeUncordoned,
+    PodReleased,
+)
+from scheduler.domain.simulation.agenda import Agenda, End
+from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.tally import Tally
+
+Warn = Callable[[Finding], None]
+
+
+class Simulation:
+    """A cluster and its gangs. ``warnings`` are about the configuration; ``warn`` gets those about
+    events. ``runs`` are the gangs that are not over; ``tally`` has the sums.
+    """
+
+    def __init__(self, config: ClusterConfig, warn: Warn) -> None:
+        """Raises ConfigError where the configuration can't be honoured."""
+        self._cluster = Cluster(config)
+        self._is_requeued = config.policy.is_requeued
+        self._warn = warn
+        self._agenda = Agenda()
+        self.runs: dict[str, GangRun] = {}
+        self.tally = Tally.of(self._cluster.hardware.forest)
+        self.warnings = tuple(self._cluster.warnings)
+
+    def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
+        """Decisions and when they were made. Raises FormatError for an event that can't be."""
+        upcoming = iter(events)
+        event = next(upcoming, None)
+        while (now := self._next_at(event)) is not None:
+            self.tally.advance(now)
+            for end, gang in self._agenda.due(now):
+                self._end(gang, end)
+            while event is not None and event.at <= now:
+                self._apply(event)
+                event = next(upcoming, None)
+            for decision in run_cycle(self._cluster, now):
+                self._follow(decision)
+                yield now, decision
+
+    def _next_at(self, event: Event | None) -> float | None:
+        ends_at = self._agenda.next_at()
+        if event is None or ends_at is None:
+            return ends_at if event is None else event.at
+        return min(ends_at, event.at)
+
+    # What is due.
+
+    def _end(self, gang: str, end: End) -> None:
+        run = self.runs.pop(gang)
+        self._agenda.forget(gang)
+        self._cluster.release(gang)
+        if end is End.RUN:
+            self.tally.stop(run)
+            return
+        self.tally.lose(run)
+        run.stop(self.tally.now)
+        if self._is_requeued:
+            self.runs[gang] = run
+            self._cluster.request(run.gang)
+
+    # What the file says.
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case GangRequested() | GangRestored():
+                self._begin(event)
+            case GangReleased(gang=gang) | GangWithdrawn(gang=gang):
+                self._release(gang)
+            case PodReleased():
+                self._release_pod(event)
+            case GangGrown():
+                self._grow(event)
+            case GangCheckpointed(gang=gang):
+                if gang in self.runs:
+                    self.runs[gang].checkpoint_at = event.at
+            case ClusterChanged():
+                self._change(event)
+            case _:
+                self._apply_to_node(event)
+
+    def _begin(self, event: GangRequested | GangRestored) -> None:
+        gang = event.file.gang.id
+        if gang in self.runs:
+            message = f"is {gang!a}, which is there already; release it first, or use another id"
+            raise FormatError([Finding("gang.id", message, event.line)])
+        run = GangRun.of(event.file, event.at)
+        self.runs[gang] = run
+        group = self.tally.group(run)
+        if isinstance(event, GangRequested):
+            group.requested += 1
+            self._cluster.request(event.file.gang)
+            return
+        group.restored += 1
+        restored = event.restored
+        run.gang = restored.gang
+        self._cluster.restore(restored, event.at)
+        if restored.started_at is None:
+            return
+        running = [place for place in restored.places if place.pod not in restored.reserved]
+        self._note_end(gang, run.start(restored.started_at, running))
+        self.tally.space.take(running)
+        if restored.preempted_until is not None:
+            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, gang)
+
+    def _note_end(self, gang: str, at: float | None) -> None:
+        if at is not None:
+            self._agenda.add(max(self.tally.now, at), End.RUN, gang)
+
+    def _release(self, gang: str) -> None:
+        run = self.runs.pop(gang, None)
+        if run is None:
+            return
+        self._agenda.forget(gang)
+        if run.started_at is None:
+            self._cluster.withdraw(gang)
+        else:
+            self._cluster.release(gang)
+            self.tally.stop(run)
+
+    def _release_pod(self, event: PodReleased) -> None:
+        run = self.runs.get(event.gang)
+        if run is None or not run.has(event.pod):
+            return
+        if sum(len(role.pods) for role in run.gang.roles) == 1:
+            self._release(event.gang)
+            return
+        place = run.remove(event.pod)
+        self._cluster.release_pod(event.gang, event.pod)
+        if place is not None:
+            self.tally.space.give([place])
+
+    def _grow(self, event: GangGrown) -> None:
+        run = self.runs.get(event.gang)
+        if run is None:
+            self._warn(Finding("gang", f"{event.gang!a} is not there: ignored", event.line))
+            return
+        for number, pods in enumerate(event.pods):
+            if run.kinds.get(pods.name, pods.kind) != pods.kind:
+                message = f"{pods.name!a} want something else already; use another name"
+                raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
+        self._cluster.grow(event.gang, run.grow(event.pods))
+
+    def _change(self, event: ClusterChanged) -> None:
+        try:
+            self._cluster.change(event.config, event.at)
+        except ConfigError as error:
+            raise FormatError([_in_event(each, event) for each in error.findings]) from None
+        self._is_requeued = event.config.policy.is_requeued
+        self.tally.space.change(self._cluster.hardware.forest)
+        for finding in self._cluster.warnings:
+            self._warn(_in_event(finding, event))
+
+    def _apply_to_node(
+        self,
+        event: NodeHealthChanged | GpuHealthChanged | NodeCordoned | NodeDrained | NodeUncordoned,
+    ) -> None:
+        space = self.tally.space
+        if not space.has(event.node):
+            self._warn(Finding("node", f"{event.node!a} is not there: ignored", event.line))
+            return
+        match event:
+            case NodeHealthChanged(node=node, is_healthy=is_healthy):
+                self._cluster.set_node_health(node, is_healthy)
+                space.set_node_health(node, is_healthy)
+            case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
+                if not space.has(node, gpu):
+                    self._warn(Finding("gpu", f"{gpu} is not on {node!a}: ignored", event.line))
+                    return
+                self._cluster.set_gpu_health(node, gpu, is_healthy)
+                space.set_gpu_health(node, gpu, is_healthy)
+            case NodeCordoned(node=node):
+                self._cluster.cordon(node)
+                space.set_open(node, False)
+            case NodeDrained(node=node):
+                self._cluster.drain(node)
+                space.set_open(node, False)
+            case NodeUncordoned(node=node):
+                self._cluster.uncordon(node)
+                space.set_open(node, True)
+            case _:
+                assert_never(event)
+
+    # What was decided.
+
+    def _follow(self, decision: Decision) -> None:
+        gang = decision.gang
+        if isinstance(decision, PreemptionCancelled):  # told of withdrawn gangs too
+            self.tally.cancelled += 1
+            return
+        run = self.runs[gang]
+        group = self.tally.group(run)
+        match decision:
+            case Placed(_, places):
+                self.tally.start(run, places)
+                self._note_end(gang, run.start(self.tally.now, places))
+            case Grown(_, places):
+                run.add(places)
+                self.tally.space.take(places)
+            case Deferred(_, reason):
+                run.code = reason.code
+            case Refused():
+                group.refused += 1
+                self._forget_refused(gang, run)
+            case Preempted(until=until):
+                group.preempted += 1
+                self._agenda.add(until, End.GRACE, gang)
+            case Downgraded():
+                group.downgraded += 1
+            case Upgraded():
+                self.tally.upgraded += 1
+            case _:
+                assert_never(decision)
+
+    def _forget_refused(self, gang: str, run: GangRun) -> None:
+        """A refused gang is over; of one that runs, only its growth."""
+        if run.started_at is None:
+            del self.runs[gang]
+            self._cluster.release(gang)
+            return
+        for pod in run.without_place():
+            run.remove(pod)
+            self._cluster.release_pod(gang, pod)
+
+
+def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
+    return Finding(f"cluster.{finding.path}", finding.message, event.line)

@@ -1,0 +1,196 @@
+"""A simulation in numbers: as plain data, and as text that fits a terminal of 80 columns."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+
+from scheduler.domain.formats.writing import whole
+from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.tally import Group, Tally
+
+DIGITS = 6
+"""After the point, of what was divided."""
+
+NAME_WIDTH = 20
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+
+Data = dict[str, object]
+
+
+def summary(tally: Tally, runs: Mapping[str, GangRun]) -> Data:
+    """Sums of a simulation; ``runs`` are the gangs that are not over. Times are seconds."""
+    begins_at = tally.begins_at or 0.0
+    waiting = [run for run in runs.values() if run.started_at is None]
+    return {
+        "from": whole(begins_at),
+        "to": whole(tally.now),
+        "gpus": _gpus(tally),
+        "preemptions": sum(group.preempted for group in tally.groups.values()),
+        "preemptionsCancelled": tally.cancelled,
+        "downgrades": sum(group.downgraded for group in tally.groups.values()),
+        "upgrades": tally.upgraded,
+        "lostGpuSeconds": _rounded(sum(group.lost_gpu_s for group in tally.groups.values())),
+        "running": len(runs) - len(waiting),
+        "groups": [
+            {"virtualCluster": name, "class": kind} | _group(group)
+            for (name, kind), group in sorted(tally.groups.items())
+        ],
+        "waiting": list(_waiting(waiting, tally.now)),
+    }
+
+
+def _gpus(tally: Tally) -> Data:
+    """Means over time. Shares are of all GPUs; of what is free, those in whole nodes and racks."""
+    of = tally.room_s
+    elapsed_s = tally.now - (tally.begins_at or 0.0)
+
+    def share(part: str, whole_: str) -> float | int | None:
+        return _rounded(of[part] / of[whole_]) if of[whole_] else None
+
+    return {
+        "mean": _rounded(of["all"] / elapsed_s) if elapsed_s else tally.space.room.all,
+        "used": share("used", "all"),
+        "free": share("free", "all"),
+        "freeInWholeNodes": share("in_free_nodes", "free"),
+        "freeInWholeRacks": share("in_free_racks", "free"),
+    }
+
+
+def _group(group: Group) -> Data:
+    waits_s = sorted(group.waits_s)
+    return {
+        "requested": group.requested,
+        "restored": group.restored,
+        "started": len(waits_s),
+        "refused": group.refused,
+        "preempted": group.preempted,
+        "downgraded": group.downgraded,
+        "lostGpuSeconds": _rounded(group.lost_gpu_s),
+        "waitSeconds": {
+            "mean": _rounded(sum(waits_s) / len(waits_s)) if waits_s else None,
+            "p50": _quantile(waits_s, 0.50),
+            "p95": _quantile(waits_s, 0.95),
+            "max": _quantile(waits_s, 1.0),
+        },
+    }
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float | int | None:
+    """The least value that at least this share of all does not exceed."""
+    return _rounded(ordered[ceil(share * len(ordered)) - 1]) if ordered else None
+
+
+def _waiting(runs: Iterable[GangRun], now: float) -> Iterator[Data]:
+    by_code: dict[tuple[str, str], list[GangRun]] = {}
+    for run in runs:
+        by_code.setdefault((run.gang.virtual_cluster, run.code or "new"), []).append(run)
+    for (virtual_cluster, code), those in sorted(by_code.items()):
+        yield {
+            "virtualCluster": virtual_cluster,
+            "code": code,
+            "gangs": len(those),
+            "gpus": sum(run.wanted_gpus for run in those),
+            "longestSeconds": _rounded(max(now - run.waits_since for run in those)),
+        }
+
+
+def _rounded(value: float) -> float | int:
+    return whole(round(value, DIGITS))
+
+
+def summary_text(content: Data) -> str:
+    """`summary`'s data for people; no line is wider than 80 columns."""
+    gpus, groups, waiting = content["gpus"], content["groups"], content["waiting"]
+    begins, ends = content["from"], content["to"]
+    assert isinstance(gpus, dict)
+    assert isinstance(groups, list)
+    assert isinstance(waiting, list)
+    assert isinstance(begins, int | float)
+    assert isinstance(ends, int | float)
+    lines = [
+        f"Simulated      {_length(ends - begins)}, from {begins:.15g} to {ends:.15g} s",
+        f"GPUs           {gpus['mean']:g}; used {_percent(gpus['used'])},"
+        f" free {_percent(gpus['free'])}",
+        f"Free GPUs      {_percent(gpus['freeInWholeNodes'])} in whole free nodes,"
+        f" {_percent(gpus['freeInWholeRacks'])} in whole free racks",
+        f"Preemptions    {content['preemptions']} ({content['preemptionsCancelled']} cancelled),"
+        f" {content['downgrades']} downgrades, {content['upgrades']} upgrades",
+        f"Lost by them   {content['lostGpuSeconds']:.15g} GPU-seconds",
+        f"At the end     {content['running']} gangs run,"
+        f" {sum(each['gangs'] for each in waiting)} wait",
+        "",
+        *_table(
+            ("VIRTUAL CLUSTER", "CLASS", "STARTED", "WAIT MEAN", "P50", "P95", "MAX"),
+            [_wait_row(each) for each in groups],
+        ),
+        "",
+        *_table(
+            ("VIRTUAL CLUSTER", "CLASS", "ASKED", "REFUSED", "PREEMPTED", "LOST GPU-S"),
+            [_fate_row(each) for each in groups],
+        ),
+    ]
+    if waiting:
+        lines += [
+            "",
+            *_table(
+                ("STILL WAITS", "CODE", "GANGS", "GPUS", "LONGEST"),
+                [
+                    (
+                        each["virtualCluster"],
+                        each["code"],
+                        each["gangs"],
+                        each["gpus"],
+                        _length(each["longestSeconds"]),
+                    )
+                    for each in waiting
+                ],
+            ),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _wait_row(each: Data) -> tuple[object, ...]:
+    waits = each["waitSeconds"]
+    assert isinstance(waits, dict)
+    lengths = [_length(waits[name]) for name in ("mean", "p50", "p95", "max")]
+    return (each["virtualCluster"], each["class"], each["started"], *lengths)
+
+
+def _fate_row(each: Data) -> tuple[object, ...]:
+    names = ("virtualCluster", "class", "requested", "refused", "preempted")
+    lost = each["lostGpuSeconds"]
+    assert isinstance(lost, int | float)
+    return (*(each[name] for name in names), f"{lost:.9g}")
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Aligned columns: two of words, then numbers."""
+    cells = [[_cut(str(cell)) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
+    for row in [list(headings), *cells]:
+        padded = [
+            cell.ljust(width) if number < 2 else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(padded).rstrip()
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= NAME_WIDTH else text[: NAME_WIDTH - 1] + "…"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _length(seconds: float | None) -> str:
+    """A length of time in its two largest units."""
+    if seconds is None:
+        return "-"
+    if seconds < MINUTE_S:
+        return f"{round(seconds, 1):g}s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{s:02}s"

@@ -1,0 +1,83 @@
+"""What a simulation comes to: sums over time and gangs, kept as it goes on."""
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from scheduler.domain.core.forest import Forest
+from scheduler.domain.core.model import OPPORTUNISTIC, GangClass, PodPlace
+from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.space import Room, Space
+
+GroupName = tuple[str, str]
+"""A virtual cluster, and guaranteed or opportunistic, by what the gang asked for."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Gangs of one virtual cluster and class, in numbers. ``waits_s``: of each that started, how
+    long it waited in all.
+    """
+
+    requested: int = 0
+    restored: int = 0
+    refused: int = 0
+    preempted: int = 0
+    downgraded: int = 0
+    lost_gpu_s: float = 0.0
+    waits_s: "array[float]" = field(default_factory=lambda: array("d"))
+
+
+@dataclass(slots=True)
+class Tally:
+    """Sums. ``room_s``: GPUs times seconds, over the time from ``begins_at`` to ``now``."""
+
+    space: Space
+    begins_at: float | None = None
+    now: float = 0.0
+    groups: dict[GroupName, Group] = field(default_factory=dict)
+    room_s: dict[str, float] = field(
+        default_factory=lambda: {each.name: 0.0 for each in fields(Room)}
+    )
+    upgraded: int = 0
+    cancelled: int = 0
+
+    @classmethod
+    def of(cls, forest: Forest) -> "Tally":
+        """An empty one."""
+        return cls(Space(forest))
+
+    def group(self, run: GangRun) -> Group:
+        """The gang's group."""
+        is_guaranteed = run.gang.priority > OPPORTUNISTIC
+        kind = GangClass.GUARANTEED if is_guaranteed else GangClass.OPPORTUNISTIC
+        return self.groups.setdefault((run.gang.virtual_cluster, kind.value), Group())
+
+    def advance(self, now: float) -> None:
+        """Time goes on to ``now``; up to then all was as it is."""
+        if self.begins_at is None:
+            self.begins_at = now
+        elif now > self.now:
+            elapsed_s, room = now - self.now, self.space.room
+            for name in self.room_s:
+                self.room_s[name] += elapsed_s * getattr(room, name)
+        self.now = now
+
+    def start(self, run: GangRun, places: Iterable[PodPlace]) -> None:
+        """A gang starts, and has waited until now."""
+        waits_s, waited_s = self.group(run).waits_s, self.now - run.waits_since
+        if run.wait is None:
+            run.wait = len(waits_s)
+            waits_s.append(waited_s)
+        else:
+            waits_s[run.wait] += waited_s
+        self.space.take(places)
+
+    def stop(self, run: GangRun) -> None:
+        """A gang leaves its GPUs."""
+        self.space.give(run.places.values())
+
+    def lose(self, run: GangRun) -> None:
+        """A gang leaves its GPUs by preemption, and what it did since its last checkpoint."""
+        self.group(run).lost_gpu_s += run.lost_s(self.now) * run.gpus
+        self.stop(run)
