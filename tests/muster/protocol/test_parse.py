@@ -205,14 +205,6 @@ def test_what_is_not_acted_on_is_a_warning_with_its_path(add: str, path: str) ->
     assert any(place.startswith(path) and line == 25 for place, line in warned)
 
 
-def test_a_sku_wish_is_a_warning_and_an_empty_one_is_none() -> None:
-    wish = "hivedScheduler: {taskRoles: {Worker_1: {skuType: %s}}, jobPriorityClass: prod}"
-    old = "hivedScheduler: {jobPriorityClass: prod}"
-    path = "extras.hivedScheduler.taskRoles.Worker_1.skuType"
-    assert path in [w.path for w in parsed(edited(old, wish % "K80")).warnings]
-    assert path not in [w.path for w in parsed(edited(old, wish % "null")).warnings]
-
-
 def test_a_job_whose_records_would_not_fit_is_refused() -> None:
     (found,) = problems(edited("instances: 2", "instances: 5000"))
     assert found[:2] == ("taskRoles", 8)

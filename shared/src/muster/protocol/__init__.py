@@ -3,15 +3,17 @@ error that has all problems with their lines.
 """
 
 from muster.protocol.document import MAX_BYTES
-from muster.protocol.parse import PRIORITIES, ParsedJob, parse_job
+from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
 from muster.protocol.rename import renamed
 from muster.protocol.shape import JobFile, job_file_schema
+from muster.protocol.wishes import PRIORITIES, Named
 
 __all__ = [
     "MAX_BYTES",
     "PRIORITIES",
     "JobFile",
+    "Named",
     "ParsedJob",
     "ProtocolError",
     "job_file_schema",

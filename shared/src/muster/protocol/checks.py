@@ -8,9 +8,9 @@ from muster.errors import Problem
 from muster.protocol.document import Node
 from muster.protocol.shape import DockerImage, JobFile, TaskRole
 from muster.protocol.tree import fields, items, problem_at, string
+from muster.protocol.wishes import check_wishes, wish_warnings
 
 RUNTIME_PLUGINS = "com.microsoft.pai.runtimeplugin"
-_HIVED = ("extras", "hivedScheduler")
 _NOT_YET = "is kept, but not acted on yet"
 _ROLE_FIELDS = {
     "dockerImage": "dockerimage",
@@ -27,7 +27,7 @@ def check_references(root: Node) -> list[Problem]:
         *_duplicates(root, "prerequisites"),
         *_duplicates(root, "deployments"),
         *_undefined(root),
-        *_hived(root),
+        *check_wishes(root),
     ]
 
 
@@ -72,20 +72,9 @@ def _undefined(root: Node) -> Iterator[Problem]:
         yield problem_at(root, ("defaults", "deployment"), message)
 
 
-def _hived(root: Node) -> Iterator[Problem]:
-    for name, wishes in fields(root, *_HIVED, "taskRoles").items():
-        place = (*_HIVED, "taskRoles", name)
-        if name not in fields(root, "taskRoles"):
-            yield problem_at(root, place, "names no task role of this job")
-        wished = {key for key, node in fields(wishes).items() if node.value is not None}
-        if {"skuType", "pinnedCellId"} <= wished:
-            message = "can't be together with `skuType`; keep one of them"
-            yield problem_at(root, (*place, "pinnedCellId"), message)
-
-
 def find_warnings(job: JobFile, root: Node) -> list[Problem]:
     """What the job runs without, each with its path."""
-    found = [*_asset_warnings(job, root), *_extras_warnings(job, root)]
+    found = [*_asset_warnings(job, root), *_extras_warnings(job, root), *wish_warnings(job, root)]
     for name, role in job.task_roles.items():
         found.extend(_role_warnings(job, name, role, root))
     for index, deployment in enumerate(job.deployments):
@@ -132,13 +121,3 @@ def _extras_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     for key in ("storages", "jobStatusChangeNotification", RUNTIME_PLUGINS):
         if extras.get(key):
             yield problem_at(root, ("extras", key), _NOT_YET)
-    hived = job.extras.hived_scheduler
-    if hived is None:
-        return
-    for key, value in (hived.model_extra or {}).items():
-        if value is not None and value is not False:
-            yield problem_at(root, (*_HIVED, key), _NOT_YET)
-    for name, wishes in hived.task_roles.items():
-        for key, value in wishes.items():
-            if value is not None:
-                yield problem_at(root, (*_HIVED, "taskRoles", name, key), _NOT_YET)

@@ -155,6 +155,7 @@ def _fields_at(parts: Sequence[str | int]) -> list[str]:
         "taskRoles.resourcePerInstance": shape.Resources,
         "deployments.taskRoles": shape.DeploymentRole,
         "extras.muster": shape.Additions,
+        "extras.muster.taskRoles": shape.RoleAdditions,
     }
     names = [part for part in parts if isinstance(part, str)]
     if "taskRoles" in names and len(names) > names.index("taskRoles") + 1:

@@ -17,11 +17,14 @@ from muster.protocol.shape import JobFile, TaskRole
 from muster.protocol.sizes import MAX_RECORD_BYTES, largest_record
 from muster.protocol.templates import MAX_RENDERED_CHARACTERS, render
 from muster.protocol.tree import Path, fields, find, items, string
-
-PRIORITIES: Mapping[str, int] = {"crit": 120, "prod": 100, "test": 10, "oppo": -1}
-"""OpenPAI's priority classes; `crit` is in its documents, though its server refused it."""
-
-DEFAULT_PRIORITY_CLASS = "test"
+from muster.protocol.wishes import (
+    Named,
+    RoleWishes,
+    lazy_preemption_of,
+    named,
+    priority_of,
+    wishes_of,
+)
 
 HTTP_PORT = "http"
 """Every task gets a port of this label, as in OpenPAI: its ``HOST_LIST`` variables name it."""
@@ -31,9 +34,10 @@ HTTP_PORT = "http"
 class ParsedJob:
     """A job file, understood.
 
-    ``text`` is the file as it was sent. ``priority_class`` is None where the file names none.
-    ``virtual_cluster_place`` is the line and the column of the virtual cluster's name. ``warnings``
-    name what the job runs without.
+    ``text`` is the file as it was sent. ``priority_class`` is None where the file names none, and
+    a number in words where that is no class.
+    ``virtual_cluster_place`` is the line and the column of the virtual cluster's name; ``named``
+    has the GPU types and pins that it wishes for. ``warnings`` name what the job runs without.
     """
 
     name: str
@@ -41,6 +45,7 @@ class ParsedJob:
     spec: JobSpec
     priority_class: str | None
     virtual_cluster_place: tuple[int, int]
+    named: tuple[Named, ...]
     warnings: tuple[Problem, ...]
 
     @property
@@ -64,17 +69,20 @@ def parse_job(data: bytes) -> ParsedJob:
     commands = _Commands(root, text, problems)
     scripts = {name: commands.of(name, role) for name, role in fields(root, "taskRoles").items()}
     job = _validate(root, problems)
-    roles = [_role_spec(name, role, scripts[name]) for name, role in job.task_roles.items()]
+    roles = [
+        _role_spec(name, role, scripts[name], wishes_of(job, name))
+        for name, role in job.task_roles.items()
+    ]
     spec = _job_spec(job, tuple(roles))
     _check_size(spec, root)
-    hived = job.extras.hived_scheduler
     virtual_cluster = find(root, ("defaults", "virtualCluster"))
     return ParsedJob(
         name=job.name,
         text=text,
         spec=spec,
-        priority_class=hived.job_priority_class if hived else None,
+        priority_class=priority_of(job)[1],
         virtual_cluster_place=(virtual_cluster.line, virtual_cluster.column),
+        named=named(job, root),
         warnings=_bounded(find_warnings(job, root)),
     )
 
@@ -103,11 +111,10 @@ def _validate(root: Node, problems: list[Problem]) -> JobFile:
 
 
 def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
-    hived = job.extras.hived_scheduler
-    priority_class = (hived and hived.job_priority_class) or DEFAULT_PRIORITY_CLASS
     return JobSpec(
         virtual_cluster=job.defaults.virtual_cluster,
-        priority=PRIORITIES[priority_class],
+        priority=priority_of(job)[0],
+        lazy_preemption=lazy_preemption_of(job),
         job_retry_count=job.job_retry_count,
         gang=job.extras.gang_allocation,
         time_limit_s=job.extras.muster.time_limit_seconds,
@@ -115,7 +122,7 @@ def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
     )
 
 
-def _role_spec(name: str, role: TaskRole, command: str) -> TaskRoleSpec:
+def _role_spec(name: str, role: TaskRole, command: str, wishes: RoleWishes) -> TaskRoleSpec:
     """OpenPAI's defaults: one failed task ends the attempt, and so does the success of all tasks of
     a role. 0 and null mean the default.
     """
@@ -129,8 +136,12 @@ def _role_spec(name: str, role: TaskRole, command: str) -> TaskRoleSpec:
         cpu=resources.cpu,
         memory_mb=resources.memory_mb,
         gpus=resources.gpu,
+        gpu_types=wishes.gpu_types,
+        pin=wishes.pin,
+        group=wishes.group,
         shm_mb=role.extra_container_options.shm_mb,
         ports={HTTP_PORT: 1} | resources.ports,
+        resources=dict(wishes.resources),
         command=command,
     )
 

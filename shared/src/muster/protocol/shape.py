@@ -24,6 +24,14 @@ MAX_PORT_LABELS = 100
 
 MAX_TIME_LIMIT_S = 10 * 365 * 86_400
 
+LOWEST_PRIORITY = -1
+HIGHEST_PRIORITY = 1000
+"""From opportunistic to the most urgent of the guaranteed jobs."""
+
+MAX_GPU_TYPES = 20
+MAX_RESOURCES = 20
+"""Of one task role."""
+
 
 def _integral(value: object) -> object:
     """``4.0`` is an integer to OpenPAI's server, as it is to JavaScript."""
@@ -34,6 +42,10 @@ Integer = Annotated[int, BeforeValidator(_integral)]
 Name = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]+$", min_length=1, max_length=255)]
 RoleName = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=100)]
 PortLabel = Annotated[str, Field(pattern=r"^[a-zA-Z_][a-zA-Z0-9_]*$", max_length=100)]
+SchedulerName = Annotated[str, Field(min_length=1, max_length=100)]
+"""Of a GPU type, a pinned cell or a group."""
+
+GpuTypes = Annotated[list[SchedulerName], Field(min_length=1, max_length=MAX_GPU_TYPES)]
 Instances = Annotated[Integer, Field(ge=1, le=MAX_INSTANCES)]
 Bound = Annotated[Integer, Field(ge=-1, le=MAX_AMOUNT)] | None
 ProtocolVersion = Literal[2, "2"]
@@ -179,21 +191,55 @@ class Defaults(Shape):
     deployment: str = ""
 
 
+class HivedRole(Shape):
+    """What OpenPAI's scheduler is told of a task role. ``sku_num`` is only its portal's note."""
+
+    model_config = ConfigDict(extra="allow")
+
+    sku_type: SchedulerName | None = None
+    sku_num: Annotated[Integer, Field(ge=1, le=MAX_AMOUNT)] | None = None
+    pinned_cell_id: SchedulerName | None = None
+    affinity_group_name: SchedulerName | None = None
+
+
 class HivedScheduler(Shape):
     """Wishes to the scheduler, in the words of OpenPAI's."""
 
     model_config = ConfigDict(extra="allow")
 
     job_priority_class: Literal["crit", "prod", "test", "oppo"] | None = None
-    task_roles: dict[str, dict[str, Any]] = {}
+    lazy_preemption_enable: bool | None = None
+    gang_release_enable: bool | None = None
+    ignore_suggested_nodes: Annotated[bool | None, Field(alias="ignoreK8sSuggestedNodes")] = None
+    task_roles: dict[str, HivedRole] = {}
+
+
+class RoleAdditions(Shape):
+    """What a task role wishes of the Scheduler. ``gpu_types``: in order of preference. ``pin``:
+    only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start singly
+    are put near those of the same group. ``resources``: what else nodes count, for each task.
+    """
+
+    gpu_types: GpuTypes | None = None
+    pin: SchedulerName | None = None
+    group: SchedulerName | None = None
+    resources: Annotated[
+        dict[SchedulerName, Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)]],
+        Field(max_length=MAX_RESOURCES),
+    ] = {}
 
 
 class Additions(Shape):
     """Muster's own additions. ``time_limit_seconds``: a job attempt that has run for longer is
-    ended as failed, and not retried.
+    ended as failed, and not retried. ``priority``: -1 is opportunistic, 0 and above guaranteed.
+    ``lazy_preemption``: the job is downgraded before it is killed for one of its own virtual
+    cluster; null: as the cluster says.
     """
 
     time_limit_seconds: Annotated[Integer, Field(ge=1, le=MAX_TIME_LIMIT_S)] | None = None
+    priority: Annotated[Integer, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
+    lazy_preemption: bool | None = None
+    task_roles: dict[RoleName, RoleAdditions] = {}
 
 
 class Extras(Shape):

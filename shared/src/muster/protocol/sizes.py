@@ -65,7 +65,7 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
         )
         decision += role.instances * each.decision
         status += role.instances * each.status
-        request += role.instances * each.ask
+        request += role.instances * (each.ask + _wished_bytes(role))
         peers += each.peers + role.instances * each.peer
         own = max(own, size(role) + each.peer)
     empty = _empty()
@@ -138,6 +138,16 @@ def _task_bytes(
         peers=1 + size(alone),
         peer=size(first) - size(alone) + commas + digits - 1,
     )
+
+
+def _wished_bytes(role: TaskRoleSpec) -> int:
+    """What the role's wishes add to the ask for each pod."""
+    if not (role.gpu_types or role.pin or role.resources):
+        return 0
+    asked = PodAsk(
+        pod="", role="", gpu_types=role.gpu_types, pin=role.pin, resources=role.resources
+    )
+    return size(asked) - size(PodAsk(pod="", role=""))
 
 
 def _shapes_bytes(spec: JobSpec) -> int:
@@ -224,6 +234,9 @@ def _empty() -> dict[str, int]:
             virtual_cluster=_JOB_NAME,
             priority=1000,
             submitted_at=_TIME,
+            group="g" * 100,
+            lazy_preemption=False,
+            limit_s=_BIG,
         ),
         "placement-decided": GangDecision(gang=_NAME, job=_JOB, epoch=_BIG, reason=_REASON),
         "pod-requested": PodRequest(

@@ -1,0 +1,213 @@
+"""What a job file wishes of the scheduler: in OpenPAI's words (``extras.hivedScheduler``) and in
+Muster's own (``extras.muster``). Both come to the same, so nothing may be said twice; what has no
+effect is told, and nothing is passed over in silence.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from muster.errors import Problem
+from muster.protocol.document import Node
+from muster.protocol.problems import join_path
+from muster.protocol.shape import HivedRole, JobFile, RoleAdditions, TaskRole
+from muster.protocol.tree import Path, fields, find, look_up, problem_at, string
+
+HIVED: Path = ("extras", "hivedScheduler")
+MUSTER: Path = ("extras", "muster")
+
+PRIORITIES: Mapping[str, int] = {"crit": 120, "prod": 100, "test": 10, "oppo": -1}
+"""OpenPAI's priority classes; `crit` is in its documents, though its server refused it."""
+
+DEFAULT_PRIORITY_CLASS = "test"
+OPPORTUNISTIC = -1
+
+_SAME = (
+    ((*HIVED, "jobPriorityClass"), (*MUSTER, "priority")),
+    ((*HIVED, "lazyPreemptionEnable"), (*MUSTER, "lazyPreemption")),
+)
+"""Fields of which a job may have one."""
+
+_SAME_OF_ROLE = (
+    ((HIVED, "skuType"), (HIVED, "pinnedCellId"), (MUSTER, "gpuTypes"), (MUSTER, "pin")),
+    ((HIVED, "affinityGroupName"), (MUSTER, "group")),
+)
+"""Fields of which a task role may have one: a pinned cell has the GPUs that it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleWishes:
+    """What a task role wishes, wherever it is said."""
+
+    gpu_types: tuple[str, ...] = ()
+    pin: str | None = None
+    group: str | None = None
+    resources: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A GPU type or a pin that the file names: whether there is such a one is known only where the
+    cluster is known. ``path``, ``line`` and ``column`` are its place.
+    """
+
+    gpu_type: str | None
+    pin: str | None
+    path: str
+    line: int
+    column: int
+
+
+def check_wishes(root: Node) -> Iterator[Problem]:
+    """Roles that are none, what is said twice, and groups that can't be near one another."""
+    for same in _SAME:
+        yield from _said_twice(root, same)
+    for base in (HIVED, MUSTER):
+        for name in fields(root, *base, "taskRoles"):
+            if name not in fields(root, "taskRoles"):
+                yield problem_at(root, (*base, "taskRoles", name), "names no task role of this job")
+    for name in fields(root, "taskRoles"):
+        for fields_of_role in _SAME_OF_ROLE:
+            yield from _said_twice(
+                root, tuple((*base, "taskRoles", name, key) for base, key in fields_of_role)
+            )
+    yield from _mixed_groups(root)
+
+
+def _said_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
+    said = [path for path in same if _is_said(root, path)]
+    for path in said[1:]:
+        message = f"can't be together with `{join_path(said[0])}`; keep one of them"
+        yield problem_at(root, path, message)
+
+
+def _is_said(root: Node, path: Path) -> bool:
+    node = look_up(root, path)
+    return node is not None and node.value is not None
+
+
+def _mixed_groups(root: Node) -> Iterator[Problem]:
+    """OpenPAI's rule: tasks of one affinity group want one kind of cell."""
+    first: dict[str, tuple[str, str]] = {}
+    for name in fields(root, *HIVED, "taskRoles"):
+        place = (*HIVED, "taskRoles", name)
+        group = string(root, *place, "affinityGroupName")
+        sku = string(root, *place, "skuType") or string(root, *place, "pinnedCellId")
+        if not group:
+            continue
+        other, wanted = first.setdefault(group, (name, sku))
+        if sku != wanted:
+            message = (
+                f"is the group of `{other}` too, which wants another `skuType` or `pinnedCellId`; "
+                "give both the same, or groups of their own"
+            )
+            yield problem_at(root, (*place, "affinityGroupName"), message)
+
+
+def priority_of(job: JobFile) -> tuple[int, str | None]:
+    """The job's priority, and its class as people see it: a number that is no class is its own
+    name, None where the file says nothing.
+    """
+    own = job.extras.muster.priority
+    if own is not None:
+        names = {number: name for name, number in PRIORITIES.items()}
+        return own, names.get(own, str(own))
+    hived = job.extras.hived_scheduler
+    said = hived.job_priority_class if hived else None
+    return PRIORITIES[said or DEFAULT_PRIORITY_CLASS], said
+
+
+def lazy_preemption_of(job: JobFile) -> bool | None:
+    """Whether the job is downgraded before it is killed; None: as the cluster says."""
+    hived = job.extras.hived_scheduler
+    own = job.extras.muster.lazy_preemption
+    return own if own is not None or hived is None else hived.lazy_preemption_enable
+
+
+def wishes_of(job: JobFile, name: str) -> RoleWishes:
+    """What the task role wishes."""
+    hived, own = _hived_role(job, name), _own_role(job, name)
+    types = (hived.sku_type,) if hived.sku_type else own.gpu_types
+    return RoleWishes(
+        gpu_types=tuple(dict.fromkeys(types or ())),
+        pin=hived.pinned_cell_id or own.pin,
+        group=hived.affinity_group_name or own.group,
+        resources=tuple(sorted(own.resources.items())),
+    )
+
+
+def _hived_role(job: JobFile, name: str) -> HivedRole:
+    hived = job.extras.hived_scheduler
+    return hived.task_roles.get(name, HivedRole()) if hived else HivedRole()
+
+
+def _own_role(job: JobFile, name: str) -> RoleAdditions:
+    return job.extras.muster.task_roles.get(name, RoleAdditions())
+
+
+def named(job: JobFile, root: Node) -> tuple[Named, ...]:
+    """All GPU types and pins that count, with their places."""
+    return tuple(found for name in job.task_roles for found in _named_by(job, name, root))
+
+
+def _named_by(job: JobFile, name: str, root: Node) -> Iterator[Named]:
+    hived, own = _hived_role(job, name), _own_role(job, name)
+    said: list[tuple[str | None, str | None, Path]] = [
+        (hived.sku_type, None, (*HIVED, "taskRoles", name, "skuType")),
+        (None, hived.pinned_cell_id, (*HIVED, "taskRoles", name, "pinnedCellId")),
+        (None, own.pin, (*MUSTER, "taskRoles", name, "pin")),
+    ]
+    place: Path = (*MUSTER, "taskRoles", name, "gpuTypes")
+    said += [(gpu_type, None, (*place, at)) for at, gpu_type in enumerate(own.gpu_types or ())]
+    for gpu_type, pin, path in said:
+        if gpu_type or pin:
+            node = find(root, path)
+            yield Named(gpu_type, pin, join_path(path), node.line, node.column)
+
+
+def wish_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+    """What is wished and has no effect."""
+    yield from _hived_warnings(job, root)
+    if priority_of(job)[0] == OPPORTUNISTIC and lazy_preemption_of(job) is not None:
+        own = job.extras.muster.lazy_preemption is not None
+        path = (*MUSTER, "lazyPreemption") if own else (*HIVED, "lazyPreemptionEnable")
+        yield problem_at(root, path, "has no effect: an opportunistic job has nothing to lose")
+    for name, role in job.task_roles.items():
+        yield from _role_warnings(job, name, role, root)
+    groups = {wishes_of(job, name).group for name in job.task_roles} - {None}
+    if job.extras.gang_allocation and len(groups) > 1:
+        message = (
+            "have several groups, and no effect: the job is one gang, placed together and near "
+            "one another; set `extras.gangAllocation: false` for tasks that start singly"
+        )
+        base = HIVED if fields(root, *HIVED, "taskRoles") else MUSTER
+        yield problem_at(root, (*base, "taskRoles"), message)
+
+
+def _hived_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+    hived = job.extras.hived_scheduler
+    if hived is None:
+        return
+    if hived.gang_release_enable:
+        message = "has no effect: what a task holds is free as soon as it has ended"
+        yield problem_at(root, (*HIVED, "gangReleaseEnable"), message)
+    if hived.ignore_suggested_nodes is False:
+        message = "has no effect: nobody suggests nodes to the Scheduler"
+        yield problem_at(root, (*HIVED, "ignoreK8sSuggestedNodes"), message)
+    for key in hived.model_extra or {}:
+        yield problem_at(root, (*HIVED, key), "is kept, but nothing reads it")
+    for name, wishes in hived.task_roles.items():
+        for key in wishes.model_extra or {}:
+            path = (*HIVED, "taskRoles", name, key)
+            yield problem_at(root, path, "is kept, but nothing reads it")
+
+
+def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Iterator[Problem]:
+    hived, own = _hived_role(job, name), _own_role(job, name)
+    gpus = role.resource_per_instance.gpu
+    if hived.sku_num is not None and hived.sku_num != gpus:
+        message = f"has no effect: a task gets the {gpus} GPUs of its `resourcePerInstance`"
+        yield problem_at(root, (*HIVED, "taskRoles", name, "skuNum"), message)
+    if gpus == 0 and (hived.sku_type or own.gpu_types):
+        base, key = (HIVED, "skuType") if hived.sku_type else (MUSTER, "gpuTypes")
+        message = "has no effect: the role's tasks ask for no GPU"
+        yield problem_at(root, (*base, "taskRoles", name, key), message)
