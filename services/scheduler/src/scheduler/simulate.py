@@ -1,7 +1,7 @@
 """The core in virtual time, as a program: files in, decisions or their sums out.
 
 `python -m scheduler.simulate CLUSTER EVENTS`; docs/simulator.md is its manual. It ends with 0; 2
-where a file or the command is wrong (all that is, on stderr, as `file:line: field message`); 9
+where a file or the command is wrong (all that is, on stderr, as `file:line: field: message`); 9
 where something can't be written; 130 where it was interrupted.
 """
 
@@ -231,7 +231,7 @@ def _refuse(file: str, error: FormatError) -> int:
 
 def _told(file: str, finding: Finding, kind: str = "") -> str:
     place = f"{file}:{finding.line}" if finding.line else file
-    said = f"{finding.path} {finding.message}" if finding.path else finding.message
+    said = f"{finding.path}: {finding.message}" if finding.path else finding.message
     return f"{place}: {kind}{said}"
 
 

@@ -131,16 +131,29 @@ class Simulation:
             self._cluster.request(event.file.gang)
             return
         group.restored += 1
-        restored = event.restored
+        self._restore(event, run)
+
+    def _restore(self, event: GangRestored, run: GangRun) -> None:
+        restored, space = event.restored, self.tally.space
         run.gang = restored.gang
+        is_waiting = restored.started_at is None
+        running = (
+            [] if is_waiting else [p for p in restored.places if p.pod not in restored.reserved]
+        )
+        for number, place in enumerate(restored.places):
+            if not all(space.has(place.node, gpu) for gpu in (None, *place.gpus)):
+                message = f"is on {place.node!a}, or on GPUs, that the cluster does not have"
+                self._warn(Finding(f"placement[{number}]", message, event.line))
+            if place in running and space.is_used(place):
+                message = "has a GPU that another gang uses; release that gang first"
+                raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
         self._cluster.restore(restored, event.at)
         if restored.started_at is None:
             return
-        running = [place for place in restored.places if place.pod not in restored.reserved]
-        self._note_end(gang, run.start(restored.started_at, running))
-        self.tally.space.take(running)
+        self._note_end(run.gang.id, run.start(restored.started_at, running))
+        space.take(running)
         if restored.preempted_until is not None:
-            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, gang)
+            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
 
     def _note_end(self, gang: str, at: float | None) -> None:
         if at is not None:

@@ -73,6 +73,11 @@ class Space:
             self.room.used -= len(place.gpus)
             self._refresh(node)
 
+    def is_used(self, place: PodPlace) -> bool:
+        """Whether one of a place's GPUs is used already."""
+        node = self._nodes.get(place.node)
+        return node is not None and not node.used.isdisjoint(place.gpus)
+
     def has(self, name: str, gpu: int | None = None) -> bool:
         """Whether there is such a node, and such a GPU on it."""
         slots = self._forest.machines.get(name)
