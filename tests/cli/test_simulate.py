@@ -1,0 +1,146 @@
+"""`muster simulate`: the Scheduler's program behind a command, as people and pipes see it."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
+CLUSTER, EVENTS = EXAMPLE / "cluster.yaml", EXAMPLE / "events.jsonl"
+TIMEOUT_S = 60
+
+
+def muster(
+    *arguments: str | Path, given: bytes | None = None
+) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(
+        [sys.executable, "-m", "cli", "simulate", *map(str, arguments)],
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def test_decisions_of_the_example_are_printed() -> None:
+    ran = muster(CLUSTER, EVENTS)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_events_come_from_a_pipe_packed_or_not(is_packed: bool) -> None:
+    events = EVENTS.read_bytes()
+    ran = muster(CLUSTER, "-", given=gzip.compress(events) if is_packed else events)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
+
+
+def test_a_packed_file_is_read(tmp_path: Path) -> None:
+    packed = tmp_path / "events.jsonl.gz"
+    packed.write_bytes(gzip.compress(EVENTS.read_bytes()))
+    assert muster(CLUSTER, packed).stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
+
+
+def test_a_summary_is_for_people_or_programs_and_decisions_go_to_a_file(tmp_path: Path) -> None:
+    output = tmp_path / "decisions.jsonl"
+    ran = muster(CLUSTER, EVENTS, "--summary", "--output", output)
+    assert ran.returncode == 0
+    assert "VIRTUAL CLUSTER" in ran.stdout.decode()
+    assert max(len(line) for line in ran.stdout.decode().splitlines()) <= 80
+    assert output.read_bytes() == (EXAMPLE / "decisions.jsonl").read_bytes()
+    data = json.loads(muster(CLUSTER, EVENTS, "--summary", "--json").stdout)
+    assert {each["virtualCluster"] for each in data["groups"]} == {"vision", "speech"}
+
+
+def test_all_that_is_wrong_is_told_by_line_and_the_status_is_2(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_text('{"at":0,"event":"node-bad","node":"n0"}\n{"at":1}\n\n{"at":2,"event":"x"}\n')
+    ran = muster(CLUSTER, events)
+    said = ran.stderr.decode().splitlines()
+    assert ran.returncode == 2
+    assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("cellTypes:\n  node: {child: gpu}\nphysicalCel: []\n")
+    ran = muster(cluster, EVENTS)
+    said = ran.stderr.decode().splitlines()
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert said == [
+        f"{cluster}:2: cellTypes.node.count: is missing; add it",
+        f"{cluster}:3: physicalCel: is unknown; is it `physicalCells`?",
+    ]
+
+
+def test_a_cluster_that_cannot_be_honoured_is_refused_by_line(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(CLUSTER.read_text().replace("count: 1}]}", "count: 9}]}"))
+    ran = muster(cluster, EVENTS)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert f"{cluster}:9: virtualClusters: " in ran.stderr.decode()
+
+
+def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("cellTypes:\n  node: {child: gpu, count: 1, node: true}\n")
+    ran = muster(cluster, "-", given=b'{"at":0,"event":"node-bad","node":"n0"}\n')
+    assert (ran.returncode, ran.stdout) == (0, b"")
+    assert [line.rpartition(" warning: ")[0] for line in ran.stderr.decode().splitlines()] == [
+        f"{cluster}:2:",
+        "stdin:1:",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (CLUSTER, "no-such-file"),
+        ("no-such-file", EVENTS),
+        (CLUSTER, EXAMPLE),
+        (CLUSTER, EVENTS, "--json"),
+        (CLUSTER,),
+        (CLUSTER, EVENTS, "--fast"),
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
+    ran = muster(*arguments)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert ran.stderr
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_packed_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    packed = tmp_path / "events.jsonl.gz"
+    packed.write_bytes(gzip.compress(EVENTS.read_bytes())[:-20])
+    ran = muster(CLUSTER, packed)
+    assert ran.returncode == 2
+    assert b"Traceback" not in ran.stderr
+    assert packed.name in ran.stderr.decode()
+
+
+def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
+    ran = muster(CLUSTER, EVENTS, "--output", tmp_path / "none" / "decisions.jsonl")
+    assert ran.returncode == 9
+    assert b"Traceback" not in ran.stderr
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    gone, out = os.pipe()
+    os.close(gone)
+    command = [sys.executable, "-m", "cli", "simulate", str(CLUSTER), str(EVENTS)]
+    with os.fdopen(out, "wb") as closed:
+        ran = subprocess.run(
+            command, stdout=closed, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_files_in_the_working_directory_are_not_taken_for_modules(tmp_path: Path) -> None:
+    (tmp_path / "scheduler.py").write_text("raise SystemExit(7)")
+    command = [str(Path(sys.executable).parent / "muster"), "simulate", str(CLUSTER), str(EVENTS)]
+    ran = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, cwd=tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, b"")

@@ -1,0 +1,104 @@
+"""A cluster of two racks with two nodes of four GPUs each, and what happens to it."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from scheduler.domain.core.config import Finding
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.decisions import decision_line
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.summary import summary, summary_text
+
+CLUSTER: dict[str, Any] = {
+    "cellTypes": {
+        "pair": {"child": "gpu", "count": 2},
+        "node": {"child": "pair", "count": 2, "node": True},
+        "rack": {"child": "node", "count": 2},
+    },
+    "physicalCells": [
+        {"type": "rack", "name": "r0", "nodes": ["n0", "n1"]},
+        {"type": "rack", "name": "r1", "nodes": ["n2", "n3"]},
+    ],
+    "virtualClusters": {
+        "a": {"cells": [{"type": "rack", "count": 1}]},
+        "b": {"cells": [{"type": "rack/node", "count": 2}]},
+    },
+    "policy": {"graceSeconds": 30},
+}
+
+Event = dict[str, Any]
+Simulate = Callable[..., "Outcome"]
+
+
+@dataclass
+class Outcome:
+    """What came out. ``lines``: as written."""
+
+    lines: list[str]
+    warnings: list[Finding]
+    summary: dict[str, Any]
+    text: str
+
+    @property
+    def decisions(self) -> list[tuple[float, str, str]]:
+        """When, what, and which gang; deferrals with their code."""
+        said = []
+        for line in self.lines:
+            each = json.loads(line)
+            code = f" {each['reason']['code']}" if each["decision"] == "deferred" else ""
+            said.append((each["at"], each["decision"] + code, each["gang"]))
+        return said
+
+
+@pytest.fixture(scope="session")
+def simulate() -> Simulate:
+    """Run events on a cluster; ``changes`` replace parts of it."""
+
+    def run(events: list[Event], **changes: Any) -> Outcome:
+        file = read_cluster(json.dumps(CLUSTER | changes).encode())
+        warnings: list[Finding] = []
+        simulation = Simulation(file.config, warnings.append)
+        lines = (json.dumps(event).encode() for event in events)
+        said = [decision_line(*each) for each in simulation.run(read_events(lines))]
+        content = summary(simulation.tally, simulation.runs)
+        return Outcome(said, warnings, json.loads(json.dumps(content)), summary_text(content))
+
+    return run
+
+
+@dataclass(frozen=True)
+class Say:
+    """Builders of events that read as sentences."""
+
+    def wants(self, at: float, gang: str, gpus: int = 4, pods: int = 1, **more: Any) -> Event:
+        """A gang of equal pods is requested, for virtual cluster ``a`` at priority 1."""
+        asked = {
+            "id": gang,
+            "user": "u",
+            "virtualCluster": "a",
+            "priority": 1,
+            "pods": [{"name": "w", "count": pods, "gpus": gpus}],
+        }
+        return {"at": at, "event": "gang-requested", "gang": asked | more}
+
+    def scavenges(self, at: float, gang: str, gpus: int = 4, pods: int = 4, **more: Any) -> Event:
+        """An opportunistic gang, by default one that fills the cluster."""
+        return self.wants(at, gang, gpus, pods, priority=-1, **more)
+
+    def told(self, at: float, event: str, gang: str, **more: Any) -> Event:
+        """Something about a gang."""
+        return {"at": at, "event": event, "gang": gang, **more}
+
+    def node(self, at: float, event: str, node: str, **more: Any) -> Event:
+        """Something about a node."""
+        return {"at": at, "event": event, "node": node, **more}
+
+
+@pytest.fixture(scope="session")
+def say() -> Say:
+    """Builders."""
+    return Say()
