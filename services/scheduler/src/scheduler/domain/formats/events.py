@@ -47,7 +47,7 @@ class _Line:
     def cluster(self) -> object:
         """A whole configuration, unread."""
         self.table.needs("cluster")
-        return self._value.get("cluster") if isinstance(self._value, Mapping) else None
+        return self._value.get("cluster") if isinstance(self._value, dict) else None
 
     def gang(self) -> Table:
         """The gang's own fields."""
@@ -166,7 +166,7 @@ def _read(data: bytes, number: int, last_at: float, findings: Findings) -> Event
     value = _json(data, place, findings)
     if findings.found:
         return None
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         findings.add(place, 'must be a JSON object like {"at":0,"event":"node-bad",…}')
         return None
     name = value.get("event")
@@ -191,9 +191,7 @@ def _json(data: bytes, place: Place, findings: Findings) -> object:
         findings.add(place, f"is longer than {MAX_LINE_BYTES} bytes, the most in a line")
         return None
     try:
-        return json.loads(
-            data.decode().rstrip(), object_pairs_hook=_object, parse_constant=_refuse_constant
-        )
+        return _DECODER.decode(data.decode().rstrip())
     except UnicodeDecodeError as error:
         findings.add(place, f"is not UTF-8 from byte {error.start + 1} on; save the file as UTF-8")
     except json.JSONDecodeError as error:
@@ -221,3 +219,6 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def _refuse_constant(name: str) -> object:
     raise _WrongJsonError(f"has {name}, which is no number in JSON; write a number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_refuse_constant)

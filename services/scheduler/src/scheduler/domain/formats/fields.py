@@ -85,8 +85,8 @@ class Table:
         self.place = place
         self._findings = findings
         self._values: Mapping[str, object] = {}
-        self._is_mapping = isinstance(value, Mapping)
-        if not isinstance(value, Mapping):
+        self._is_mapping = isinstance(value, dict)
+        if not isinstance(value, dict):
             findings.add(place, f"must be a mapping, not {_said(value)}")
             return
         self._values = value
@@ -187,7 +187,7 @@ class Table:
         if value is None:
             return
         place = self.place.at(name)
-        if not isinstance(value, Mapping):
+        if not isinstance(value, dict):
             self._findings.add(place, f"must be a mapping, not {_said(value)}")
             return
         for key, entry in value.items():
@@ -286,7 +286,7 @@ def _said(value: object) -> str:
     match value:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
-        case Mapping():
+        case dict():
             return "a mapping"
         case list():
             return "a list"
