@@ -10,8 +10,8 @@ from scheduler.domain.simulation.tally import Group, Tally
 DIGITS = 6
 """After the point, of what was divided."""
 
-NAME_WIDTH = 20
-MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
+WIDTH, LEAST_NAME, GAP = 80, 15, "  "
+MINUTE_S, MANY_DAYS = 60.0, 100
 
 Data = dict[str, object]
 
@@ -163,19 +163,20 @@ def _fate_row(each: Data) -> tuple[object, ...]:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Aligned columns: two of words, then numbers."""
-    cells = [[_cut(str(cell)) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
-    for row in [list(headings), *cells]:
-        padded = [
-            cell.ljust(width) if number < 2 else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(padded).rstrip()
+    """Aligned columns: two of words, then numbers. The first is cut where a line gets too wide."""
+    cells = [[str(cell) for cell in row] for row in [headings, *rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    room = WIDTH - sum(widths[1:]) - len(GAP) * (len(widths) - 1)
+    widths[0] = min(widths[0], max(room, LEAST_NAME))
+    for row in cells:
+        first, second, *numbers = row
+        words = [_cut(first, widths[0]).ljust(widths[0]), second.ljust(widths[1])]
+        aligned = [cell.rjust(width) for cell, width in zip(numbers, widths[2:], strict=True)]
+        yield GAP.join([*words, *aligned]).rstrip()
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= NAME_WIDTH else text[: NAME_WIDTH - 1] + "…"
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _percent(share: float | None) -> str:
@@ -192,5 +193,5 @@ def _length(seconds: float | None) -> str:
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
-        return f"{days}d{hours:02}h"
+        return f"{days}d{hours:02}h" if days < MANY_DAYS else f"{days}d"
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{s:02}s"
