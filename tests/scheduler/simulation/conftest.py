@@ -1,7 +1,7 @@
 """A cluster of two racks with two nodes of four GPUs each, and what happens to it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +56,18 @@ class Outcome:
 
 @pytest.fixture(scope="session")
 def simulate() -> Simulate:
-    """Run events on a cluster; ``changes`` replace parts of it."""
+    """Run events on a cluster; ``changes`` replace parts of it. ``said`` gets what comes out as it
+    comes.
+    """
 
-    def run(events: list[Event], **changes: Any) -> Outcome:
+    def run(events: Iterable[Event], said: list[str] | None = None, **changes: Any) -> Outcome:
+        said = [] if said is None else said
         file = read_cluster(json.dumps(CLUSTER | changes).encode())
         warnings: list[Finding] = []
         simulation = Simulation(file.config, warnings.append)
         lines = (json.dumps(event).encode() for event in events)
-        said = [decision_line(*each) for each in simulation.run(read_events(lines))]
+        for each in simulation.run(read_events(lines)):
+            said.append(decision_line(*each))
         content = summary(simulation.tally, simulation.runs)
         return Outcome(said, warnings, json.loads(json.dumps(content)), summary_text(content))
 

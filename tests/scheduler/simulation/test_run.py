@@ -1,7 +1,7 @@
 """Virtual time: what is due when, how victims go on, and what events do."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -372,10 +372,23 @@ def test_a_restored_gang_on_an_unknown_node_is_warned_of(simulate: Simulate) -> 
 
 
 def test_the_file_is_read_no_further_than_time_has_come(simulate: Simulate, say: Any) -> None:
-    """A wrong line far ahead does not hinder what comes before it."""
-    wrong = {"at": 1000, "event": "nonsense"}
+    said: list[str] = []
+    said_before: list[int] = []
+
+    def events() -> Iterator[dict[str, Any]]:
+        for number in range(5):
+            said_before.append(len(said))
+            yield say.wants(number, f"gang-{number}", gpus=1, runSeconds=100)
+
+    simulate(events(), said)
+    assert said_before == [0, 0, 1, 2, 3]  # one event ahead, to know when it is
+
+
+def test_what_was_decided_before_a_wrong_line_is_told(simulate: Simulate, say: Any) -> None:
+    said: list[str] = []
     with pytest.raises(FormatError):
-        simulate([say.wants(0, "gang"), wrong])
+        simulate([say.wants(0, "gang"), say.wants(9, "later"), {"at": 10, "event": "x"}], said)
+    assert [json.loads(line)["gang"] for line in said] == ["gang"]
 
 
 def test_the_same_input_gives_the_same_output(simulate: Simulate, say: Any) -> None:

@@ -1,0 +1,163 @@
+"""Random histories of everything that can happen: they come to an end, the same twice, gangs are
+whole, and no GPU has two gangs.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from scheduler.domain.core.model import Placed, Preempted
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.decisions import decision_line
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.run import Simulation
+
+HISTORIES, IN_ONE_TEST = 120, 20
+
+Event = dict[str, Any]
+
+TYPES = {
+    "pair": {"child": "gpu", "count": 2},
+    "node": {"child": "pair", "count": 2, "node": True},
+    "rack": {"child": "node", "count": 2},
+    "box": {"child": "other-gpu", "count": 3, "node": True},
+}
+SMALL: Event = {
+    "cellTypes": TYPES,
+    "physicalCells": [
+        {"type": "rack", "name": "r0", "nodes": ["n0", "n1"]},
+        {"type": "rack", "name": "r1", "nodes": ["n2", "n3"]},
+    ],
+    "virtualClusters": {
+        "a": {"cells": [{"type": "rack", "count": 1}]},
+        "b": {"cells": [{"type": "rack/node", "count": 2}]},
+    },
+}
+LARGE: Event = SMALL | {
+    "physicalCells": [*SMALL["physicalCells"], {"type": "box", "name": "n4"}],
+    "nodes": {"n0": {"cpu": 16}, "c0": {"cpu": 8, "memoryMB": 100, "ports": [1, 5]}},
+    "virtualClusters": SMALL["virtualClusters"]
+    | {"b": {"cells": [{"type": "rack/node", "count": 2}, {"type": "box", "count": 1}]}},
+}
+
+
+def history(chance: random.Random) -> Iterator[Event]:
+    """Some dozens of events."""
+    at, gangs = 0, ["g"]
+    for number in range(chance.randint(5, 60)):
+        at += chance.choice([0, 0, 1, 5, 20, 40, 100])
+        what = chance.choices([_asked, _of_gang, _of_node, _changed], [10, 4, 5, 1])[0]
+        event = what(chance, gangs, number)
+        yield {"at": at} | event
+
+
+def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
+    gangs.append(f"g{number}")
+    gang: Event = {
+        "id": gangs[-1],
+        "user": "u",
+        "virtualCluster": chance.choice("ab"),
+        "priority": chance.choice([-1, -1, 0, 1, 5]),
+        "pods": [_pods(chance, name) for name in chance.sample("wv", chance.choice([1, 1, 2]))],
+    }
+    for share, field, values in (
+        (0.6, "runSeconds", [10, 50, 100, 300]),
+        (0.3, "checkpointSeconds", [7, 30]),
+        (0.3, "lazyPreemption", [True, False]),
+        (0.2, "group", ["x"]),
+        (0.2, "job", ["j"]),
+        (0.1, "allowedNodes", [["n0", "n1"], ["n1", "n4"]]),
+    ):
+        if chance.random() < share:
+            gang[field] = chance.choice(values)
+    return {"event": "gang-requested", "gang": gang}
+
+
+def _pods(chance: random.Random, name: str) -> Event:
+    pods: Event = {
+        "name": name,
+        "count": chance.randint(1, 3),
+        "gpus": chance.choice([0, 1, 1, 2, 3, 4]),
+    }
+    if chance.random() < 0.3:
+        pods["cpu"] = chance.choice([1, 8])
+    if chance.random() < 0.3:
+        pods["gpuType"] = chance.choice(["gpu", "other-gpu"])
+    return pods
+
+
+def _of_gang(chance: random.Random, gangs: list[str], _: int) -> Event:
+    names = ["gang-released", "gang-withdrawn", "gang-checkpointed", "pod-released", "gang-grown"]
+    event: Event = {"event": chance.choice(names), "gang": chance.choice(gangs)}
+    if event["event"] == "pod-released":
+        event["pod"] = chance.choice(["w-0", "w-1", "v-0", "w-3"])
+    if event["event"] == "gang-grown":
+        event["pods"] = [{"name": "more", "count": chance.randint(1, 2), "gpus": 1}]
+    return event
+
+
+def _of_node(chance: random.Random, _: list[str], __: int) -> Event:
+    well = ["node-healthy", "gpu-healthy", "node-uncordoned"]
+    names = ["node-bad", "gpu-bad", "node-cordoned", "node-drained", *well, *well]
+    event: Event = {"event": chance.choice(names), "node": f"n{chance.randint(0, 4)}"}
+    if event["event"].startswith("gpu"):
+        event["gpu"] = chance.randint(0, 2)
+    return event
+
+
+def _changed(chance: random.Random, _: list[str], __: int) -> Event:
+    policy = {
+        "graceSeconds": chance.choice([0, 5, 30]),
+        "lazyPreemption": chance.random() < 0.5,
+        "requeue": chance.random() < 0.8,
+    }
+    return {
+        "event": "cluster-changed",
+        "cluster": chance.choice([SMALL, LARGE]) | {"policy": policy},
+    }
+
+
+def simulated(events: list[Event], check: Callable[[Simulation, Any], None]) -> list[str]:
+    """What comes out."""
+    simulation = Simulation(read_cluster(json.dumps(LARGE).encode()).config, lambda _: None)
+    lines = []
+    for at, decision in simulation.run(read_events(json.dumps(it).encode() for it in events)):
+        lines.append(decision_line(at, decision))
+        check(simulation, decision)
+    return lines
+
+
+def holds(simulation: Simulation, decision: Any) -> None:
+    """What is so after every decision."""
+    users = Counter(
+        (place.node, gpu)
+        for run in simulation.runs.values()
+        for place in run.places.values()
+        for gpu in place.gpus
+    )
+    assert max(users.values(), default=0) <= 1, decision
+    assert simulation.tally.space.room.used == sum(users.values())
+    match decision:
+        case Placed(gang, pods):
+            run = simulation.runs[gang]
+            wanted = {pod: role.kind for role in run.gang.roles for pod in role.pods}
+            assert {place.pod: len(place.gpus) for place in pods} == {
+                pod: kind.gpus for pod, kind in wanted.items()
+            }
+        case Preempted(gang):
+            assert simulation.runs[gang].started_at is not None
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+def test_whatever_happens(first: int) -> None:
+    for seed in range(first, first + IN_ONE_TEST):
+        events = list(history(random.Random(seed)))
+        try:
+            once, again = simulated(events, holds), simulated(events, lambda *_: None)
+        except Exception as error:
+            error.add_note(f"in the history of seed {seed}")
+            raise
+        assert once == again, seed
