@@ -5,7 +5,7 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 OPPORTUNISTIC = -1
@@ -15,7 +15,7 @@ HIGHEST_PRIORITY = 1000
 """Priorities of guaranteed gangs go from 0 to this."""
 
 
-class GangClass(str, Enum):
+class GangClass(StrEnum):
     """How a placed gang holds its GPUs.
 
     Guaranteed: in cells of its virtual cluster. Downgraded: it was guaranteed, its cells are
@@ -74,12 +74,15 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class PodPlace:
-    """Where a pod is: GPU indices and port numbers on the node."""
+    """Where a pod is: GPU indices and port numbers on the node. ``charged``: GPUs that it does not
+    use and is charged all the same, for its share of the node.
+    """
 
     pod: str
     node: str
     gpus: tuple[int, ...] = ()
     ports: tuple[int, ...] = ()
+    charged: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,8 @@ class Restored:
 
     ``gang_class`` None: the core binds its cells as it would now. ``started_at`` None: its place
     is reserved, and it waits for the gangs there to leave. ``preempted_until``: it was told to
-    leave by then.
+    leave by then. ``reserved``: pods by which a running gang grows, whose places are reserved. Pods
+    of the gang that have no place are over.
     """
 
     gang: Gang
@@ -108,6 +112,7 @@ class Restored:
     started_at: float | None = None
     preempted_until: float | None = None
     preempted_for: str | None = None
+    reserved: tuple[str, ...] = ()
 
 
 Numbers: TypeAlias = Mapping[str, "int | float | str | None"]

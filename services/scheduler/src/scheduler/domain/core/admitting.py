@@ -1,0 +1,251 @@
+"""One waiting gang: placed, or its preemption published, or not. The order of docs/scheduling.md,
+"Whom it costs".
+"""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    Decision,
+    Downgraded,
+    GangClass,
+    Grown,
+    Placed,
+    Preempted,
+    Reason,
+    Role,
+)
+from scheduler.domain.core.placing import Seeker
+from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.victims import cheapest, overlapping
+
+SINGLES = 64
+"""Gangs that are tried as the only one to be downgraded, at the most."""
+
+
+def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    """What is decided for a gang that waits; None where it goes on waiting."""
+    is_guest = live.gang.priority == OPPORTUNISTIC or live.gang_class in (
+        GangClass.OPPORTUNISTIC,
+        GangClass.DOWNGRADED,
+    )
+    if is_guest:
+        return _as_guest(cluster, live, now)
+    if not quota_short(cluster, live):
+        found = (
+            _at_once(cluster, live, now)
+            or _after_leaving(cluster, live)
+            or _after_downgrades(cluster, live, now)
+            or _after_victims(cluster, live, now)
+        )
+        if found is not None:
+            return found
+    if not live.pods and all(role.kind.gpus == 0 for role in live.waiting):
+        return _as_guest(cluster, live, now)
+    return None
+
+
+def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
+    """Who looks for its places."""
+    near = cluster.near(live) if live.pods or live.gang.group is not None else ()
+    return Seeker(
+        cluster.hardware,
+        live.id,
+        None if is_guest else live.owner,
+        only=live.gang.allowed_nodes,
+        near=near,
+        is_bare=is_bare,
+    )
+
+
+def quota_short(cluster: Cluster, live: Live) -> bool:
+    """Its virtual cluster has fewer leaves than it wants, those of lower priority counted in."""
+    wanted, had = quota_numbers(cluster, live)
+    return wanted > had
+
+
+def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
+    """Leaves wanted outside of pins, at the least, and those that its virtual cluster has for it;
+    of the first GPU types that are too few, or of all.
+    """
+    by_type: dict[tuple[str, ...], int] = {}
+    for role in live.waiting:
+        if role.kind.pin is None:
+            least = min(cluster.hardware.needs(role.kind, is_charged=True), default=0)
+            types = role.kind.gpu_types
+            by_type[types] = by_type.get(types, 0) + least * len(role.pods)
+    total = 0
+    for types, wanted in by_type.items():
+        names = types or cluster.hardware.forest.gpu_types
+        had = sum(cluster.quota_left(live.owner, name, live.gang.priority) for name in names)
+        if wanted > had:
+            return wanted, had
+        total += wanted
+    every = cluster.hardware.forest.gpu_types
+    return total, sum(cluster.quota_left(live.owner, n, live.gang.priority) for n in every)
+
+
+def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
+    """The pods have their places."""
+    live.gang_class = live.gang_class or gang_class
+    by_name = {pod.name: pod for pod in pods}
+    for role in live.waiting:
+        for name in role.pods:
+            pod = by_name[name]
+            live.pods[name] = pod
+            if live.is_charged:
+                cluster.count_charge(live, pod, 1)
+    cluster.sort_in(live)
+
+
+def start(live: Live, names: Iterable[str], now: float) -> Decision:
+    """The pods run."""
+    places = tuple(live.pods[name].place() for name in names)
+    live.waiting, live.told = (), None
+    if live.started_at is not None:
+        return Grown(live.id, places)
+    live.started_at = now
+    return Placed(live.id, places)
+
+
+def _names(roles: Iterable[Role]) -> list[str]:
+    return [name for role in roles for name in role.pods]
+
+
+def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    seeker = seeker_of(cluster, live, is_guest=True)
+    if not seeker.place(live.waiting):
+        return None
+    return _begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now)
+
+
+def _at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if not seeker.place(live.waiting):
+        return None
+    return _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+
+
+def _begin(
+    cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass, now: float
+) -> list[Decision]:
+    settle(cluster, live, pods, gang_class)
+    cluster.queue.remove(live)
+    return [start(live, _names(live.waiting), now)]
+
+
+def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
+    """What the seeker found is the gang's as soon as the others have left."""
+    hardware = cluster.hardware
+    for pod in seeker.pods:
+        if pod.state is not None:
+            pod.state.held &= ~pod.gpus
+            holders = pod.state.holders
+            left = holders[pod.gang] & ~pod.gpus
+            if left:
+                holders[pod.gang] = left
+            else:
+                del holders[pod.gang]
+            pod.state.reserved |= pod.gpus
+            hardware.refresh(pod.state)
+    settle(cluster, live, seeker.pods, GangClass.GUARANTEED)
+    cluster.queue.remove(live)
+    live.reserved = tuple(_names(live.waiting))
+    cluster.reserved.add(live.id)
+
+
+def _after_leaving(cluster: Cluster, live: Live) -> list[Decision] | None:
+    """On what gangs hold that leave already."""
+    removals = [Removal(cluster, other) for other in cluster.leaving()]
+    if not removals:
+        return None
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if seeker.place(live.waiting):
+        _reserve(cluster, live, seeker)
+        undo_all(removals)
+        return []
+    undo_all(removals)
+    return None
+
+
+def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    lower = [
+        other
+        for other in cluster.charged_below(live.owner, live.gang.priority)
+        if not other.reserved and cluster.is_lazy(other)
+    ]
+    lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
+    for other in lower[:SINGLES]:
+        if (found := _downgrade(cluster, live, [other], now)) is not None:
+            return found
+    return _downgrade(cluster, live, lower, now) if len(lower) > 1 else None
+
+
+def _downgrade(
+    cluster: Cluster, live: Live, others: Sequence[Live], now: float
+) -> list[Decision] | None:
+    """Place the gang without the cells of as few of the others as needed."""
+    removals: list[Removal] = []
+    for other in others:
+        removals.append(Removal(cluster, other, lifts=False))
+        seeker = seeker_of(cluster, live, is_guest=False)
+        if seeker.place(live.waiting):
+            break
+    else:
+        undo_all(removals)
+        return None
+    settled = [removal for removal in removals if not removal.spare()]
+    decisions: list[Decision] = []
+    for removal in sorted(settled, key=lambda removal: removal.live.id):
+        removal.settle()
+        cluster.downgrade(removal.live)
+        decisions.append(Downgraded(removal.live.id, live.id))
+    return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+
+
+def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    chosen = cheapest(cluster, live)
+    if chosen is None:
+        return None
+    removals = [Removal(cluster, other) for other in (*cluster.leaving(), *chosen)]
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if not seeker.place(live.waiting):
+        undo_all(removals)
+        return None
+    needed = overlapping(cluster, live, seeker.pods, {r.live.id for r in removals})
+    _reserve(cluster, live, seeker)
+    decisions: list[Decision] = []
+    for removal in removals:
+        other = removal.live
+        if other.is_leaving:
+            removal.settle()
+        elif other.id in needed or not removal.spare():
+            removal.settle()
+            if other.reserved:
+                cluster.cancel(other)
+                cluster.enqueue(other)
+            else:
+                decisions.append(preempt(cluster, other, live, now))
+    decisions.sort(key=lambda decision: decision.gang)
+    return decisions
+
+
+def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:
+    """The victim is told to leave."""
+    until = now + cluster.policy.grace_s
+    if live is None:
+        reason = Reason("drain", "Its node is drained.", {})
+    elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
+        numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
+        text = (
+            f"The gang {live.id} of the same virtual cluster has priority {live.gang.priority},"
+            f" this one {victim.gang.priority}."
+        )
+        reason = Reason("priority", text, numbers)
+    else:
+        text = f"The gang {live.id} has a guarantee of {live.gang.virtual_cluster} on these GPUs."
+        reason = Reason("guarantee", text, {"gpus": victim.gpus})
+    cluster.tell_to_leave(victim, None if live is None else live.id, until)
+    return Preempted(victim.id, None if live is None else live.id, until, reason)

@@ -1,0 +1,295 @@
+"""From a configuration to a forest; everything that is wrong with it is said at once."""
+
+from collections.abc import Iterator
+
+from scheduler.domain.core.config import CellType, ClusterConfig, Finding, PhysicalCell
+from scheduler.domain.core.forest import Cell, Chain, ConfigError, Forest, Rack, Slot
+from scheduler.domain.core.quotas import check_quotas
+from scheduler.domain.core.shapes import Part, Shape, Tree
+
+MOST_GPUS = 64
+"""Of one node in one tree."""
+
+MOST_LEVELS = 16
+
+
+def build(config: ClusterConfig) -> Forest:
+    """The forest of a configuration. Raises ConfigError."""
+    builder = _Builder(config)
+    builder.build()
+    if not builder.findings:
+        check_quotas(builder.forest, builder.findings)
+    if builder.findings:
+        raise ConfigError(builder.findings)
+    return builder.forest
+
+
+class _Builder:
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.forest = Forest(config)
+        self.findings: list[Finding] = []
+        self._shapes: dict[tuple[Tree, tuple[int, ...]], Shape] = {}
+        self._names: set[tuple[str, str]] = set()
+        self._used: set[str] = set()
+        self._gpus: dict[str, set[int]] = {}
+
+    def build(self) -> None:
+        """Types first, for all else hangs on them."""
+        self._check_types()
+        if self.findings:
+            return
+        for number, spec in enumerate(self.config.physical_cells):
+            path = f"physicalCells[{number}]"
+            chain = self._chain(spec.type, path, spec.line)
+            if chain is not None:
+                names = iter(spec.nodes) if spec.nodes is not None else None
+                self._used.update(chain.types)
+                self._cell(spec, chain, chain.top, None, number, names, path)
+                if names is not None and (more := next(names, None)) is not None:
+                    self._say(
+                        f"{path}.nodes", f"no room for the node {more} in a {spec.type}", spec
+                    )
+        for name in self.config.nodes:
+            self.forest.machines.setdefault(name, [])
+        self._number_racks()
+        for name in sorted(self.config.cell_types.keys() - self._used):
+            self._warn(f"cellTypes.{name}", "no physical cell is of this type: it has no effect", 0)
+
+    def _say(self, path: str, message: str, spec: PhysicalCell | None = None) -> None:
+        self.findings.append(Finding(path, message, 0 if spec is None else spec.line))
+
+    def _warn(self, path: str, message: str, line: int) -> None:
+        self.forest.warnings.append(Finding(path, message, line))
+
+    # Types.
+
+    def _check_types(self) -> None:
+        for name, cell_type in self.config.cell_types.items():
+            path = f"cellTypes.{name}"
+            if cell_type.count < 1:
+                self._say(f"{path}.count", "must be at least 1")
+            seen = [name]
+            for child, _ in self._below(name):
+                if child in seen:
+                    self._say(path, f"goes round in a circle: {' > '.join([*seen, child])}")
+                    break
+                seen.append(child)
+                if len(seen) > MOST_LEVELS:
+                    self._say(path, f"is deeper than {MOST_LEVELS} levels")
+                    break
+
+    def _below(self, name: str) -> "Iterator[tuple[str, CellType | None]]":
+        while (found := self.config.cell_types.get(name)) is not None:
+            name = found.child
+            yield name, self.config.cell_types.get(name)
+
+    def _chain(self, top: str, path: str, line: int) -> Chain | None:
+        chain = self.forest.chains.get(top)
+        if chain is not None:
+            return chain
+        types = self.config.cell_types
+        if top not in types:
+            known = ", ".join(sorted(types)) or "none"
+            message = f"{top} is no cell type; there are {known}"
+            self.findings.append(Finding(f"{path}.type", message, line))
+            return None
+        names = [top, *(name for name, _ in self._below(top))]
+        nodes = [name for name in names if name in types and types[name].is_node]
+        if len(nodes) != 1:
+            what = "no type with `node: true`" if not nodes else f"two nodes: {' and '.join(nodes)}"
+            message = f"{' > '.join(names)} has {what}; one of them must be a machine"
+            self.findings.append(Finding(f"{path}.type", message, line))
+            return None
+        names.reverse()
+        counts = (1, *(types[name].count for name in names[1:]))
+        chain = Chain(top, tuple(names), counts, names.index(nodes[0]))
+        if chain.leaves(chain.node_level) > MOST_GPUS:
+            message = f"a {nodes[0]} has more than {MOST_GPUS} GPUs"
+            self.findings.append(Finding(f"{path}.type", message, line))
+            return None
+        chain.cells = [[] for _ in names]
+        self.forest.chains[top] = chain
+        return chain
+
+    # Cells above nodes.
+
+    def _cell(
+        self,
+        spec: PhysicalCell,
+        chain: Chain,
+        level: int,
+        parent: Cell | None,
+        number: int,
+        names: "Iterator[str] | None",
+        path: str,
+    ) -> Cell | None:
+        """Make a cell and all below it; None where the list of nodes ended before it."""
+        if spec.type != chain.types[level]:
+            self._say(
+                f"{path}.type", f"must be {chain.types[level]}, as its parent's type says", spec
+            )
+            return None
+        name = spec.name
+        if level == chain.node_level and name is None:
+            name = next(names, None) if names is not None else None
+            if name is None:
+                if names is None:
+                    self._say(f"{path}.name", f"a {spec.type} is a node: it needs a name", spec)
+                return None
+        name = str(number) if name is None else name
+        address = name if parent is None else f"{parent.address}/{name}"
+        if (chain.name, address) in self._names:
+            self._say(path, f"there are two cells {address} in the chain {chain.name}", spec)
+        self._names.add((chain.name, address))
+        cell = Cell(address, chain, level, len(chain.cells[level]), parent)
+        chain.cells[level].append(cell)
+        if level == chain.node_level:
+            self._slot(spec, cell, name, path)
+        else:
+            self._children(spec, cell, names, path)
+        if spec.pin is not None:
+            cell.pin = spec.pin
+            self._pin(spec.pin, (cell, None), path, spec)
+        return cell
+
+    def _children(
+        self, spec: PhysicalCell, cell: Cell, names: "Iterator[str] | None", path: str
+    ) -> None:
+        chain, level = cell.chain, cell.level
+        count = chain.counts[level]
+        given = spec.children
+        if given is not None and names is not None and spec.nodes is not None:
+            self._say(path, "has both `nodes` and `children`; keep one of them", spec)
+            return
+        if given is not None and len(given) > count:
+            self._say(f"{path}.children", f"has {len(given)}; a {spec.type} has {count}", spec)
+        below = PhysicalCell(chain.types[level - 1], line=spec.line)
+        for number in range(count if given is None else len(given)):
+            child = below if given is None else given[number]
+            where = path if given is None else f"{path}.children[{number}]"
+            own = names
+            if child.nodes is not None:
+                own = iter(child.nodes)
+            made = self._cell(child, chain, level - 1, cell, number, own, where)
+            if made is not None:
+                cell.children.append(made)
+            elif given is None:
+                break
+            if child.nodes is not None and own is not None and (more := next(own, None)):
+                self._say(f"{where}.nodes", f"no room for the node {more} in a {child.type}", child)
+        has = len(cell.children)
+        if not has and not self.findings:
+            self._say(path, f"the {spec.type} {cell.address} has no nodes; name them", spec)
+        cell.is_complete = has == count and all(child.is_complete for child in cell.children)
+        if has < count:
+            message = (
+                f"{cell.address} has {has} of {count} {chain.types[level - 1]}: it is never given"
+                f" whole as a {spec.type}, only its parts are"
+            )
+            self._warn(path, message, spec.line)
+
+    # Nodes.
+
+    def _slot(self, spec: PhysicalCell, cell: Cell, machine: str, path: str) -> None:
+        chain = cell.chain
+        if spec.nodes is not None:
+            self._say(f"{path}.nodes", "is for cells above nodes; a node has a name", spec)
+        inside = _Inside(self, chain, machine, path)
+        tree = inside.tree(spec, chain.node_level, path)
+        key = (tree, chain.counts[: chain.node_level + 1])
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = Shape(tree, key[1])
+        slot = Slot(len(self.forest.slots), cell, machine, shape, tuple(inside.gpus))
+        parts = {(part.level, part.mask): part for level in shape.parts for part in level}
+        slot.names = inside.names
+        slot.pins = tuple((pin, parts[key]) for pin, key in inside.pins)
+        for pin, part in slot.pins:
+            self._pin(pin, (slot, part), path, spec)
+        cell.slot, cell.is_complete = slot, shape.root.is_complete
+        if not slot.gpus:
+            self._say(path, f"the node {machine} has no GPUs here; leave this cell out", spec)
+        others = self.forest.machines.setdefault(machine, [])
+        if any(other.chain is chain for other in others):
+            self._say(path, f"the node {machine} is in the chain {chain.name} twice", spec)
+        mine = self._gpus.setdefault(machine, set())
+        for gpu in slot.gpus:
+            if gpu in mine:
+                message = (
+                    f"the GPU {gpu} of the node {machine} is in two places;"
+                    " give each its `index`, as the node counts them"
+                )
+                self._say(path, message, spec)
+                break
+            mine.add(gpu)
+        others.append(slot)
+        self.forest.slots.append(slot)
+
+    def _pin(
+        self, pin: str, place: "tuple[Slot | Cell, Part | None]", path: str, spec: PhysicalCell
+    ) -> None:
+        if pin in self.forest.pins:
+            self._say(f"{path}.pin", f"two cells have the pin {pin}; a pin is one cell", spec)
+        self.forest.pins[pin] = place
+
+    def _number_racks(self) -> None:
+        known: dict[int, Rack] = {}
+        for slot in self.forest.slots:
+            cell = slot.cell.parent or slot.cell
+            rack = known.get(id(cell))
+            if rack is None:
+                racks = self.forest.racks.setdefault(slot.chain.leaf, [])
+                rack = known[id(cell)] = Rack(len(racks), cell)
+                racks.append(rack)
+            rack.slots.append(slot)
+            self.forest.rack_of.append(rack)
+
+
+class _Inside:
+    """Reads the cells inside one node."""
+
+    def __init__(self, builder: _Builder, chain: Chain, machine: str, path: str) -> None:
+        self.gpus: list[int] = []
+        self.names: dict[tuple[int, int], str] = {}
+        self.pins: list[tuple[str, tuple[int, int]]] = []
+        self._builder = builder
+        self._chain = chain
+
+    def tree(self, spec: PhysicalCell | None, level: int, path: str) -> Tree:
+        """The node's tree; leaves are numbered as they come."""
+        first = len(self.gpus)
+        if level == 0:
+            self.gpus.append(first if spec is None or spec.index is None else spec.index)
+            found: Tree = ()
+        else:
+            found = self._branches(spec, level, path)
+        mask = (1 << len(self.gpus)) - (1 << first)
+        if spec is not None and level < self._chain.node_level:
+            if spec.name is not None:
+                self.names[level, mask] = spec.name
+            if spec.pin is not None:
+                self.pins.append((spec.pin, (level, mask)))
+        return found
+
+    def _branches(self, spec: PhysicalCell | None, level: int, path: str) -> Tree:
+        chain, builder = self._chain, self._builder
+        count = chain.counts[level]
+        if spec is None or spec.children is None:
+            return tuple(self.tree(None, level - 1, path) for _ in range(count))
+        if len(spec.children) > count:
+            message = f"has {len(spec.children)}; a {spec.type} has {count}"
+            builder._say(f"{path}.children", message, spec)
+        if len(spec.children) < count:
+            message = (
+                f"has {len(spec.children)} of {count} {chain.types[level - 1]}: it is never given"
+                f" whole as a {spec.type}, only its parts are"
+            )
+            builder._warn(path, message, spec.line)
+        trees = []
+        for number, child in enumerate(spec.children[:count]):
+            where = f"{path}.children[{number}]"
+            if child.type != chain.types[level - 1]:
+                builder._say(f"{where}.type", f"must be {chain.types[level - 1]}", child)
+            trees.append(self.tree(child, level - 1, where))
+        return tuple(trees)

@@ -1,0 +1,369 @@
+"""The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from scheduler.domain.core.building import build
+from scheduler.domain.core.config import ClusterConfig, Finding
+from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.hardware import Hardware, owner_of
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    Decision,
+    Gang,
+    GangClass,
+    PreemptionCancelled,
+    Restored,
+    Role,
+)
+from scheduler.domain.core.placing import merge
+from scheduler.domain.core.queue import Key, Queue, Shape, Stamp
+from scheduler.domain.core.restoring import change, restore
+
+
+class Cluster:
+    """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
+
+    ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
+    ``versions[owner]``: raised when something of an owner's quota becomes free.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        forest = build(config)
+        self.policy = config.policy
+        self.hardware = Hardware(forest)
+        self.blank = Hardware(forest)
+        self.warnings: tuple[Finding, ...] = tuple(forest.warnings)
+        self.gangs: dict[str, Live] = {}
+        self.queue = Queue()
+        self.downgraded: set[str] = set()
+        self.guests: set[str] = set()
+        self.charged: dict[str, set[str]] = {}
+        self.told_to_leave: set[str] = set()
+        self.reserved: set[str] = set()
+        self.draining: set[str] = set()
+        self.said: list[Decision] = []
+        self.versions: dict[str, int] = {}
+        self.charges: dict[tuple[str, str], Counter[int]] = {}
+        self.groups: dict[tuple[str, str], set[str]] = {}
+        self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
+        self.cycle = 0
+
+    # Gangs.
+
+    def request(self, gang: Gang) -> None:
+        """A gang wants its pods."""
+        assert gang.id not in self.gangs, gang.id
+        live = Live(gang, (-gang.priority, gang.submitted_at, gang.id), _owner(gang), gang.roles)
+        self.take_in(live)
+        self.enqueue(live)
+
+    def take_in(self, live: Live) -> None:
+        """A gang is known from now on."""
+        self.gangs[live.id] = live
+        if live.gang.group is not None:
+            self.groups.setdefault((live.gang.job, live.gang.group), set()).add(live.id)
+
+    def grow(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods, all of these at once or none."""
+        live = self.gangs.get(gang)
+        if live is None:
+            return
+        self.queue.remove(live)
+        self.cancel(live)
+        live.waiting = (*live.waiting, *roles)
+        live.is_refused, live.told = False, None
+        if not live.is_leaving:
+            self.enqueue(live)
+
+    def withdraw(self, gang: str) -> None:
+        """A gang is not wanted any more."""
+        self.release(gang)
+
+    def release(self, gang: str) -> None:
+        """A gang is over: what it held is free at once. Unknown ones are ignored."""
+        live = self.gangs.pop(gang, None)
+        if live is None:
+            return
+        self.queue.remove(live)
+        self.cancel(live)
+        for pod in list(live.pods.values()):
+            self._leave(live, pod)
+        self.told_to_leave.discard(gang)
+        self.downgraded.discard(gang)
+        self.sort_in(live)
+        if live.gang.group is not None:
+            key = (live.gang.job, live.gang.group)
+            self.groups[key].discard(gang)
+            if not self.groups[key]:
+                del self.groups[key]
+
+    def release_pod(self, gang: str, pod: str) -> None:
+        """One pod is over; with its last pod the gang."""
+        live = self.gangs.get(gang)
+        if live is None:
+            return
+        if pod in live.reserved:
+            self.cancel(live)
+        found = live.pods.get(pod)
+        if found is not None:
+            self._leave(live, found)
+        else:
+            self._drop_waiting(live, pod)
+        live.strangers = tuple(place for place in live.strangers if place.pod != pod)
+        if not live.pods and not live.waiting and not live.strangers:
+            self.release(gang)
+
+    def _drop_waiting(self, live: Live, pod: str) -> None:
+        if not any(pod in role.pods for role in live.waiting):
+            return
+        self.queue.remove(live)
+        roles = [Role(r.kind, tuple(p for p in r.pods if p != pod)) for r in live.waiting]
+        live.waiting = tuple(role for role in roles if role.pods)
+        self.enqueue(live)
+
+    def sort_in(self, live: Live) -> None:
+        """Note by its class who could have to leave for whom."""
+        self.guests.discard(live.id)
+        charged = self.charged.setdefault(live.owner, set())
+        charged.discard(live.id)
+        if live.pods and not live.is_leaving and live.id in self.gangs:
+            if live.gang_class is GangClass.GUARANTEED:
+                charged.add(live.id)
+            else:
+                self.guests.add(live.id)
+
+    def _leave(self, live: Live, pod: Pod) -> None:
+        is_reserved = pod.name in live.reserved
+        if live.is_charged:
+            self.count_charge(live, pod, -1)
+        self.hardware.leave(pod, is_charged=live.is_charged, is_reserved=is_reserved)
+        del live.pods[pod.name]
+        self.touch(live.owner)
+
+    def restore(self, restored: Restored, now: float) -> None:
+        """A gang that was placed before. Where it has to give up cells that it says it has, it is
+        downgraded, and the next cycle says so.
+        """
+        live = Live(
+            restored.gang,
+            (-restored.gang.priority, restored.gang.submitted_at, restored.gang.id),
+            _owner(restored.gang),
+            (),
+        )
+        self.take_in(live)
+        restore(self, live, restored, now)
+        self.sort_in(live)
+
+    def exported(self, gang: str) -> Restored:
+        """All that is kept of a gang that has places."""
+        live = self.gangs[gang]
+        is_new = live.started_at is None
+        return Restored(
+            live.gang,
+            (*(pod.place() for pod in live.pods.values()), *live.strangers),
+            live.gang_class,
+            live.cells(),
+            live.started_at,
+            live.preempted_until,
+            live.preempted_for,
+            () if is_new else live.reserved,
+        )
+
+    def waiting_of(self, gang: str) -> tuple[Role, ...]:
+        """Pods of a gang that have no place."""
+        return self.gangs[gang].waiting if gang in self.queue.keys else ()
+
+    # Hardware.
+
+    def set_node_health(self, node: str, is_healthy: bool) -> None:
+        """A node is bad: nothing new goes there; or healthy again."""
+        machine = self.hardware.machines.get(node)
+        if machine is not None and machine.is_healthy != is_healthy:
+            machine.is_healthy = is_healthy
+            self.hardware.set_usable(machine)
+
+    def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
+        """A GPU is bad, or healthy again."""
+        machine = self.hardware.machines.get(node)
+        for state in () if machine is None else machine.slots:
+            mask = state.slot.mask_of((gpu,))
+            state.sick = state.sick & ~mask if is_healthy else state.sick | mask
+        if machine is not None:
+            self.hardware.set_usable(machine)
+
+    def cordon(self, node: str) -> None:
+        """Nothing new goes to the node."""
+        self._open(node, is_cordoned=True, is_drained=None)
+
+    def drain(self, node: str) -> None:
+        """Nothing new goes to the node, and who is there leaves."""
+        self._open(node, is_cordoned=None, is_drained=True)
+
+    def uncordon(self, node: str) -> None:
+        """The end of both."""
+        self._open(node, is_cordoned=False, is_drained=False)
+
+    def _open(self, node: str, *, is_cordoned: bool | None, is_drained: bool | None) -> None:
+        machine = self.hardware.machines.get(node)
+        if machine is None:
+            return
+        if is_cordoned is not None:
+            machine.is_cordoned = is_cordoned
+        if is_drained is not None:
+            machine.is_drained = is_drained
+        if machine.is_drained:
+            self.draining.add(node)
+        else:
+            self.draining.discard(node)
+        self.hardware.set_usable(machine)
+
+    def change(self, config: ClusterConfig, now: float) -> None:
+        """Another configuration: all that runs stays where it is. Raises ConfigError, and then
+        nothing has changed.
+        """
+        fresh = Cluster(config)
+        for name, machine in self.hardware.machines.items():
+            found = fresh.hardware.machines.get(name)
+            if found is not None:
+                found.is_healthy, found.is_cordoned = machine.is_healthy, machine.is_cordoned
+                found.is_drained, found.avoided = machine.is_drained, machine.avoided
+                self._carry_masks(machine, found)
+                fresh.hardware.set_usable(found)
+        change(self, fresh, now)
+        fresh.draining, fresh.cycle = self.draining, self.cycle
+        self.__dict__.update(fresh.__dict__)
+
+    @staticmethod
+    def _carry_masks(machine: Machine, found: Machine) -> None:
+        """Bad and blocked GPUs are so by their index."""
+        for state in machine.slots:
+            sick, blocked = state.slot.indices(state.sick), state.slot.indices(state.blocked)
+            for other in found.slots:
+                other.sick |= other.slot.mask_of(sick)
+                other.blocked |= other.slot.mask_of(blocked)
+
+    # For the cycle.
+
+    def enqueue(self, live: Live) -> None:
+        """The gang's pods without a place wait."""
+        if live.waiting and not live.is_refused:
+            self.queue.add(live, self.key_of(live))
+
+    def key_of(self, live: Live) -> Key:
+        """What its line has in common."""
+        gang = live.gang
+        shape = tuple((kind, len(names)) for kind, names in merge(live.waiting))
+        near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
+        growing = live.id if live.pods or live.strangers else ""
+        return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing
+
+    def stamp(self, key: Key) -> Stamp:
+        """What could help the gangs of a line, as versions."""
+        hardware, owner = self.hardware, key[0]
+        if key[1] == OPPORTUNISTIC or all(kind.gpus == 0 for kind, _ in key[2]):
+            return hardware.usable_version, hardware.free_version
+        unbound = hardware.unbound.get(owner)
+        can_bind = unbound is not None and any(unbound.values())
+        return (
+            hardware.usable_version,
+            self.versions.get(owner, 0),
+            hardware.unbound_version if can_bind else -1,
+        )
+
+    def touch(self, owner: str) -> None:
+        """Something of the owner's quota has become free."""
+        self.versions[owner] = self.versions.get(owner, 0) + 1
+
+    def count_charge(self, live: Live, pod: Pod, times: int) -> None:
+        """Leaves charged to an owner, by GPU type and priority."""
+        if pod.state is not None and pod.kind.pin is None:
+            key = (live.owner, pod.state.slot.chain.leaf)
+            counts = self.charges.setdefault(key, Counter())
+            counts[live.gang.priority] += times * pod.leaves.bit_count()
+
+    def near(self, live: Live) -> list[Rack]:
+        """Racks in which pods of the gang or of its group are, in order."""
+        ids = {live.id}
+        if live.gang.group is not None:
+            ids |= self.groups[live.gang.job, live.gang.group]
+        numbers = {state.slot.number for other in ids for state in self.gangs[other].states()}
+        racks = {
+            (rack.cell.chain.leaf, rack.number): rack
+            for number in numbers
+            for rack in (self.hardware.forest.rack_of[number],)
+        }
+        return [racks[key] for key in sorted(racks)]
+
+    def cancel(self, live: Live) -> None:
+        """What was reserved for the gang is not any more; said by the next cycle."""
+        if not live.reserved:
+            return
+        names, kinds = live.reserved, [live.pods[name].kind for name in live.reserved]
+        for name in names:
+            self._leave(live, live.pods[name])
+        live.reserved = ()
+        self.reserved.discard(live.id)
+        live.waiting = tuple(Role(kind, (name,)) for kind, name in zip(kinds, names, strict=True))
+        if not live.pods:
+            live.gang_class = None
+        live.told = None
+        self.sort_in(live)
+        self.said.append(PreemptionCancelled(live.id))
+
+    def quota_left(self, owner: str, gpu_type: str, priority: int) -> int:
+        """Leaves of a GPU type that an owner has and gangs of this priority or above don't use."""
+        quotas = self.hardware.quotas.get(owner, ())
+        owned = sum(
+            quota.count * quota.chain.leaves(quota.level)
+            for quota in quotas
+            if quota.chain.leaf == gpu_type
+        )
+        used = self.charges.get((owner, gpu_type)) or Counter[int]()
+        return owned - sum(leaves for other, leaves in used.items() if other >= priority)
+
+    def is_lazy(self, live: Live) -> bool:
+        """It is downgraded before it is killed."""
+        return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
+
+    def leaving(self) -> list[Live]:
+        """Gangs that were told to leave, in order."""
+        return [self.gangs[gang] for gang in sorted(self.told_to_leave)]
+
+    def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
+        """The gang is to leave; its cells are another's by now."""
+        self.queue.remove(live)
+        live.preempted_until, live.preempted_for = until, for_gang
+        self.told_to_leave.add(live.id)
+        self.downgraded.discard(live.id)
+        self.sort_in(live)
+
+    def downgrade(self, live: Live) -> None:
+        """The gang runs on without cells."""
+        live.gang_class = GangClass.DOWNGRADED
+        self.downgraded.add(live.id)
+        self.sort_in(live)
+
+    def charged_below(self, owner: str, priority: int) -> list[Live]:
+        """Gangs of an owner with cells and a lower priority, by id."""
+        return [
+            live
+            for gang in sorted(self.charged.get(owner, ()))
+            if (live := self.gangs[gang]).gang.priority < priority
+        ]
+
+    def candidates_for(self, live: Live) -> dict[str, Live]:
+        """Who could have to leave for a gang: guests of any owner, and its own with lower
+        priority; those that leave already among them.
+        """
+        found = {gang: self.gangs[gang] for gang in (*self.guests, *self.told_to_leave)}
+        for other in self.charged_below(live.owner, live.gang.priority):
+            found[other.id] = other
+        found.pop(live.id, None)
+        return found
+
+
+def _owner(gang: Gang) -> str:
+    return owner_of(gang.virtual_cluster)

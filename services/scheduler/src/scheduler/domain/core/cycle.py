@@ -1,0 +1,182 @@
+"""One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
+
+from scheduler.domain.core.admitting import admit, preempt, start
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.hardware import pin_owner
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
+from scheduler.domain.core.queue import Line
+from scheduler.domain.core.reasons import Explainer, preempting
+
+
+def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
+    """Decide about everything that waits. The cluster is changed accordingly."""
+    cluster.cycle += 1
+    # 1. What was undone since the last cycle is said.
+    decisions, cluster.said = cluster.said, []
+    # 2. Who is on a drained node leaves.
+    decisions += _drain(cluster, now)
+    # 3. Reservations whose place is free by now start; those whose place has turned bad end.
+    decisions += _start_reserved(cluster, now)
+    # 4. Who waits, in order: any gang that fits may pass one that does not.
+    failed: list[Line] = []
+    for line, gang in cluster.queue.candidates(cluster.stamp):
+        found = admit(cluster, cluster.gangs[gang], now)
+        if found is None:
+            line.failed = cluster.stamp(line.key)
+            failed.append(line)
+        else:
+            decisions += found
+            decisions += _said(cluster)
+    # 5. Downgraded gangs get their cells again where there is room.
+    decisions += _upgrade(cluster)
+    # 6. Who waits is told why, where that is new; who could never be placed is refused.
+    decisions += _explain(cluster, failed)
+    return decisions
+
+
+def _said(cluster: Cluster) -> list[Decision]:
+    said, cluster.said = cluster.said, []
+    return said
+
+
+def _drain(cluster: Cluster, now: float) -> list[Decision]:
+    decisions: list[Decision] = []
+    for node in sorted(cluster.draining):
+        machine = cluster.hardware.machines[node]
+        for gang in sorted(machine.pods):
+            live = cluster.gangs[gang]
+            if live.is_leaving:
+                continue
+            if live.reserved:
+                cluster.cancel(live)
+                decisions += _said(cluster)
+                if not live.pods:
+                    cluster.enqueue(live)
+                    continue
+            _withdraw_cells(cluster, live)
+            decisions.append(preempt(cluster, live, None, now))
+    return decisions
+
+
+def _withdraw_cells(cluster: Cluster, live: Live) -> None:
+    """The gang leaves: its cells are free for others of its virtual cluster at once."""
+    if live.is_charged:
+        for pod in live.pods.values():
+            cluster.count_charge(live, pod, -1)
+            cluster.hardware.discharge(pod)
+        cluster.touch(live.owner)
+
+
+def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
+    decisions: list[Decision] = []
+    waiting = [cluster.gangs[gang] for gang in cluster.reserved]
+    for live in sorted(waiting, key=lambda live: live.order):
+        pods = [live.pods[name] for name in live.reserved]
+        if any(pod.state is not None and pod.leaves & ~pod.state.usable for pod in pods) or any(
+            not pod.machine.is_open for pod in pods
+        ):
+            cluster.cancel(live)
+            cluster.enqueue(live)
+            decisions += _said(cluster)
+        elif all(
+            (pod.state is None or not pod.gpus & pod.state.held)
+            and min(pod.machine.free, default=0) >= 0
+            for pod in pods
+        ):
+            names, live.reserved = live.reserved, ()
+            cluster.reserved.discard(live.id)
+            for pod in pods:
+                cluster.hardware.start(pod)
+            decisions.append(start(live, names, now))
+    return decisions
+
+
+def _upgrade(cluster: Cluster) -> list[Decision]:
+    decisions: list[Decision] = []
+    ordered = sorted(
+        (cluster.gangs[gang] for gang in cluster.downgraded),
+        key=lambda live: (live.gang.submitted_at, live.id),
+    )
+    for live in ordered:
+        stamp = (cluster.versions.get(live.owner, 0), cluster.hardware.unbound_version)
+        if live.downgraded_under != stamp and not live.strangers:
+            live.downgraded_under = stamp
+            if _raise(cluster, live):
+                live.gang_class = GangClass.GUARANTEED
+                cluster.downgraded.discard(live.id)
+                cluster.sort_in(live)
+                for pod in live.pods.values():
+                    cluster.count_charge(live, pod, 1)
+                decisions.append(Upgraded(live.id))
+    return decisions
+
+
+def _raise(cluster: Cluster, live: Live) -> bool:
+    """Give the gang cells around where it runs, all or none."""
+    hardware, done = cluster.hardware, list[Pod]()
+    for pod in live.pods.values():
+        if pod.state is None:
+            continue
+        leaves = _leaves_for(
+            pod.gpus, pod.state.charged, pod.take.leaves, pod.state.slot.shape.full
+        )
+        owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
+        bindings = None
+        if leaves is not None and not leaves & pod.state.charged:
+            bindings = hardware.cover(owner, pod.state, leaves)
+        if bindings is None:
+            for each in reversed(done):
+                hardware.discharge(each)
+                each.leaves = 0
+            return False
+        pod.leaves = leaves or 0
+        hardware.recharge(pod, bindings)
+        done.append(pod)
+    return True
+
+
+def _leaves_for(gpus: int, charged: int, count: int, full: int) -> int | None:
+    """The pod's own leaves, and as many others as its share of the node needs."""
+    leaves, rest = gpus, full & ~gpus & ~charged
+    while leaves.bit_count() < count:
+        if not rest:
+            return None
+        leaves |= rest & -rest
+        rest &= rest - 1
+    return leaves
+
+
+def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
+    decisions: list[Decision] = []
+    for gang in sorted(cluster.reserved):
+        live = cluster.gangs[gang]
+        if live.told != "preempting":
+            live.told = "preempting"
+            decisions.append(Deferred(gang, preempting(cluster, live)))
+    failed = [line for line in failed if line.waiting]
+    with Explainer(cluster) as explainer:
+        for line in failed:
+            refusal = explainer.refusal(line)
+            if refusal is not None:
+                for _, _, gang in list(line.waiting):
+                    live = cluster.gangs[gang]
+                    cluster.queue.remove(live)
+                    live.is_refused = True
+                    decisions.append(Refused(gang, refusal))
+                    if not live.pods and not live.strangers:
+                        cluster.release(gang)
+                continue
+            reason = explainer.reason(line)
+            if line.reason is None or line.reason.code != reason.code:
+                line.untold.update(gang for _, _, gang in line.waiting)
+            line.reason = reason
+    for line in [line for line in cluster.queue.lines.values() if line.untold]:
+        if line.reason is not None:
+            for gang in sorted(line.untold):
+                live = cluster.gangs[gang]
+                if live.told != line.reason.code:
+                    live.told = line.reason.code
+                    decisions.append(Deferred(gang, line.reason))
+            line.untold.clear()
+    return decisions

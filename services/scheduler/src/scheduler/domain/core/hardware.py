@@ -1,0 +1,405 @@
+"""The hardware as it is now: usable leaves, bound cells, and the regions that index them.
+
+Everything that changes who may use which leaf goes through here, so that the index is never behind.
+"""
+
+from collections.abc import Iterable
+
+from scheduler.domain.core.binding import Binding, Cells
+from scheduler.domain.core.forest import Cell, Forest, Quota, Slot
+from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.regions import Needs, Region
+from scheduler.domain.core.shapes import Part
+
+NEEDS_REMEMBERED = 100_000
+
+
+def owner_of(virtual_cluster: str) -> str:
+    """The owner of a virtual cluster's bound cells."""
+    return f"vc {virtual_cluster}"
+
+
+def pin_owner(pin: str) -> str:
+    """The owner of a pinned cell."""
+    return f"pin {pin}"
+
+
+class Hardware:
+    """One forest with all that is bound and used in it.
+
+    ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
+    ``physical[type]``: all that nobody uses. ``unbound[owner]``: quota path → cells still to bind.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+        self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
+        self.machines: dict[str, Machine] = {}
+        self.states: list[SlotState] = []
+        self.sorts: list[Sort] = []
+        self.quotas = {owner_of(vc): quotas for vc, quotas in forest.quotas.items()}
+        self.unbound: dict[str, dict[str, int]] = {}
+        self.regions: dict[str, dict[str, Region]] = {}
+        places = self._make()
+        self._places = places
+        self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
+        self.physical = {t: Region(racks, places) for t, racks in forest.racks.items()}
+        self.bindings: dict[tuple[str, int, int, int], Binding] = {}
+        self.usable_version = self.unbound_version = self.free_version = 0
+        self._needs: dict[tuple[Kind, bool], Needs] = {}
+        self._levels: dict[Needs, int] = {}
+        samples = {state.sort: state for state in reversed(self.states)}
+        self._samples = [samples[sort] for sort in sorted(samples)]
+        for owner, quotas in self.quotas.items():
+            self.unbound[owner] = {quota.path: quota.count for quota in quotas}
+            for quota in quotas:
+                self.cells[quota.chain.name].owed[quota.level] += quota.count
+                leaf = quota.chain.leaf
+                if leaf not in self.regions.setdefault(owner, {}):
+                    self.regions[owner][leaf] = Region(forest.racks[leaf], places)
+        for pin, (place, part) in forest.pins.items():
+            cell = place.cell if isinstance(place, Slot) else place
+            self._bind(Binding(pin_owner(pin), None, cell, part))
+        for state in self.states:
+            self.refresh(state)
+
+    def _make(self) -> list[tuple[int, int]]:
+        forest, sorts = self.forest, dict[object, int]()
+        machine_sorts: dict[object, Sort] = {}
+        positions = {
+            slot.number: (rack.number, 1 << position)
+            for racks in forest.racks.values()
+            for rack in racks
+            for position, slot in enumerate(rack.slots)
+        }
+        for name, slots in forest.machines.items():
+            limits = forest.limits(name)
+            resources = limits.resources
+            named = None if resources is None else tuple(sorted(resources.items()))
+            key = (forest.gpus_of(name), limits.cpu, limits.memory_mb, limits.ports, named)
+            sort = machine_sorts.get(key)
+            if sort is None:
+                sort = machine_sorts[key] = Sort(key[0], limits)
+            machine = Machine(len(self.machines), name, sort, free=list(sort.capacity))
+            self.machines[name] = machine
+            for slot in slots:
+                whole = (key, slot.chain.name, slot.shape.tree, slot.shape.counts)
+                number = sorts.setdefault(whole, len(sorts))
+                if number == len(self.sorts):
+                    self.sorts.append(sort)
+                state = SlotState(slot, number, machine, slot.shape.full)
+                machine.slots.append(state)
+        by_number = [s for machine in self.machines.values() for s in machine.slots]
+        self.states = sorted(by_number, key=lambda state: state.slot.number)
+        return [positions[number] for number in range(len(self.states))]
+
+    # What pods need.
+
+    def needs(self, kind: Kind, *, is_charged: bool) -> Needs:
+        """Leaves by the sort of node: what it is charged, else its GPUs."""
+        key = (kind, is_charged)
+        found = self._needs.get(key)
+        if found is None:
+            if len(self._needs) >= NEEDS_REMEMBERED:
+                self._needs.clear()
+            takes = [sort.take(kind) for sort in self.sorts]
+            found = self._needs[key] = tuple(
+                NEVER if take is None else take.leaves if is_charged else kind.gpus
+                for take in takes
+            )
+        return found
+
+    def least_level(self, needs: Needs) -> int:
+        """The smallest cell that such a pod's leaves can have in common, on any empty node."""
+        found = self._levels.get(needs)
+        if found is None:
+            found = min(
+                (
+                    pick.level
+                    for state in self._samples
+                    if 0 < needs[state.sort] <= state.slot.shape.leaves
+                    and (pick := state.slot.shape.pick(state.slot.shape.full, needs[state.sort]))
+                ),
+                default=0,
+            )
+            if len(self._levels) >= NEEDS_REMEMBERED:
+                self._levels.clear()
+            self._levels[needs] = found
+        return found
+
+    # Usable.
+
+    def set_usable(self, machine: Machine) -> None:
+        """The machine's health, cordon or a GPU's health has changed."""
+        for state in machine.slots:
+            full = state.slot.shape.full if machine.is_open else 0
+            usable = full & ~state.sick & ~state.blocked
+            if usable != state.usable:
+                state.usable = usable
+                self.usable_version += 1
+                self.free_version += 1
+                self.refresh(state)
+
+    def refresh(self, state: SlotState) -> None:
+        """Put what is free on the node's leaves into the index."""
+        slot = state.slot
+        number, shape, kind = slot.number, slot.shape, slot.cell.chain.types[0]
+        free = state.usable & ~state.held & ~state.reserved
+        sort = state.sort
+        self.physical[kind].put(number, (shape.free(free), sort))
+        own = free & ~state.charged
+        for owner, mask in state.bound.items():
+            self.regions[owner][kind].put(number, (shape.free(mask & own), sort))
+        space = self.cells[slot.cell.chain.name].space[number]
+        if space:
+            self.empty[kind].put(number, (shape.free(space & free), sort))
+        else:
+            self.empty[kind].drop(number)
+
+    # Pods.
+
+    def enter(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
+        """A pod takes its place, or has it reserved."""
+        machine, state = pod.machine, pod.state
+        machine.charge(pod.take, 1)
+        machine.ports.update(pod.ports)
+        machine.pods[pod.gang] = machine.pods.get(pod.gang, 0) + 1
+        for binding in pod.bindings:
+            binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
+        if state is None:
+            return
+        if is_charged:
+            state.charged |= pod.leaves
+            state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
+        if is_reserved:
+            state.reserved |= pod.gpus
+        else:
+            self._hold(state, pod)
+        self.refresh(state)
+
+    def start(self, pod: Pod) -> None:
+        """What was reserved is used now."""
+        state = pod.state
+        if state is not None:
+            state.reserved &= ~pod.gpus
+            self._hold(state, pod)
+            self.refresh(state)
+
+    def _hold(self, state: SlotState, pod: Pod) -> None:
+        state.held |= pod.gpus
+        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
+
+    def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
+        """A pod gives up its place, and the cells that nobody else uses are free."""
+        machine, state = pod.machine, pod.state
+        machine.charge(pod.take, -1)
+        machine.ports.difference_update(pod.ports)
+        left = machine.pods[pod.gang] - 1
+        if left:
+            machine.pods[pod.gang] = left
+        else:
+            del machine.pods[pod.gang]
+        self.free_version += 1
+        if state is not None:
+            if is_reserved:
+                state.reserved &= ~pod.gpus
+            else:
+                state.held &= ~pod.gpus
+                _subtract(state.holders, pod.gang, pod.gpus)
+        if is_charged:
+            self.discharge(pod)
+        elif state is not None:
+            self.refresh(state)
+
+    def discharge(self, pod: Pod) -> None:
+        """The pod runs on, or not, without its cells."""
+        state = pod.state
+        if state is not None:
+            state.charged &= ~pod.leaves
+            _subtract(state.chargers, pod.gang, pod.leaves)
+        for binding in pod.bindings:
+            users = binding.users[pod.gang] - 1
+            if users:
+                binding.users[pod.gang] = users
+            else:
+                del binding.users[pod.gang]
+                if not binding.users and binding.quota is not None:
+                    self._unbind(binding)
+        pod.bindings = ()
+        if state is not None:
+            self.refresh(state)
+
+    def recharge(self, pod: Pod, bindings: tuple[Binding, ...]) -> None:
+        """The pod has these cells again; they are bound again where they were not meanwhile."""
+        pod.bindings = bindings
+        for binding in bindings:
+            if _key(binding.cell, binding.part) not in self.bindings:
+                assert binding.quota is not None
+                self.unbound[binding.owner][binding.quota.path] -= 1
+                self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
+                self._bind(binding)
+            binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
+        if pod.state is not None:
+            state = pod.state
+            state.charged |= pod.leaves
+            state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
+            self.refresh(state)
+
+    def lift(self, pod: Pod) -> None:
+        """What-if: the pod uses nothing."""
+        pod.machine.charge(pod.take, -1)
+        if pod.state is not None:
+            pod.state.held &= ~pod.gpus
+            self.refresh(pod.state)
+
+    def lower(self, pod: Pod) -> None:
+        """The end of the what-if."""
+        pod.machine.charge(pod.take, 1)
+        if pod.state is not None:
+            pod.state.held |= pod.gpus
+            self.refresh(pod.state)
+
+    # Cells.
+
+    def cover(self, owner: str, state: SlotState, leaves: int) -> tuple[Binding, ...] | None:
+        """Bound cells of the owner around these leaves; where there are none new ones are bound.
+
+        None, with nothing changed, where the owner's quota or the others' don't allow it.
+        """
+        used: dict[int, Binding] = {}
+        rest = leaves
+        for mask, binding in state.bindings.get(owner, ()):
+            if mask & rest:
+                used[id(binding)] = binding
+                rest &= ~mask
+        new: list[Binding] = []
+        while rest:
+            binding_or_none = self._bind_around(owner, state, rest)
+            if binding_or_none is None:
+                self.uncover(new)
+                return None
+            new.append(binding_or_none)
+            used[id(binding_or_none)] = binding_or_none
+            rest &= ~self._mask_on(binding_or_none, state)
+        return tuple(used.values())
+
+    def uncover(self, bindings: Iterable[Binding]) -> None:
+        """Take back bindings that nobody uses."""
+        for binding in bindings:
+            if not binding.users and binding.quota is not None:
+                self._unbind(binding)
+
+    def _mask_on(self, binding: Binding, state: SlotState) -> int:
+        return state.slot.shape.full if binding.part is None else binding.part.mask
+
+    def _bind_around(self, owner: str, state: SlotState, leaves: int) -> Binding | None:
+        """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
+        some.
+        """
+        slot, left = state.slot, self.unbound.get(owner, {})
+        cells = self.cells[slot.chain.name]
+        some: tuple[Quota, Cell, Part | None] | None = None
+        quotas = [q for q in self.quotas.get(owner, ()) if q.chain is slot.chain and left[q.path]]
+        for quota in sorted(quotas, key=lambda q: q.level):
+            for cell, part in self._around(slot, quota.level, leaves):
+                if cells.may_bind(cell, part):
+                    if part is None or not leaves & ~part.mask:
+                        return self._bind_quota(owner, quota, cell, part)
+                    if some is None or some[0].level < quota.level:
+                        some = quota, cell, part
+        return None if some is None else self._bind_quota(owner, *some)
+
+    @staticmethod
+    def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
+        """The cells of a level that some of the leaves are in."""
+        cell: Cell | None = slot.cell
+        if level < slot.cell.level:
+            parts = slot.shape.parts[level]
+            return [(slot.cell, part) for part in parts if part.mask & leaves]
+        while cell is not None and cell.level < level:
+            cell = cell.parent
+        return [] if cell is None else [(cell, None)]
+
+    def _bind_quota(self, owner: str, quota: Quota, cell: Cell, part: Part | None) -> Binding:
+        self.unbound[owner][quota.path] -= 1
+        self.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
+        return self._bind(Binding(owner, quota, cell, part))
+
+    def bind_exactly(self, owner: str, path: str, address: str) -> Binding | None:
+        """The owner's binding of this cell out of this quota, made if need be; None where that is
+        not allowed.
+        """
+        quota = next((q for q in self.quotas.get(owner, ()) if q.path == path), None)
+        found = None if quota is None else self._find(quota, address)
+        if quota is None or found is None:
+            return None
+        cell, part = found
+        known = self.bindings.get(_key(cell, part))
+        if known is not None:
+            return known if known.owner == owner and known.quota is quota else None
+        if not self.unbound[owner][path]:
+            return None
+        if not self.cells[quota.chain.name].may_bind(cell, part):
+            return None
+        return self._bind_quota(owner, quota, cell, part)
+
+    def _find(self, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:
+        """The cell of a quota's level by its address."""
+        for cell in self.forest.by_address(quota.chain, address):
+            if cell.level == quota.level and cell.address == address:
+                return cell, None
+            if cell.slot is not None and quota.level < cell.level:
+                for part in cell.slot.shape.parts[quota.level]:
+                    if cell.slot.address(part) == address:
+                        return cell, part
+        return None
+
+    def _bind(self, binding: Binding) -> Binding:
+        cell, part = binding.cell, binding.part
+        self.cells[cell.chain.name].bind(cell, part)
+        self.bindings[_key(cell, part)] = binding
+        regions = self.regions.setdefault(binding.owner, {})
+        if cell.chain.leaf not in regions:
+            racks = self.forest.racks[cell.chain.leaf]
+            regions[cell.chain.leaf] = Region(racks, self._places)
+        for slot, mask in binding.masks():
+            state = self.states[slot.number]
+            state.bound[binding.owner] = state.bound.get(binding.owner, 0) | mask
+            state.bindings.setdefault(binding.owner, []).append((mask, binding))
+            self.refresh(state)
+        return binding
+
+    def _unbind(self, binding: Binding) -> None:
+        cell, part, owner = binding.cell, binding.part, binding.owner
+        assert binding.quota is not None
+        self.unbound[owner][binding.quota.path] += 1
+        cells = self.cells[cell.chain.name]
+        cells.owed[cell.level if part is None else part.level] += 1
+        cells.unbind(cell, part)
+        del self.bindings[_key(cell, part)]
+        self.unbound_version += 1
+        region = self.regions[owner][cell.chain.leaf]
+        for slot, mask in binding.masks():
+            state = self.states[slot.number]
+            state.bound[owner] &= ~mask
+            state.bindings[owner].remove((mask, binding))
+            if not state.bound[owner]:
+                del state.bound[owner], state.bindings[owner]
+                region.drop(slot.number)
+            self.refresh(state)
+
+
+def _key(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+    if part is None:
+        return cell.chain.name, cell.level, cell.number, 0
+    return cell.chain.name, part.level, cell.number, part.mask
+
+
+def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:
+    left = masks[gang] & ~mask
+    if left:
+        masks[gang] = left
+    else:
+        del masks[gang]

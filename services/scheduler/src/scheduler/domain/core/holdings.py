@@ -1,0 +1,95 @@
+"""Gangs and their pods while the scheduler runs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.machines import Machine, SlotState, Take
+from scheduler.domain.core.model import CellUse, Gang, GangClass, Kind, PodPlace, Role
+
+Order = tuple[int, float, str]
+"""Highest priority first (negated), then oldest, then lowest id."""
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """A pod that has a place. ``state`` None: on a node's CPU alone. ``leaves``: charged;
+    ``gpus``: used, both as masks. ``bindings``: the cells that it is in.
+    """
+
+    name: str
+    gang: str
+    kind: Kind
+    machine: Machine
+    take: Take
+    state: SlotState | None
+    leaves: int
+    gpus: int
+    ports: tuple[int, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def place(self) -> PodPlace:
+        """Where it is."""
+        if self.state is None:
+            return PodPlace(self.name, self.machine.name, (), self.ports)
+        slot = self.state.slot
+        idle = slot.indices(self.leaves & ~self.gpus)
+        return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A gang that is not over.
+
+    ``pods``: those that have a place. ``waiting``: roles whose pods have none; of a gang that
+    runs, its growth. ``is_reserved``: its places are not free yet. ``told``: the code of the last
+    word about its wait.
+    """
+
+    gang: Gang
+    order: Order
+    owner: str
+    waiting: tuple[Role, ...]
+    gang_class: GangClass | None = None
+    pods: dict[str, Pod] = field(default_factory=dict)
+    started_at: float | None = None
+    reserved: tuple[str, ...] = ()
+    preempted_until: float | None = None
+    preempted_for: str | None = None
+    told: str | None = None
+    downgraded_under: tuple[int, int] | None = None
+    is_refused: bool = False
+    strangers: tuple[PodPlace, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.gang.id
+
+    @property
+    def is_leaving(self) -> bool:
+        """It was told to leave."""
+        return self.preempted_until is not None
+
+    @property
+    def is_charged(self) -> bool:
+        """It has cells of its virtual cluster."""
+        return self.gang_class is GangClass.GUARANTEED and self.preempted_until is None
+
+    @property
+    def gpus(self) -> int:
+        """That it uses or has reserved."""
+        return sum(pod.gpus.bit_count() for pod in self.pods.values())
+
+    def cells(self) -> tuple[CellUse, ...]:
+        """The cells that it holds for its virtual cluster, each once."""
+        found = {
+            (binding.address, "" if binding.quota is None else binding.quota.path)
+            for pod in self.pods.values()
+            for binding in pod.bindings
+        }
+        return tuple(CellUse(cell, quota) for cell, quota in sorted(found))
+
+    def states(self) -> Iterator[SlotState]:
+        """The nodes' GPUs that it has a part of."""
+        return (pod.state for pod in self.pods.values() if pod.state is not None)

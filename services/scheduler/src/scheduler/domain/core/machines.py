@@ -1,0 +1,145 @@
+"""A node while the scheduler runs: what of it is usable, and who holds what."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.config import NodeLimits
+from scheduler.domain.core.forest import Slot
+from scheduler.domain.core.model import Kind
+
+NEVER = 1 << 30
+"""Leaves that no node has: the pod can't be there."""
+
+FIRST_PORT, LAST_PORT = 20_000, 65_535
+"""Ports given on a node that names no range."""
+
+KINDS_REMEMBERED = 100_000
+
+
+class Take(NamedTuple):
+    """What a pod takes of a node: ``leaves`` that it is charged where it is guaranteed, and of
+    each limited resource so much.
+    """
+
+    leaves: int
+    amounts: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Sort:
+    """Nodes with the same GPUs and the same limits are of one sort."""
+
+    gpus: int
+    limits: NodeLimits
+    names: tuple[str, ...] = ()
+    capacity: tuple[int, ...] = ()
+    _takes: dict[Kind, Take | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        ports = None if limits.ports is None else limits.ports[1] - limits.ports[0] + 1
+        found = [("cpu", limits.cpu), ("memoryMB", limits.memory_mb), ("ports", ports)]
+        found += sorted((limits.resources or {}).items())
+        self.names = tuple(name for name, amount in found if amount is not None)
+        self.capacity = tuple(amount for _, amount in found if amount is not None)
+
+    def take(self, kind: Kind) -> Take | None:
+        """What a pod takes of an empty node of this sort; None where it has not enough."""
+        if kind not in self._takes:
+            if len(self._takes) >= KINDS_REMEMBERED:
+                self._takes.clear()
+            self._takes[kind] = self._work_out(kind)
+        return self._takes[kind]
+
+    def _work_out(self, kind: Kind) -> Take | None:
+        wanted = {"cpu": kind.cpu, "memoryMB": kind.memory_mb, "ports": kind.ports}
+        wanted |= dict(kind.resources)
+        listed = self.limits.resources
+        if listed is not None and any(n and name not in listed for name, n in kind.resources):
+            return None
+        amounts = tuple(wanted.get(name, 0) for name in self.names)
+        leaves = kind.gpus
+        for amount, capacity in zip(amounts, self.capacity, strict=True):
+            if amount > capacity:
+                return None
+            if amount and self.gpus:
+                leaves = max(leaves, -(-amount * self.gpus // capacity))
+        return Take(leaves, amounts)
+
+
+@dataclass(slots=True, eq=False)
+class SlotState:
+    """A node's GPUs in one tree, as bit masks of leaves.
+
+    ``usable``: healthy, on a node that may take pods. ``charged``: to guaranteed gangs of the
+    owner. ``held``: used by pods. ``reserved``: for pods that wait for others to leave.
+    ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
+    ``holders`` and ``chargers``: gang → leaves.
+    """
+
+    slot: Slot
+    sort: int
+    machine: "Machine"
+    usable: int
+    sick: int = 0
+    blocked: int = 0
+    charged: int = 0
+    held: int = 0
+    reserved: int = 0
+    bound: dict[str, int] = field(default_factory=dict)
+    bindings: dict[str, list[tuple[int, Binding]]] = field(default_factory=dict)
+    holders: dict[str, int] = field(default_factory=dict)
+    chargers: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Machine:
+    """A node. ``free``: what is left of each limited resource, below 0 while a reservation waits.
+
+    ``guests``: gangs that hold something here without being charged for it.
+    """
+
+    number: int
+    name: str
+    sort: Sort
+    slots: list[SlotState] = field(default_factory=list)
+    free: list[int] = field(default_factory=list)
+    is_healthy: bool = True
+    is_cordoned: bool = False
+    is_drained: bool = False
+    ports: set[int] = field(default_factory=set)
+    avoided: set[int] = field(default_factory=set)
+    pods: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_open(self) -> bool:
+        """New pods may come."""
+        return self.is_healthy and not self.is_cordoned and not self.is_drained
+
+    def has(self, take: Take) -> bool:
+        """Enough is left."""
+        return all(
+            free >= amount or not amount
+            for free, amount in zip(self.free, take.amounts, strict=True)
+        )
+
+    def charge(self, take: Take, times: int) -> None:
+        """A pod comes (1) or goes (-1)."""
+        for index, amount in enumerate(take.amounts):
+            if amount:
+                self.free[index] -= times * amount
+
+    def choose_ports(self, count: int) -> tuple[int, ...]:
+        """The lowest free ports, avoided ones last."""
+        if not count:
+            return ()
+        first, last = self.sort.limits.ports or (FIRST_PORT, LAST_PORT)
+        chosen: list[int] = []
+        spare: list[int] = []
+        for port in range(first, last + 1):
+            if len(chosen) == count:
+                break
+            if port not in self.ports:
+                (spare if port in self.avoided else chosen).append(port)
+        return tuple(sorted(chosen + spare[: count - len(chosen)]))

@@ -1,0 +1,155 @@
+"""Whether virtual clusters can have what a configuration promises them, and what has no effect."""
+
+from scheduler.domain.core.config import Finding, QuotaCells
+from scheduler.domain.core.forest import Cell, Chain, Forest, Quota, Slot
+from scheduler.domain.core.shapes import Part
+
+
+def check_quotas(forest: Forest, findings: list[Finding]) -> None:
+    """Resolve quotas and pins into the forest; add what is wrong to ``findings``."""
+    for name, cluster in forest.config.virtual_clusters.items():
+        path = f"virtualClusters.{name}"
+        counts: dict[str, tuple[Chain, int, int]] = {}
+        for number, cells in enumerate(cluster.cells):
+            found = _resolve(forest, name, cells, f"{path}.cells[{number}]", findings)
+            if found is not None:
+                chain, level = found
+                before = counts.get(cells.path, (chain, level, 0))[2]
+                counts[cells.path] = (chain, level, before + cells.count)
+        forest.quotas[name] = [Quota(p, *what) for p, what in counts.items() if what[2] > 0]
+        for number, pin in enumerate(cluster.pins):
+            _own_pin(forest, name, pin, f"{path}.pins[{number}]", cluster.line, findings)
+        if not forest.quotas[name] and not cluster.pins:
+            message = f"{name} owns nothing: only opportunistic gangs can run in it"
+            forest.warnings.append(Finding(path, message, cluster.line))
+    _check_pins(forest, findings)
+    if not findings:
+        for chain in forest.chains.values():
+            _check_chain(forest, chain, findings)
+
+
+def _resolve(
+    forest: Forest, name: str, cells: QuotaCells, path: str, findings: list[Finding]
+) -> tuple[Chain, int] | None:
+    types = cells.path.split("/")
+    known = forest.config.cell_types
+    leaves = {cell_type.child for cell_type in known.values()}
+    for found in types:
+        if found not in known and found not in leaves:
+            message = (
+                f"{found} is no cell type; there are {', '.join(sorted(known.keys() | leaves))}"
+            )
+            findings.append(Finding(f"{path}.type", message, cells.line))
+            return None
+    if cells.count < 0:
+        findings.append(Finding(f"{path}.count", "must be at least 0", cells.line))
+        return None
+    chain = forest.chains.get(types[0])
+    if chain is None:
+        tops = ", ".join(sorted(forest.chains)) or "none"
+        message = (
+            f"{name} can never use its {cells.count} {types[-1]}: no chain has {types[0]} as its"
+            f" top; the chains are {tops}"
+        )
+        forest.warnings.append(Finding(f"{path}.type", message, cells.line))
+        return None
+    order = [chain.types.index(found) for found in types if found in chain.types]
+    if len(order) < len(types) or order != sorted(set(order), reverse=True):
+        ways = "/".join(reversed(chain.types))
+        message = f"{cells.path} is no way down the chain {chain.name}, which is {ways}"
+        findings.append(Finding(f"{path}.type", message, cells.line))
+        return None
+    if cells.count == 0:
+        message = f"0 cells of {cells.path} have no effect"
+        forest.warnings.append(Finding(f"{path}.count", message, cells.line))
+    return chain, order[-1]
+
+
+def _own_pin(
+    forest: Forest, name: str, pin: str, path: str, line: int, findings: list[Finding]
+) -> None:
+    if pin not in forest.pins:
+        there = ", ".join(sorted(forest.pins)) or "none"
+        findings.append(Finding(path, f"no cell has the pin {pin}; there are {there}", line))
+    elif pin in forest.pin_owners:
+        other = forest.pin_owners[pin]
+        twice = "it is listed twice" if other == name else f"{other} owns it already"
+        findings.append(Finding(path, f"{name} can't own the pin {pin}: {twice}", line))
+    else:
+        forest.pin_owners[pin] = name
+
+
+def _check_pins(forest: Forest, findings: list[Finding]) -> None:
+    for pin, (place, part) in sorted(forest.pins.items()):
+        above = place.cell if isinstance(place, Slot) else place.parent
+        while above is not None:
+            if above.pin is not None:
+                message = f"its cell lies in that of the pin {above.pin}; pin one of them"
+                findings.append(Finding(f"pin {pin}", message))
+            above = above.parent
+        if isinstance(place, Slot) and part is not None:
+            for other, inner in place.pins:
+                if inner is not part and inner.mask & part.mask == inner.mask:
+                    message = f"its cell lies in that of the pin {pin}; pin one of them"
+                    findings.append(Finding(f"pin {other}", message))
+        if pin not in forest.pin_owners:
+            message = f"no virtual cluster owns the pin {pin}: nobody can use its cell as their own"
+            forest.warnings.append(Finding(f"pin {pin}", message))
+
+
+def _check_chain(forest: Forest, chain: Chain, findings: list[Finding]) -> None:
+    """Top down: what is owned must be there, the rest can be split."""
+    free = initially_free(chain)
+    spare = 0
+    for level in range(chain.top, -1, -1):
+        have = free[level] + spare * (chain.counts[level + 1] if level < chain.top else 1)
+        owners = [
+            (name, quota.path, quota.count)
+            for name, quotas in forest.quotas.items()
+            for quota in quotas
+            if quota.chain is chain and quota.level == level
+        ]
+        owned = sum(count for _, _, count in owners)
+        spare = have - owned
+        if spare < 0:
+            who = ", ".join(f"{name} {count}" for name, _, count in owners)
+            message = (
+                f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
+                f" {have} are there beside pinned cells and what is owned above them"
+            )
+            findings.append(Finding("virtualClusters", message))
+            return
+
+
+def initially_free(chain: Chain) -> list[int]:
+    """By level: complete cells without any pin in them whose parent is not such a cell."""
+    free = [0] * len(chain.types)
+
+    def has_pin(cell: Cell) -> bool:
+        if cell.pin is not None or (cell.slot is not None and cell.slot.pins):
+            return True
+        return any(has_pin(child) for child in cell.children)
+
+    def count(cell: Cell) -> None:
+        if cell.pin is not None:
+            return
+        if cell.is_complete and not has_pin(cell):
+            free[cell.level] += 1
+        elif cell.slot is not None:
+            for part in parts_without_pins(cell.slot):
+                free[part.level] += 1
+        else:
+            for child in cell.children:
+                count(child)
+
+    for cell in chain.cells[chain.top]:
+        count(cell)
+    return free
+
+
+def parts_without_pins(slot: Slot) -> tuple[Part, ...]:
+    """The largest complete cells inside a node that hold no pinned one."""
+    mask = slot.shape.full
+    for _, part in slot.pins:
+        mask &= ~part.mask
+    return slot.shape.whole(mask)

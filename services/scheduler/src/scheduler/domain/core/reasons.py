@@ -1,0 +1,171 @@
+"""Why a gang waits or can never be placed: a code, numbers, and what would have to happen."""
+
+from typing import Self
+
+from scheduler.domain.core.admitting import quota_numbers, quota_short, seeker_of
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
+from scheduler.domain.core.placing import Seeker
+from scheduler.domain.core.queue import Line
+from scheduler.domain.core.removing import Removal, undo_all
+
+HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
+
+
+class Explainer:
+    """Explains lines whose head could not be placed; what-ifs are set up once for all of them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def refusal(self, line: Line) -> Reason | None:
+        """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
+        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
+        gang, forest = live.gang, cluster.hardware.forest
+        if gang.virtual_cluster not in forest.quotas:
+            known = ", ".join(sorted(forest.quotas)) or "none"
+            text = f"There is no virtual cluster {gang.virtual_cluster}; there are {known}."
+            return Reason("unknown-virtual-cluster", text, {})
+        for role in live.waiting:
+            for name in role.kind.gpu_types:
+                if name not in forest.racks:
+                    text = f"There is no GPU type {name}; there are {', '.join(forest.gpu_types)}."
+                    return Reason("unknown-gpu-type", text, {})
+            pin = role.kind.pin
+            if pin is not None and forest.pin_owners.get(pin) != gang.virtual_cluster:
+                text = f"{gang.virtual_cluster} owns no pinned cell {pin}."
+                return Reason("unknown-pin", text, {})
+            if pin is not None and gang.priority == OPPORTUNISTIC:
+                return Reason("pin", "An opportunistic gang can't use a pinned cell.", {})
+        if self._could_hold(live):
+            return None
+        where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
+        text = (
+            f"{_wish(live)} at once: {where} could not hold that, were it healthy and empty."
+            " Ask for less."
+        )
+        return Reason("too-large", text, _wanted(live))
+
+    def _could_hold(self, live: Live) -> bool:
+        cluster, gang = self.cluster, live.gang
+        _, _, shape, _, only, growing = cluster.key_of(live)
+        if growing:
+            return True
+        is_guest = gang.priority == OPPORTUNISTIC
+        key = (live.owner, is_guest, shape, only)
+        found = cluster.can_hold.get(key)
+        if found is None:
+            found = any(
+                self._fits_blank(live, guest)
+                for guest in ((True,) if is_guest else (False, True))
+                if guest == is_guest or all(kind.gpus == 0 for kind, _ in shape)
+            )
+            if len(cluster.can_hold) >= SHAPES_REMEMBERED:
+                cluster.can_hold.clear()
+            cluster.can_hold[key] = found
+        return found
+
+    def _fits_blank(self, live: Live, is_guest: bool) -> bool:
+        owner = None if is_guest else live.owner
+        seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
+        found = seeker.place(live.waiting)
+        seeker.undo()
+        return found
+
+    def reason(self, line: Line) -> Reason:
+        """Why the line's gangs wait."""
+        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
+        is_guest = live.gang.priority == OPPORTUNISTIC or (
+            live.gang_class is not None and not live.is_charged
+        )
+        if not is_guest and quota_short(cluster, live):
+            wanted, had = quota_numbers(cluster, live)
+            text = (
+                f"{_wish(live)}: {live.gang.virtual_cluster} has {had} GPU cells beside those of"
+                f" gangs of priority {live.gang.priority} or higher, {wanted} are needed."
+            )
+            return Reason(QUOTA, text, _wanted(live) | {"cellsWanted": wanted, "cellsLeft": had})
+        bad = [m for m in cluster.hardware.machines.values() if _is_unwell(m)]
+        if bad and self._would_fit_healthy(live, is_guest=is_guest):
+            names = ", ".join(machine.name for machine in bad[:NODES_NAMED])
+            text = f"It would be placed if all were well: {len(bad)} nodes are not ({names})."
+            return Reason(HEALTH, text, _wanted(live) | {"badNodes": len(bad)})
+        if self._fits(live, is_guest=is_guest, is_bare=True):
+            text = (
+                f"{_wish(live)}: there are such GPUs, but not with enough CPU, memory, ports or"
+                " other resources beside them."
+            )
+            return Reason(RESOURCE, text, _wanted(live))
+        text = f"{_wish(live)}: enough GPUs may be free, but not together as wanted."
+        return Reason(SHAPE, text, _wanted(live))
+
+    def _would_fit_healthy(self, live: Live, *, is_guest: bool) -> bool:
+        cluster = self.cluster
+        changed = []
+        for machine in cluster.hardware.machines.values():
+            if _is_unwell(machine):
+                changed.append([(state, state.usable) for state in machine.slots])
+                for state in machine.slots:
+                    state.usable = state.slot.shape.full
+                    cluster.hardware.refresh(state)
+        found = self._fits(live, is_guest=is_guest)
+        for states in changed:
+            for state, usable in states:
+                state.usable = usable
+                cluster.hardware.refresh(state)
+        return found
+
+    def _fits(self, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:
+        """Whether it would be placed with everybody away who would have to go for it."""
+        cluster = self.cluster
+        removals: list[Removal] = []
+        if not is_guest:
+            others = cluster.candidates_for(live)
+            removals = [Removal(cluster, others[gang]) for gang in sorted(others)]
+        seeker = seeker_of(cluster, live, is_guest=is_guest, is_bare=is_bare)
+        found = seeker.place(live.waiting)
+        seeker.undo()
+        undo_all(removals)
+        return found
+
+
+SHAPES_REMEMBERED = 10_000
+NODES_NAMED = 5
+
+
+def _is_unwell(machine: "object") -> bool:
+    from scheduler.domain.core.machines import Machine
+
+    assert isinstance(machine, Machine)
+    return any(state.usable != state.slot.shape.full for state in machine.slots)
+
+
+def preempting(cluster: Cluster, live: Live) -> Reason:
+    """Its preemption is published; it waits for the others to leave."""
+    others = sorted(g.id for g in cluster.leaving() if g.preempted_for == live.id)
+    until = max((cluster.gangs[g].preempted_until or 0.0 for g in others), default=0.0)
+    text = f"It starts when {len(others)} gangs have left, by {until:g} at the latest."
+    return Reason(PREEMPTING, text, _wanted(live) | {"victims": len(others), "until": until})
+
+
+def _wanted(live: Live) -> dict[str, int | float | str | None]:
+    roles = live.waiting
+    return {
+        "pods": sum(len(role.pods) for role in roles),
+        "gpus": sum(role.kind.gpus * len(role.pods) for role in roles),
+        "cpu": sum(role.kind.cpu * len(role.pods) for role in roles),
+        "memoryMB": sum(role.kind.memory_mb * len(role.pods) for role in roles),
+    }
+
+
+def _wish(live: Live) -> str:
+    numbers: Numbers = _wanted(live)
+    pods, gpus = numbers["pods"], numbers["gpus"]
+    return f"{pods} pods with {gpus} GPUs" if pods != 1 else f"1 pod with {gpus} GPUs"
