@@ -1,6 +1,7 @@
 """REST as it runs: over HTTP, on a real PostgreSQL and a Kafka-protocol broker."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -238,3 +239,35 @@ async def agent() -> AsyncIterator[FakeAgent]:
         for _ in range(10):
             fake.more.put_nowait(None)
         await server.wait_closed()
+
+
+@dataclass
+class FakeScheduler:
+    """A Scheduler that answers these paths; ``seen`` are the paths that it was asked for."""
+
+    url: str
+    answers: dict[str, Any] = field(default_factory=dict)
+    seen: list[str] = field(default_factory=list)
+
+    async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        path = lines[0].split(" ")[1]
+        self.seen.append(path)
+        content = self.answers.get(path.split("?")[0])
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        code = "404 Not Found" if content is None else "200 OK"
+        if content == b"standby":
+            code = "503 Service Unavailable"
+        head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[FakeScheduler]:
+    """A Scheduler that knows nothing yet."""
+    port = free_port()
+    fake = FakeScheduler(f"http://127.0.0.1:{port}")
+    async with await asyncio.start_server(fake.answer, "127.0.0.1", port):
+        yield fake

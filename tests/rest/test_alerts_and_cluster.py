@@ -1,9 +1,6 @@
-"""Subscriptions, nodes, virtual clusters, the Scheduler's answers; over a real broker where records
-matter.
-"""
+"""Subscriptions, nodes, the Scheduler's answers; over a real broker where records matter."""
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from typing import Any
 
@@ -224,10 +221,6 @@ async def test_nodes_are_shown_as_they_report(start_rest: Any, fresh_broker: Any
         assert node["gpus"][0]["simulated"] is True
         assert (node["cpuUsed"], node["memoryMBUsed"]) == (2, 512)
         assert (await rest.client.get("/api/v2/cluster/nodes/n9")).status_code == 404
-        default = (await rest.client.get("/api/v2/virtual-clusters/default")).json()
-        assert default["resourcesTotal"]["GPUs"] == 2
-        assert (await rest.client.get("/api/v2/virtual-clusters/vc9")).status_code == 404
-        assert (await rest.client.get("/api/v2/virtual-clusters/a.b")).status_code == 400
         await publish(
             bootstrap,
             [
@@ -272,33 +265,12 @@ async def test_a_job_goes_over_the_bus_and_back(start_rest: Any, fresh_broker: A
         assert (ready.status_code, ready.json()) == (200, {"bus": True, "database": True})
 
 
-async def scheduler(answers: dict[str, Any]) -> tuple[asyncio.Server, str, list[str]]:
-    """A Scheduler that answers these paths."""
-    seen: list[str] = []
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        path = lines[0].split(" ")[1]
-        seen.append(path)
-        content = answers.get(path.split("?")[0])
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        code = "404 Not Found" if content is None else "200 OK"
-        if content == b"standby":
-            code = "503 Service Unavailable"
-        head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    return server, f"http://127.0.0.1:{port}", seen
-
-
-async def test_the_schedulers_reasons_and_queue_are_passed_on(start_rest: Any) -> None:
-    answers: dict[str, Any] = {"/queue": {"asOf": 7, "gangs": []}}
-    server, url, seen = await scheduler(answers)
-    async with server, start_rest(scheduler_url=url) as rest:
+async def test_the_schedulers_reasons_and_queue_are_passed_on(
+    start_rest: Any, scheduler: Any
+) -> None:
+    answers = scheduler.answers
+    answers["/queue"] = {"asOf": 7, "gangs": []}
+    async with start_rest(scheduler_url=scheduler.url) as rest:
         await rest.submit("waits")
         job = await rest.job_id("waits")
         assert (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()["scheduler"] is None
@@ -307,28 +279,29 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(start_rest: Any) -
         assert why["scheduler"] == {"asOf": 8, "ahead": 3}
         queue = await rest.client.get("/api/v2/cluster/queue?limit=5")
         assert queue.json() == answers["/queue"]
-        assert seen[-1] == "/queue?limit=5"
+        assert "/queue?limit=5" in scheduler.seen
 
 
-async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(start_rest: Any) -> None:
+async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(
+    start_rest: Any, scheduler: Any
+) -> None:
     async with start_rest() as rest:
         await rest.submit("waits")
         job = await rest.job_id("waits")
         reason = Reason(code="no-room", text="2 GPUs are wanted, 1 is free.")
         await rest.hear("job-updated", job, rest.status(job, 1, JobState.WAITING, reason=reason))
-    path = f"/jobs/{job}/why"
-    server, url, _ = await scheduler({path: b"standby", "/queue": b"no json"})
-    async with server:
-        for address in (url, "http://127.0.0.1:1", "http://127.0.0.1:x/"):
-            async with start_rest(scheduler_url=address) as rest:
-                queue = await rest.client.get("/api/v2/cluster/queue")
-                assert (queue.status_code, queue.json()["code"]) == (503, "UnavailableError")
-                answer = await rest.client.get("/api/v2/jobs/admin~waits/why")
-                assert answer.status_code == 200
-                why = answer.json()
-                assert why["reason"]["text"] == reason.text
-                assert why["scheduler"] is None
-                assert "Scheduler knows is missing" in why["schedulerProblem"]
+    scheduler.answers |= {f"/jobs/{job}/why": b"standby", "/queue": b"no json"}
+    for address in (scheduler.url, "http://127.0.0.1:1", "http://127.0.0.1:x/"):
+        async with start_rest(scheduler_url=address) as rest:
+            for path in ("queue", ""):
+                answer = await rest.client.get(f"/api/v2/cluster/{path}".rstrip("/"))
+                assert (answer.status_code, answer.json()["code"]) == (503, "UnavailableError")
+            answer = await rest.client.get("/api/v2/jobs/admin~waits/why")
+            assert answer.status_code == 200
+            why = answer.json()
+            assert why["reason"]["text"] == reason.text
+            assert why["scheduler"] is None
+            assert "Scheduler knows is missing" in why["schedulerProblem"]
     async with start_rest() as rest:
         why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
         assert (why["scheduler"], why["schedulerProblem"]) == (None, None)

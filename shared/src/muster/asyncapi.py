@@ -15,7 +15,12 @@ LISTENERS: Mapping[str, tuple[Service, ...]] = {
     "node-heartbeat": (Service.SCHEDULER,),
     "node-lost": (Service.ALERTING, Service.REST),
     "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
-    "settings-changed": (Service.ALERTING, Service.RUNTIME_AGENT, Service.REST),
+    "settings-changed": (
+        Service.ALERTING,
+        Service.RUNTIME_AGENT,
+        Service.SCHEDULER,
+        Service.REST,
+    ),
 }
 """Who reads a topic beside the other side of its exchange."""
 

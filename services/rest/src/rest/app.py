@@ -21,6 +21,7 @@ from rest.handlers.updates import TOPICS, jobs_aggregate
 from rest.metrics import RestMetrics
 from rest.peers import Peers
 from rest.settings import RestSettings
+from rest.virtual_clusters import KnownVirtualClusters
 
 
 @asynccontextmanager
@@ -44,6 +45,9 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 
     peers = Peers(settings, metrics)
+    virtual_clusters = KnownVirtualClusters(peers, settings)
+    if settings.scheduler_url is not None:
+        runtime.spawn("virtual clusters", virtual_clusters.run)
     context = Context(
         pool=runtime.pool,
         relay=runtime.relay,
@@ -55,6 +59,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         publisher=publisher,
         cluster=cluster,
         peers=peers,
+        virtual_clusters=virtual_clusters,
         stopping=runtime.stopping,
     )
     runtime.asgi = build_app(context, health_routes(runtime))

@@ -1,14 +1,18 @@
 """The nodes of the cluster as their agents report them, followed from the bus into memory."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from muster.contracts.model import Model
+from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
 from muster.records import Received
 
 TOPICS = ("node-reported", "node-lost", "node-returned")
+
+READY = "ready"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +60,27 @@ class Cluster:
             for name, report in sorted(self._reports.items())
         ]
 
+    def node(self, name: str) -> KnownNode | None:
+        """One node."""
+        report = self._reports.get(name)
+        if report is None:
+            return None
+        return KnownNode(report, self._lost[name][1] if name in self._lost else None)
+
     def log_url(self, node: str | None) -> str | None:
         """Where a node's agent serves logs now; it may have moved since a job's last word."""
         report = self._reports.get(node or "")
         return report.log_url if report else None
 
 
-def node_json(node: KnownNode) -> dict[str, Any]:
-    """A node as answers show it."""
+def node_json(node: KnownNode, order: Order | None = None) -> dict[str, Any]:
+    """A node as answers show it; ``order`` is the one that stands for it."""
     report = node.report
     return {
         "name": report.node,
         "address": report.address,
         "state": _state(node),
+        "order": order.value if order else None,
         "problem": report.problem,
         "lostSince": node.lost_since.isoformat() if node.lost_since else None,
         "reportedAt": report.at.isoformat(),
@@ -91,20 +103,42 @@ def _state(node: KnownNode) -> str:
         return "lost"
     if node.report.is_stopping:
         return "stopping"
-    return "ready" if node.report.is_healthy else "unhealthy"
+    return READY if node.report.is_healthy else "unhealthy"
 
 
-def totals(nodes: list[KnownNode]) -> dict[str, dict[str, int]]:
-    """What the cluster has and what is used of it, as virtual clusters show it."""
-    present = [node.report for node in nodes if node.lost_since is None]
-    total = {
-        "cpu": sum(report.cpu for report in present),
-        "memory": sum(report.memory_mb for report in present),
-        "gpu": sum(len(report.gpus) for report in present),
+def gpus_in_sight(nodes: Sequence[KnownNode]) -> int:
+    """The GPUs of all nodes that are not lost, bad ones included."""
+    return sum(len(node.report.gpus) for node in nodes if node.lost_since is None)
+
+
+def nodes_summary(
+    nodes: Sequence[KnownNode], orders: Mapping[str, Order], most: int
+) -> dict[str, Any]:
+    """How many nodes there are, and the first ``most`` of those that something is wrong with, or
+    that an order stands for.
+    """
+    troubled = [node for node in nodes if _is_troubled(node) or node.report.node in orders]
+    return {
+        "total": len(nodes),
+        "ready": sum(_state(node) == READY for node in nodes),
+        "troubled": len(troubled),
+        "inTrouble": [_trouble(node, orders.get(node.report.node)) for node in troubled[:most]],
     }
-    used = {
-        "cpu": sum(pod.cpu for report in present for pod in report.pods),
-        "memory": sum(pod.memory_mb for report in present for pod in report.pods),
-        "gpu": sum(gpu.pod is not None for report in present for gpu in report.gpus),
+
+
+def _is_troubled(node: KnownNode) -> bool:
+    return _state(node) != READY or any(not gpu.is_healthy for gpu in node.report.gpus)
+
+
+def _trouble(node: KnownNode, order: Order | None) -> dict[str, Any]:
+    bad = [gpu for gpu in node.report.gpus if not gpu.is_healthy]
+    problem = node.report.problem or next((gpu.problem for gpu in bad if gpu.problem), None)
+    return {
+        "name": node.report.node,
+        "state": _state(node),
+        "order": order.value if order else None,
+        "problem": problem,
+        "badGpus": [gpu.index for gpu in bad],
+        "gpus": len(node.report.gpus),
+        "pods": len(node.report.pods),
     }
-    return {"total": total, "used": used}

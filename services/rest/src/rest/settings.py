@@ -21,7 +21,7 @@ class RestSettings(DatabaseSettings):
         SecretStr(""), description="Webhook secrets are made from it; the same as Alerting's."
     )
     scheduler_url: str | None = Field(
-        None, description="Where the Scheduler answers why and queue; none: not asked."
+        None, description="Where the Scheduler answers why, queue and quotas; none: not asked."
     )
 
     body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
@@ -32,6 +32,13 @@ class RestSettings(DatabaseSettings):
     page_default: PositiveInt = Field(5000, description="Jobs on a page, when nobody says.")
     page_largest: PositiveInt = 50_000
     peer_timeout_s: PositiveFloat = Field(5.0, description="An agent or the Scheduler answers.")
+
+    virtual_clusters_every_s: PositiveFloat = Field(
+        10.0, description="How often the Scheduler is asked for the virtual clusters."
+    )
+    virtual_clusters_again_s: PositiveFloat = Field(
+        1.0, description="At most so often at once, where a job names one that is not known."
+    )
 
     submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
     submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
@@ -59,7 +66,7 @@ class RestSettings(DatabaseSettings):
     log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
     stream_heartbeat_s: PositiveFloat = 15.0
 
-    settings_repeat_s: PositiveFloat = Field(300.0, description="Subscriptions are said again.")
+    settings_repeat_s: PositiveFloat = Field(300.0, description="Settings are said again.")
     removed_days: PositiveInt = Field(1, description="Removals are said again for this long.")
     maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
     maintenance_rows: PositiveInt = 5000

@@ -46,10 +46,11 @@ class RoleWishes:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A GPU type or a pin that the file names: whether there is such a one is known only where the
+    """A GPU type or a pin that the file names for a role: whether there is such a one is known only where the
     cluster is known. ``path``, ``line`` and ``column`` are its place.
     """
 
+    role: str
     gpu_type: str | None
     pin: str | None
     path: str
@@ -161,7 +162,7 @@ def _named_by(job: JobFile, name: str, root: Node) -> Iterator[Named]:
     for gpu_type, pin, path in said:
         if gpu_type or pin:
             node = find(root, path)
-            yield Named(gpu_type, pin, join_path(path), node.line, node.column)
+            yield Named(name, gpu_type, pin, join_path(path), node.line, node.column)
 
 
 def wish_warnings(job: JobFile, root: Node) -> Iterator[Problem]:

@@ -1,21 +1,27 @@
-"""The cluster: nodes, virtual clusters, the queue, the audit log."""
+"""The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response
+from muster.contracts.node_orders import Order
+from muster.db import transaction
 from muster.errors import Rejected
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
-from rest.api.context import Admin, Context, Here, User
-from rest.api.models import ShownNode, ShownVirtualCluster
-from rest.cluster import node_json, totals
-from rest.store import audit
+from rest.api.context import Address, Admin, Context, Here, User
+from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
+from rest.api.tokens import Done
+from rest.cluster import gpus_in_sight, node_json, nodes_summary
+from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
+from rest.store import audit, node_orders
 
 router = APIRouter(tags=["cluster"])
 
-DEFAULT_CLUSTER = "default"
+MAX_TROUBLED = 1000
+"""Nodes in trouble that one answer names; the rest is only counted."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 Name = Annotated[str, Path(max_length=255)]
@@ -25,6 +31,14 @@ class NodeList(BaseModel):
     """All nodes."""
 
     nodes: list[ShownNode]
+
+
+class NodeOrdered(BaseModel):
+    """What is ordered of a node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    value: Literal["cordon", "drain", "none"]
 
 
 class AuditPage(BaseModel):
@@ -37,16 +51,68 @@ class AuditPage(BaseModel):
 @router.get("/cluster/nodes", response_model=NodeList)
 async def list_nodes(here: Here, _caller: User) -> Response:
     """The nodes as their agents report them. GPUs that are pretended are marked as simulated."""
-    return JSONResponse({"nodes": [node_json(node) for node in here.cluster.nodes()]})
+    async with here.pool.acquire() as conn:
+        orders = await node_orders.standing_orders(conn)
+    nodes = here.cluster.nodes()
+    content = {"nodes": [node_json(node, orders.get(node.report.node)) for node in nodes]}
+    return JSONResponse(content)
 
 
 @router.get("/cluster/nodes/{name}", response_model=ShownNode)
 async def get_node(name: Name, here: Here, _caller: User) -> Response:
     """One node."""
-    for node in here.cluster.nodes():
-        if node.report.node == name:
-            return JSONResponse(node_json(node))
-    raise Rejected("NoNodeError", f"No node {name[:80]} has been reported.")
+    node = here.cluster.node(name)
+    if node is None:
+        raise _no_node(name)
+    async with here.pool.acquire() as conn:
+        orders = await node_orders.standing_orders(conn)
+    return JSONResponse(node_json(node, orders.get(name)))
+
+
+@router.put("/cluster/nodes/{name}/order", status_code=202, response_model=Done)
+async def order_node(
+    name: Name, wanted: NodeOrdered, here: Here, caller: Admin, address: Address
+) -> Done:
+    """Cordon a node (nothing new is placed there), drain it (and what runs there leaves, at no cost
+    to its users), or take the order back (`none`). The order outlives the node's restarts.
+    """
+    order = Order(wanted.value)
+    async with transaction(here.pool) as conn:
+        if here.cluster.node(name) is None and not await node_orders.has_order(conn, name):
+            raise _no_node(name)
+        if await node_orders.give_order(conn, name, order, caller.username):
+            entry = audit.Entry(caller.username, f"node.{ACTIONS[order]}", name, address)
+            await audit.record(conn, [entry])
+    here.publisher.wake()
+    return Done(message=f"The node {name} {STANDS[order]}.")
+
+
+def _no_node(name: str) -> Rejected:
+    return Rejected("NoNodeError", f"No node {name[:80]} has been reported.")
+
+
+ACTIONS = {Order.CORDON: "cordon", Order.DRAIN: "drain", Order.NONE: "uncordon"}
+STANDS = {
+    Order.CORDON: "is to take nothing new",
+    Order.DRAIN: "is to take nothing new, and what runs there is to leave",
+    Order.NONE: "is to be used as any other",
+}
+
+
+@router.get("/cluster", response_model=ShownCluster)
+async def get_cluster(here: Here, _caller: User) -> Response:
+    """Virtual clusters with their cells and what is bound of them, and the nodes in trouble."""
+    known = await here.virtual_clusters.ask()
+    async with here.pool.acquire() as conn:
+        orders = await node_orders.standing_orders(conn)
+    nodes = here.cluster.nodes()
+    content = {
+        "asOf": known.as_of,
+        "virtualClusters": _shown(here, known),
+        "gpuTotal": gpus_in_sight(nodes),
+        "nodes": nodes_summary(nodes, orders, MAX_TROUBLED),
+    }
+    return JSONResponse(content)
 
 
 @router.get("/cluster/queue", response_model=dict[str, Any])
@@ -63,8 +129,8 @@ async def queue(
 
 @router.get("/virtual-clusters", response_model=dict[str, ShownVirtualCluster])
 async def list_virtual_clusters(here: Here, _caller: User) -> Response:
-    """The virtual clusters: so far one, which has everything."""
-    return JSONResponse({DEFAULT_CLUSTER: _default(here)})
+    """The virtual clusters, with what they own and use."""
+    return JSONResponse(_shown(here, await here.virtual_clusters.ask()))
 
 
 @router.get("/virtual-clusters/{name}", response_model=ShownVirtualCluster)
@@ -73,29 +139,18 @@ async def get_virtual_cluster(name: Name, here: Here, _caller: User) -> Response
     if _NAME.fullmatch(name) is None:
         message = "A virtual cluster's name has letters, digits, _ and - only."
         raise Rejected("InvalidParametersError", message)
-    if name != DEFAULT_CLUSTER:
-        raise Rejected("NoVirtualClusterError", f"There is no virtual cluster {name}.")
-    return JSONResponse(_default(here))
+    known = await here.virtual_clusters.ask()
+    if name not in known.virtual_clusters:
+        raise no_virtual_cluster(name, known.virtual_clusters)
+    return JSONResponse(_shown(here, known)[name])
 
 
-def _default(here: Context) -> dict[str, Any]:
-    amounts = totals(here.cluster.nodes())
-    total, used = _amounts(amounts["total"]), _amounts(amounts["used"])
-    share = 100 * used["gpu"] / total["gpu"] if total["gpu"] else 0.0
+def _shown(here: Context, known: VirtualClusters) -> dict[str, Any]:
+    gpus = gpus_in_sight(here.cluster.nodes())
     return {
-        "capacity": 100,
-        "usedCapacity": round(share, 1),
-        "maxCapacity": 100,
-        "dedicated": False,
-        "status": "running",
-        "resourcesUsed": used,
-        "resourcesGuaranteed": total,
-        "resourcesTotal": total,
+        name: virtual_cluster_json(found, known.as_of, gpus)
+        for name, found in sorted(known.virtual_clusters.items())
     }
-
-
-def _amounts(values: dict[str, int]) -> dict[str, int]:
-    return {**values, "vCores": values["cpu"], "GPUs": values["gpu"]}
 
 
 @router.get("/audit", response_model=AuditPage, tags=["audit"])

@@ -21,6 +21,7 @@ from rest.handlers.submit import Submissions
 from rest.metrics import RestMetrics
 from rest.peers import Peers
 from rest.settings import RestSettings
+from rest.virtual_clusters import KnownVirtualClusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Context:
     publisher: SettingsPublisher
     cluster: Cluster
     peers: Peers
+    virtual_clusters: KnownVirtualClusters
     stopping: asyncio.Event
     followers: Counter[str] = field(default_factory=Counter)
 

@@ -8,13 +8,14 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from muster.contracts.jobs import Execution, JobStatus
 from muster.errors import Problem, Rejected, Transient
-from muster.protocol import ProtocolError, parse_job
+from muster.protocol import ParsedJob, ProtocolError, parse_job
 from muster.telemetry import current_traceparent
 from pydantic import BaseModel, ConfigDict
 
 from rest.api.context import Address, Context, Here, User, address_of, context_of, user_of
 from rest.api.models import JobDetail, JobList, JobListItem, Submitted, Why
 from rest.api.tokens import Done
+from rest.domain.callers import Caller
 from rest.domain.listing import (
     PRIORITIES,
     STATES,
@@ -24,8 +25,10 @@ from rest.domain.listing import (
     split,
 )
 from rest.domain.views import ListedJob, WholeJob, attempt_state, detail, list_item, verdict_reason
+from rest.domain.virtual_clusters import check_virtual_cluster, check_wishes
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
+from rest.store.answers import is_known
 from rest.store.jobs import find_attempt, find_config, find_job, list_jobs
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -105,15 +108,34 @@ async def submit(request: Request) -> Response:
     except ProtocolError:
         here.metrics.submissions.labels("invalid").inc()
         raise
+    warnings = await _check_cluster(here, caller, job, idempotency_key)
     submission = Submission(
         username=caller.username,
         address=await address_of(request),
         job=job,
         key=idempotency_key,
         traceparent=current_traceparent(),
+        warnings=warnings,
     )
     answer = await here.submissions.submit(submission)
     return Response(answer, 202, media_type="application/json")
+
+
+async def _check_cluster(
+    here: Context, caller: Caller, job: ParsedJob, key: str | None
+) -> tuple[Problem, ...]:
+    """What the job wishes without effect. Raises Rejected where it names what is not there; but
+    what was accepted under this key is answered as it was.
+    """
+    try:
+        known = await here.virtual_clusters.having(job.spec.virtual_cluster)
+        check_virtual_cluster(job, caller, known)
+        return check_wishes(job, known)
+    except Rejected:
+        if key is None or not await is_known(here.pool, caller.username, key):
+            here.metrics.submissions.labels("invalid").inc()
+            raise
+        return ()
 
 
 def _idempotency_key(request: Request) -> str | None:

@@ -231,12 +231,13 @@ class ShownGpu(BaseModel):
 
 
 class ShownNode(BaseModel):
-    """A node as it was last reported."""
+    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
     state: str
+    order: str | None
     simulated: bool
     gpuTotal: int
     gpuUsed: int
@@ -245,17 +246,20 @@ class ShownNode(BaseModel):
 
 
 class Amounts(BaseModel):
-    """Resources, also under the names of OpenPAI's first era."""
+    """Resources, also under the names of OpenPAI's first era; null where it is not known."""
 
-    cpu: int
-    memory: int
+    cpu: int | None
+    memory: int | None
     gpu: int
-    vCores: int
+    vCores: int | None
     GPUs: int
 
 
 class ShownVirtualCluster(BaseModel):
-    """A virtual cluster. Capacities are percentages."""
+    """A virtual cluster. Capacities are percentages: of the cluster's GPUs that it owns, and of its
+    own that it uses. ``cells`` (by type and number, and how many of them are bound), ``pins``,
+    ``gpus`` and ``gpuTypes`` are as the Scheduler tells them, as of its cycle ``asOf``.
+    """
 
     capacity: float
     usedCapacity: float
@@ -265,3 +269,38 @@ class ShownVirtualCluster(BaseModel):
     resourcesUsed: Amounts
     resourcesGuaranteed: Amounts
     resourcesTotal: Amounts
+    asOf: int
+    cells: list[dict[str, Any]]
+    pins: list[str]
+    gpus: dict[str, int]
+    gpuTypes: list[str]
+
+
+class TroubledNode(BaseModel):
+    """A node that something is wrong with, or that an order stands for."""
+
+    name: str
+    state: str
+    order: str | None
+    problem: str | None
+    badGpus: list[int]
+    gpus: int
+    pods: int
+
+
+class ShownNodes(BaseModel):
+    """The nodes, counted; ``inTrouble`` has the first of the troubled ones."""
+
+    total: int
+    ready: int
+    troubled: int
+    inTrouble: list[TroubledNode]
+
+
+class ShownCluster(BaseModel):
+    """The whole cluster. Virtual clusters are as of the Scheduler's cycle ``asOf``."""
+
+    asOf: int
+    virtualClusters: dict[str, ShownVirtualCluster]
+    gpuTotal: int
+    nodes: ShownNodes

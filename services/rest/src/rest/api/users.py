@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest.api.context import Address, Admin, Context, Here, Person, User
 from rest.api.tokens import Done
 from rest.domain.callers import MAX_PASSWORD_CHARACTERS, USERNAME, Caller, check_person
-from rest.domain.jobs import VIRTUAL_CLUSTERS
+from rest.domain.virtual_clusters import DEFAULT, no_virtual_cluster
 from rest.store import accounts, audit, subscriptions
 from rest.store.accounts import Account
 
@@ -18,6 +18,10 @@ router = APIRouter(prefix="/users", tags=["users"])
 
 Username = Annotated[str, Path(max_length=64)]
 Password = Annotated[str, Field(max_length=MAX_PASSWORD_CHARACTERS)]
+
+VirtualClusterNames = Annotated[
+    list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,255}$")]], Field(max_length=1000)
+]
 
 
 class Body(BaseModel):
@@ -41,13 +45,13 @@ class ShownUser(BaseModel):
 
 
 class NewUser(Body):
-    """A user to be made."""
+    """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`."""
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password
     email: Annotated[str, Field(max_length=320)] = ""
     admin: bool = False
-    virtualCluster: list[str] = ["default"]
+    virtualCluster: VirtualClusterNames | None = None
     extension: dict[str, Any] = {}
 
 
@@ -61,12 +65,13 @@ class OwnChange(Body):
 
 
 class UserData(Body):
-    """What an admin changes of a user."""
+    """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go."""
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password | None = None
     email: Annotated[str | None, Field(max_length=320)] = None
     extension: dict[str, Any] | None = None
+    virtualCluster: VirtualClusterNames | None = None
 
 
 class UserChange(Body):
@@ -106,15 +111,12 @@ async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -
     """Make a user."""
     if new.admin:
         check_person(caller)
-    for name in new.virtualCluster:
-        if name not in VIRTUAL_CLUSTERS:
-            raise Rejected("NoVirtualClusterError", f"There is no virtual cluster {name[:80]}.")
+    await _check_virtual_clusters(here, new.virtualCluster or [])
     password_hash = await here.access.hash(new.password)
     async with transaction(here.pool) as conn:
         now = await conn.fetchval("SELECT now()")
-        account = Account(
-            new.username, new.email, new.admin, new.virtualCluster, new.extension, now
-        )
+        clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
+        account = Account(new.username, new.email, new.admin, clusters, new.extension, now)
         if not await accounts.insert_account(conn, account, password_hash):
             raise Rejected("ConflictUserError", f"There is a user {new.username} already.")
         await _note(conn, caller.username, "user.create", new.username, address)
@@ -146,6 +148,7 @@ async def change_user(change: UserChange, here: Here, caller: Admin, address: Ad
     """Change a user, as an admin. An application token may set no password."""
     if change.data.password is not None:
         check_person(caller)
+    await _check_virtual_clusters(here, change.data.virtualCluster or [])
     await _change(here, (caller.username, address), change.data)
     return Done(message=f"The user {change.data.username} is changed.")
 
@@ -164,6 +167,14 @@ async def delete_user(username: Username, here: Here, caller: Admin, address: Ad
     return Done(message=f"The user {username} is removed.")
 
 
+async def _check_virtual_clusters(here: Context, names: list[str]) -> None:
+    """Raises Rejected where there is none of a name, as far as that is known."""
+    for name in names:
+        known = await here.virtual_clusters.having(name)
+        if known is not None and name not in known.virtual_clusters:
+            raise no_virtual_cluster(name, known.virtual_clusters)
+
+
 async def _find(conn: Connection, username: str) -> Account:
     account = await accounts.find_account(conn, username)
     if account is None:
@@ -175,7 +186,9 @@ async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
     password_hash = None if data.password is None else await here.access.hash(data.password)
     async with transaction(here.pool) as conn:
         await _find(conn, data.username)
-        await accounts.update_account(conn, data.username, data.email, data.extension)
+        await accounts.update_account(
+            conn, data.username, data.email, data.extension, data.virtualCluster
+        )
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
         await _note(conn, by[0], "user.change", data.username, by[1])

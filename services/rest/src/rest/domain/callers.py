@@ -16,13 +16,14 @@ MAX_PASSWORD_CHARACTERS = 256
 @dataclass(frozen=True, slots=True)
 class Caller:
     """A user who is known by a token. ``token`` is its id; an application token may not make or
-    revoke tokens.
+    revoke tokens. ``virtual_clusters``: where their jobs may go; an admin's go anywhere.
     """
 
     username: str
     is_admin: bool
     is_application: bool
     token: str
+    virtual_clusters: frozenset[str] = frozenset()
 
 
 def is_username(text: str) -> bool:

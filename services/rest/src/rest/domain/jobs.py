@@ -5,9 +5,6 @@ from dataclasses import dataclass
 from muster.contracts.jobs import Execution, JobState, JobStatus
 from muster.contracts.model import Reason
 
-VIRTUAL_CLUSTERS = ("default",)
-"""Those that there are; more come with the full scheduler."""
-
 FINAL = frozenset((JobState.SUCCEEDED, JobState.STOPPED, JobState.FAILED))
 
 

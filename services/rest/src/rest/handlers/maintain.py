@@ -1,5 +1,5 @@
-"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, old entries of
-the audit log, and the exchange rows of jobs that are long over.
+"""What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, orders about
+nodes that are over, old entries of the audit log, and the exchange rows of jobs that are long over.
 """
 
 import asyncio
@@ -8,7 +8,7 @@ import structlog
 from muster.db import Pool, is_transient, transaction
 
 from rest.settings import RestSettings
-from rest.store import accounts, audit, jobs, subscriptions
+from rest.store import accounts, audit, jobs, node_orders, subscriptions
 
 _log = structlog.get_logger()
 
@@ -22,6 +22,7 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
                 await jobs.forget_answers(conn, settings.idempotency_hours)
                 await accounts.purge_tokens(conn)
                 await subscriptions.forget_removed(conn, settings.removed_days)
+                await node_orders.forget_over(conn, settings.removed_days)
                 await jobs.close_finished(conn, settings.maintenance_rows)
                 await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)
         except Exception as error:

@@ -1,9 +1,9 @@
-"""Subscriptions on settings-changed: said when they change, and again every few minutes, so that
-whoever lost them has them soon. Removed ones are said as removed for a while.
+"""Subscriptions and orders about nodes on settings-changed: said when they change, and again every
+few minutes, so that whoever lost them has them soon. Removed ones are said as removed for a while.
 
-REST hears what it has said: a higher revision than its own, or a subscription that it does not
-have, is from before a backup was restored. Then it goes on above the clock, as the exchange does,
-or says that the subscription is removed.
+REST hears what it has said: a higher revision than its own, or a setting that it does not have, is
+from before a backup was restored. Then it goes on above the clock, as the exchange does, or says
+that the setting is removed.
 """
 
 import asyncio
@@ -15,14 +15,13 @@ import structlog
 from muster.bus import Bus
 from muster.contracts.model import Model
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
-from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.db import Pool, is_transient
 from muster.errors import Transient
 from muster.records import Received
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store.subscriptions import Published, lift_revisions, load_published
+from rest.store.settings import PREFIXES, Published, lift_revisions, load_published
 
 _log = structlog.get_logger()
 
@@ -32,7 +31,7 @@ BELIEVABLE = 2**53
 
 
 class SettingsPublisher:
-    """Says subscriptions on the bus."""
+    """Says settings on the bus."""
 
     def __init__(self, pool: Pool, bus: Bus, settings: RestSettings, metrics: RestMetrics) -> None:
         self._pool = pool
@@ -55,17 +54,16 @@ class SettingsPublisher:
         that an operator wants all said anew.
         """
         setting = record.key or ""
-        ident = setting.removeprefix(SUBSCRIPTION_SETTING)
         revision = model.revision if isinstance(model, SettingChanged) else 0
         if setting == RESYNC_SETTING:
             self._resync = max(self._resync, revision)
-        elif ident == setting:
+        elif not setting.startswith(PREFIXES):
             return
         elif model is None:
-            self._heard.pop(ident, None)
+            self._heard.pop(setting, None)
         else:
-            self._heard[ident] = max(self._heard.get(ident, 0), revision)
-        if self._said.get(ident) != revision:
+            self._heard[setting] = max(self._heard.get(setting, 0), revision)
+        if self._said.get(setting) != revision:
             self._changed.set()
 
     async def run(self) -> None:
@@ -95,26 +93,26 @@ class SettingsPublisher:
         async with self._pool.acquire() as conn:
             rows = await load_published(conn)
             if behind := self._behind(rows, heard):
-                _log.info("going on above what was said before", subscriptions=len(behind))
+                _log.info("going on above what was said before", settings=len(behind))
                 await lift_revisions(conn, behind)
                 rows = await load_published(conn)
-        unknown = heard.keys() - {row.id for row in rows}
-        for row in [*rows, *(Published(ident, heard[ident], None) for ident in unknown)]:
-            if self._said.get(row.id) != row.revision:
+        unknown = heard.keys() - {row.setting for row in rows}
+        for row in [*rows, *(Published(setting, heard[setting], None) for setting in unknown)]:
+            if self._said.get(row.setting) != row.revision:
                 await self._say(row)
-                self._said[row.id] = row.revision
+                self._said[row.setting] = row.revision
         if time.monotonic() >= self._all_at:
             rhythm = self._settings.settings_repeat_s
             self._all_at = time.monotonic() + rhythm * random.uniform(0.9, 1.0)  # noqa: S311 - spread
 
     def _behind(self, rows: Sequence[Published], heard: Mapping[str, int]) -> dict[str, int]:
-        """The revisions that subscriptions must get, to be above what was said of them before."""
-        known = {row.id: max(heard.get(row.id, 0), self._resync) for row in rows}
+        """The revisions that settings must get, to be above what was said of them before."""
+        known = {row.setting: max(heard.get(row.setting, 0), self._resync) for row in rows}
         clock_ms = int(time.time() * 1000)  # what is heard so far may not be all
         return {
-            row.id: max(clock_ms, known[row.id] + 1)
+            row.setting: max(clock_ms, known[row.setting] + 1)
             for row in rows
-            if row.revision < known[row.id] < BELIEVABLE
+            if row.revision < known[row.setting] < BELIEVABLE
         }
 
     def _on_new_bus(self) -> None:
@@ -122,8 +120,7 @@ class SettingsPublisher:
         self._changed.set()
 
     async def _say(self, row: Published) -> None:
-        setting = f"{SUBSCRIPTION_SETTING}{row.id}"
-        model = None
+        model, setting = None, row.setting
         if row.content is not None:
             model = SettingChanged(setting=setting, revision=row.revision, value=row.content)
         event_id = f"rest/setting/{setting}/{row.revision}"

@@ -22,7 +22,6 @@ from muster.protocol import ParsedJob
 from muster.relay import Relay
 from muster.subjects import Say, Subjects
 
-from rest.domain.jobs import VIRTUAL_CLUSTERS
 from rest.handlers.updates import SUBMITTED
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
@@ -38,13 +37,14 @@ STOPPING = "The server is stopping; send the job again."
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A checked job and who wants it."""
+    """A checked job and who wants it. ``warnings`` are beside those of its file."""
 
     username: str
     address: str
     job: ParsedJob
     key: str | None
     traceparent: str | None
+    warnings: tuple[Problem, ...] = ()
 
 
 @dataclass(slots=True)
@@ -234,19 +234,14 @@ def _new_job(waiting: _Waiting) -> NewJob:
         total_task_roles=len(job.spec.task_roles),
         config=job.text,
         spec=job.spec.model_dump_json(exclude_none=True),
-        warnings=warnings_json(warnings_of(job)),
+        warnings=warnings_json(_warnings_of(submission)),
         address=submission.address,
     )
 
 
-def warnings_of(job: ParsedJob) -> list[dict[str, object]]:
-    """The warnings of a job file as answers show them."""
-    warnings = [problem_json(warning) for warning in job.warnings]
-    if job.spec.virtual_cluster not in VIRTUAL_CLUSTERS:
-        message = "there is only `default` so far; the job takes its place in the whole cluster"
-        place = job.virtual_cluster_place
-        warnings.append(problem_json(Problem("defaults.virtualCluster", message, *place)))
-    return warnings
+def _warnings_of(submission: Submission) -> list[dict[str, object]]:
+    """All warnings about a job, as answers show them."""
+    return [problem_json(each) for each in (*submission.job.warnings, *submission.warnings)]
 
 
 def problem_json(problem: Problem) -> dict[str, object]:
@@ -262,7 +257,7 @@ def _answer(submission: Submission) -> str:
     content = {
         "message": f"The job {name} is accepted.",
         "name": name,
-        "warnings": warnings_of(submission.job),
+        "warnings": _warnings_of(submission),
     }
     return json.dumps(content)
 

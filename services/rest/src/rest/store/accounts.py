@@ -37,7 +37,15 @@ ACCOUNT = "username, email, is_admin, virtual_clusters, extension, created_at"
 async def find_caller(pool: Pool, digest: bytes) -> Caller | None:
     """Whose token this is, if it is live."""
     row = await pool.fetchrow(_CALLER, digest)
-    return None if row is None else Caller(*row)
+    if row is None:
+        return None
+    return Caller(
+        username=row["username"],
+        is_admin=row["is_admin"],
+        is_application=row["is_application"],
+        token=row["id"],
+        virtual_clusters=frozenset(row["virtual_clusters"]),
+    )
 
 
 async def find_password(pool: Pool, username: str) -> tuple[str, bool] | None:
@@ -75,15 +83,20 @@ async def insert_account(conn: Connection, account: Account, password_hash: str)
 
 
 async def update_account(
-    conn: Connection, username: str, email: str | None, extension: dict[str, Any] | None
+    conn: Connection,
+    username: str,
+    email: str | None,
+    extension: dict[str, Any] | None,
+    virtual_clusters: list[str] | None,
 ) -> None:
     """Change what is given."""
     await conn.execute(
-        "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension)"
-        " WHERE username = $1",
+        "UPDATE account SET email = coalesce($2, email), extension = coalesce($3, extension),"
+        " virtual_clusters = coalesce($4, virtual_clusters) WHERE username = $1",
         username,
         email,
         extension,
+        virtual_clusters,
     )
 
 
@@ -152,7 +165,7 @@ async def purge_tokens(conn: Connection) -> None:
 
 
 _CALLER = """
-    SELECT username, is_admin, is_application, token.id
+    SELECT username, is_admin, is_application, token.id, virtual_clusters
     FROM token JOIN account USING (username)
     WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now())
 """

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muster.db import Connection
+from muster.db import Connection, Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,14 @@ async def claim(conn: Connection, keys: Sequence[Key]) -> dict[tuple[str, str], 
         (row["username"], row["key"]): Known(row["body_digest"], row["job"], row["answer"])
         for row in rows
     }
+
+
+async def is_known(pool: Pool, username: str, key: str) -> bool:
+    """Whether the user has had an answer under this key."""
+    found: bool = await pool.fetchval(
+        "SELECT EXISTS (SELECT FROM idempotency WHERE username = $1 AND key = $2)", username, key
+    )
+    return found
 
 
 async def keep(conn: Connection, answers: Sequence[tuple[Key, str, str]]) -> None:

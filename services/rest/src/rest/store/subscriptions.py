@@ -1,20 +1,9 @@
 """Subscriptions to alerts: what people asked to be told."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from muster.contracts.subscriptions import Subscription
-from muster.db import Connection, fetch
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A subscription as it is told on the bus; ``content`` None: it was removed."""
-
-    id: str
-    revision: int
-    content: dict[str, Any] | None
+from muster.db import Connection
 
 
 async def insert_subscription(conn: Connection, subscription: Subscription) -> None:
@@ -79,33 +68,11 @@ async def count_subscriptions(conn: Connection, owner: str) -> int:
     return count
 
 
-async def load_published(conn: Connection) -> list[Published]:
-    """All that is to be told, the removed ones included."""
-    return await fetch(
-        Published,
-        conn,
-        "SELECT id, revision, CASE WHEN removed_at IS NULL THEN content END AS content"
-        " FROM subscription ORDER BY id",
-    )
-
-
-async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None:
-    """Raise revisions, by the ids of their subscriptions; none falls."""
-    await conn.execute(_LIFT, list(revisions), list(revisions.values()))
-
-
 async def forget_removed(conn: Connection, days: int) -> None:
     """Forget what was removed long enough ago."""
     await conn.execute(
         "DELETE FROM subscription WHERE removed_at < now() - $1 * interval '1 day'", float(days)
     )
-
-
-_LIFT = """
-    UPDATE subscription AS s SET revision = n.revision
-    FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
-    WHERE s.id = n.id AND s.revision < n.revision
-"""
 
 
 def _content(subscription: Subscription) -> dict[str, Any]:

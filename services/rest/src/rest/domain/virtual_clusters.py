@@ -1,0 +1,188 @@
+"""What REST knows of virtual clusters, as the Scheduler last told it, and whether a job fits there:
+names only. Whether there is room, now or ever, is the Scheduler's to say.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from muster.contracts.model import Model
+from muster.errors import Problem, Rejected
+from muster.protocol import Named, ParsedJob, ProtocolError
+
+from rest.domain.callers import Caller
+
+PLACE = "defaults.virtualCluster"
+DEFAULT = "default"
+NAMES_SHOWN = 20
+
+
+class QuotaCells(Model):
+    """Cells of one type that a virtual cluster owns, by number; ``bound`` of them are bound to
+    hardware. ``quota`` is their path, from the chain's top down.
+    """
+
+    quota: str
+    count: int
+    bound: int = 0
+
+
+class Gpus(Model):
+    """GPUs of a virtual cluster: owned; used by guaranteed and by opportunistic gangs, downgraded
+    ones included; owned and not used by guaranteed ones.
+    """
+
+    quota: int
+    guaranteed: int = 0
+    opportunistic: int = 0
+    free: int = 0
+
+
+class Share(Model):
+    """What a virtual cluster has of something that nodes count, and what its gangs use."""
+
+    quota: int
+    used: int = 0
+
+
+class VirtualCluster(Model):
+    """One of them. ``gpu_types``: of the cells that it owns, pinned ones included."""
+
+    cells: tuple[QuotaCells, ...] = ()
+    pins: tuple[str, ...] = ()
+    gpus: Gpus
+    gpu_types: tuple[str, ...] = ()
+    cpu: Share | None = None
+    memory_mb: Share | None = None
+
+
+class VirtualClusters(Model):
+    """All of them, as of the Scheduler's cycle ``as_of``. ``gpu_types``: of the whole cluster, also
+    those that nobody owns; None: not told.
+    """
+
+    as_of: int
+    virtual_clusters: Mapping[str, VirtualCluster]
+    gpu_types: tuple[str, ...] | None = None
+
+
+def virtual_cluster_json(found: VirtualCluster, as_of: int, cluster_gpus: int) -> dict[str, Any]:
+    """A virtual cluster as OpenPAI shows it, and what the Scheduler says of it beside.
+
+    ``cluster_gpus``: those of the whole cluster that are in sight.
+    """
+    gpus = found.gpus
+    used = gpus.guaranteed + gpus.opportunistic
+    owned = _amounts(gpus.quota, found.cpu, found.memory_mb, is_used=False)
+    said = found.model_dump(mode="json", by_alias=True)
+    return {
+        "capacity": _percent(gpus.quota, cluster_gpus),
+        "usedCapacity": _percent(used, gpus.quota),
+        "maxCapacity": 100.0,
+        "dedicated": False,
+        "status": "running",
+        "resourcesUsed": _amounts(used, found.cpu, found.memory_mb, is_used=True),
+        "resourcesGuaranteed": owned,
+        "resourcesTotal": owned,
+        "asOf": as_of,
+        **{name: said[name] for name in ("cells", "pins", "gpus", "gpuTypes")},
+    }
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 1) if whole else 0.0
+
+
+def _amounts(
+    gpus: int, cpu: Share | None, memory_mb: Share | None, *, is_used: bool
+) -> dict[str, int | None]:
+    cpus, memory = (
+        None if share is None else share.used if is_used else share.quota
+        for share in (cpu, memory_mb)
+    )
+    return {"cpu": cpus, "memory": memory, "gpu": gpus, "vCores": cpus, "GPUs": gpus}
+
+
+def no_virtual_cluster(name: str, known: Iterable[str], place: Problem | None = None) -> Rejected:
+    """There is none of this name; ``place`` is where a job file names it."""
+    message = f"There is no virtual cluster {name[:80]}; there are {_names(known)}."
+    return Rejected("NoVirtualClusterError", message, (place,) if place else ())
+
+
+def check_virtual_cluster(job: ParsedJob, caller: Caller, known: VirtualClusters | None) -> None:
+    """Whether the caller's job may go where it wants to. Raises Rejected, with its place."""
+    name, (line, column) = job.spec.virtual_cluster, job.virtual_cluster_place
+    if known is not None and name not in known.virtual_clusters:
+        message = f"names none; use one of {_names(known.virtual_clusters)}"
+        raise no_virtual_cluster(
+            name, known.virtual_clusters, Problem(PLACE, message, line, column)
+        )
+    if not caller.is_admin and name not in caller.virtual_clusters:
+        allowed = _names(caller.virtual_clusters)
+        problem = Problem(PLACE, f"is not allowed; use one of {allowed}", line, column)
+        message = f"{caller.username} may not use the virtual cluster {name}, but {allowed}."
+        raise Rejected("ForbiddenUserError", message, (problem,))
+
+
+def check_wishes(job: ParsedJob, known: VirtualClusters | None) -> tuple[Problem, ...]:
+    """What of the job's wishes has no effect there, or could not be checked.
+
+    Raises ProtocolError where it names GPU types or pins that can't be.
+    """
+    name = job.spec.virtual_cluster
+    if known is None:
+        if name == DEFAULT and not job.named:
+            return ()
+        message = "could not be checked: the Scheduler has not told what there is"
+        return (Problem(PLACE, message, *job.virtual_cluster_place),)
+    here = known.virtual_clusters[name]
+    is_guaranteed = job.spec.priority >= 0
+    problems, warnings = [], []
+    by_role: dict[str, list[Named]] = defaultdict(list)
+    for wish in job.named:
+        by_role[wish.role].append(wish)
+    for wishes in by_role.values():
+        problems += [_no_pin(w, name, here) for w in wishes if w.pin and w.pin not in here.pins]
+        types = [wish for wish in wishes if wish.gpu_type]
+        unknown = [w for w in types if not _is_somewhere(w, known)]
+        problems += [_problem(w, f"is no GPU type here; use {_all_types(known)}") for w in unknown]
+        elsewhere = [w for w in types if w not in unknown and w.gpu_type not in here.gpu_types]
+        if is_guaranteed and elsewhere:
+            owned = _names(here.gpu_types)
+            if len(elsewhere) + len(unknown) == len(types):
+                message = f"is not in the virtual cluster {name}, which has {owned}"
+                problems += [_problem(wish, message) for wish in elsewhere]
+            else:
+                message = f"has no effect: the virtual cluster {name} has {owned}"
+                warnings += [_problem(wish, message) for wish in elsewhere]
+    if problems:
+        raise ProtocolError(problems)
+    return tuple(warnings)
+
+
+def _is_somewhere(wish: Named, known: VirtualClusters) -> bool:
+    if known.gpu_types is not None:
+        return wish.gpu_type in known.gpu_types
+    return True
+
+
+def _all_types(known: VirtualClusters) -> str:
+    return _names(known.gpu_types or ())
+
+
+def _no_pin(wish: Named, name: str, here: VirtualCluster) -> Problem:
+    message = f"is no pin of the virtual cluster {name}, which has {_names(here.pins)}"
+    return _problem(wish, message)
+
+
+def _problem(wish: Named, message: str) -> Problem:
+    return Problem(wish.path, message, wish.line, wish.column)
+
+
+def _names(found: Iterable[str]) -> str:
+    """Names for people."""
+    names: Sequence[str] = sorted(found)
+    if not names:
+        return "none"
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more

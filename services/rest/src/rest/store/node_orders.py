@@ -1,0 +1,46 @@
+"""What operators ordered of nodes."""
+
+from collections.abc import Mapping
+
+from muster.contracts.node_orders import Order
+from muster.db import Connection
+
+
+async def give_order(conn: Connection, node: str, order: Order, by: str) -> bool:
+    """Set the order that stands for a node; returns whether it is another than before."""
+    changed = await conn.fetchval(_GIVE, node, order.value, by)
+    return changed is not None
+
+
+async def standing_orders(conn: Connection) -> Mapping[str, Order]:
+    """The orders that are not over, by node."""
+    rows = await conn.fetch('SELECT node, "order" FROM node_order WHERE "order" <> $1', Order.NONE)
+    return {row["node"]: Order(row["order"]) for row in rows}
+
+
+async def has_order(conn: Connection, node: str) -> bool:
+    """Whether the node has an order, or had one not long ago."""
+    found: bool = await conn.fetchval(
+        "SELECT EXISTS (SELECT FROM node_order WHERE node = $1)", node
+    )
+    return found
+
+
+async def forget_over(conn: Connection, days: int) -> None:
+    """Forget orders that have been over for long enough."""
+    await conn.execute(
+        'DELETE FROM node_order WHERE "order" = $1'
+        " AND ordered_at < now() - $2 * interval '1 day'",
+        Order.NONE,
+        float(days),
+    )
+
+
+_GIVE = """
+    INSERT INTO node_order AS o (node, "order", ordered_by) VALUES ($1, $2, $3)
+    ON CONFLICT (node) DO UPDATE
+    SET "order" = excluded."order", ordered_by = excluded.ordered_by, ordered_at = now(),
+        revision = o.revision + 1
+    WHERE o."order" <> excluded."order"
+    RETURNING o.revision
+"""

@@ -1,0 +1,66 @@
+"""What is said on settings-changed: subscriptions to alerts, and orders about nodes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from muster.contracts.node_orders import NODE_SETTING, NodeOrder
+from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
+from muster.db import Connection, fetch
+
+PREFIXES = (SUBSCRIPTION_SETTING, NODE_SETTING)
+"""What settings of REST's begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A setting as it is told on the bus; ``content`` None: it was removed."""
+
+    setting: str
+    revision: int
+    content: dict[str, Any] | None
+
+
+async def load_published(conn: Connection) -> list[Published]:
+    """All that is to be told, what is removed or over included."""
+    orders = [
+        Published(f"{NODE_SETTING}{row['node']}", row["revision"], _order(row))
+        for row in await conn.fetch(_ORDERS)
+    ]
+    return [*await fetch(Published, conn, _SUBSCRIPTIONS, SUBSCRIPTION_SETTING), *orders]
+
+
+def _order(row: asyncpg.Record) -> dict[str, Any]:
+    order = NodeOrder(
+        node=row["node"], order=row["order"], by=row["ordered_by"], at=row["ordered_at"]
+    )
+    return order.model_dump(mode="json", by_alias=True)
+
+
+async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None:
+    """Raise revisions, by their settings; none falls."""
+    for prefix, sql in ((SUBSCRIPTION_SETTING, _LIFT_SUBSCRIPTIONS), (NODE_SETTING, _LIFT_ORDERS)):
+        found = {
+            setting.removeprefix(prefix): revision
+            for setting, revision in revisions.items()
+            if setting.startswith(prefix)
+        }
+        await conn.execute(sql, list(found), list(found.values()))
+
+
+_SUBSCRIPTIONS = """
+    SELECT $1 || id AS setting, revision, CASE WHEN removed_at IS NULL THEN content END AS content
+    FROM subscription ORDER BY id
+"""
+_ORDERS = 'SELECT node, "order", ordered_by, ordered_at, revision FROM node_order ORDER BY node'
+_LIFT_SUBSCRIPTIONS = """
+    UPDATE subscription AS s SET revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
+    WHERE s.id = n.id AND s.revision < n.revision
+"""
+_LIFT_ORDERS = """
+    UPDATE node_order AS o SET revision = n.revision
+    FROM unnest($1::text[], $2::bigint[]) AS n (node, revision)
+    WHERE o.node = n.node AND o.revision < n.revision
+"""

@@ -1,0 +1,162 @@
+"""Operators order nodes to be cordoned and drained; the Scheduler is told on settings-changed."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from muster.contracts.node_orders import NodeOrder, Order
+from muster.contracts.nodes import Gpu, NodeReport
+from muster.contracts.notices import SettingChanged
+from muster.db import transaction
+from rest.store import node_orders
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WAIT_S = 30
+
+
+def order(node: str) -> str:
+    return f"/api/v2/cluster/nodes/{node}/order"
+
+
+async def report(bootstrap: str, node: str, *, is_healthy: bool = True) -> None:
+    gpu = Gpu(index=0, uuid="u", model="m", memory_mb=1, is_healthy=is_healthy, problem="hot")
+    said = NodeReport(
+        node=node,
+        revision=1,
+        journal="j",
+        boot="b",
+        at=NOW,
+        address="127.0.0.1",
+        version="1",
+        cpu=8,
+        memory_mb=1024,
+        gpus=(gpu,),
+    )
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    value = said.model_dump_json().encode()
+    await producer.send_and_wait("node-reported", value, key=node.encode())
+    await producer.stop()
+
+
+async def settings_of(bootstrap: str, node: str) -> Any:
+    """A reader of what is said about a node; ends when the consumer is stopped."""
+    consumer = AIOKafkaConsumer(
+        "settings-changed",
+        bootstrap_servers=bootstrap,
+        auto_offset_reset="earliest",
+        fetch_max_wait_ms=20,
+    )
+    await consumer.start()
+
+    async def next_value() -> SettingChanged | None:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                record = await consumer.getone()
+                if record.key == f"node/{node}".encode():
+                    value = record.value
+                    return None if value is None else SettingChanged.model_validate_json(value)
+
+    return consumer, next_value
+
+
+async def test_an_order_stands_is_shown_said_and_taken_back(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap, settings_repeat_s=0.2) as rest:
+        await report(bootstrap, "n1", is_healthy=False)
+
+        async def nodes() -> list[str]:
+            answer = await rest.client.get("/api/v2/cluster/nodes")
+            return [node["name"] for node in answer.json()["nodes"]]
+
+        await rest.eventually(nodes, ["n1"])
+        consumer, next_value = await settings_of(bootstrap, "n1")
+        for value in ("cordon", "drain", "none"):
+            answer = await rest.client.put(order("n1"), json={"value": value})
+            assert answer.status_code == 202
+            shown = (await rest.client.get("/api/v2/cluster/nodes/n1")).json()["order"]
+            assert shown == (None if value == "none" else value)
+            listed = (await rest.client.get("/api/v2/cluster/nodes")).json()["nodes"]
+            assert listed[0]["order"] == shown
+            while (said := await next_value()) is None or said.value["order"] != value:
+                pass
+            stands = NodeOrder.model_validate(said.value)
+            assert (stands.node, stands.order, stands.by) == ("n1", Order(value), "admin")
+            again = await next_value()
+            assert again == said
+        assert said.revision == 3
+        entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+        acts = [(e["action"], e["object"]) for e in entries if e["action"].startswith("node.")]
+        assert acts == [("node.uncordon", "n1"), ("node.drain", "n1"), ("node.cordon", "n1")]
+        async with transaction(rest.runtime.pool) as conn:
+            await node_orders.forget_over(conn, 0)
+        while await next_value() is not None:
+            pass
+        await consumer.stop()
+
+
+async def test_the_same_order_again_changes_nothing(start_rest: Any, fresh_broker: Any) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        await report(bootstrap, "n1")
+
+        async def status() -> int:
+            return int((await rest.client.put(order("n1"), json={"value": "drain"})).status_code)
+
+        await rest.eventually(status, 202)
+        assert await status() == 202
+        rows = await rest.runtime.pool.fetch("SELECT revision FROM node_order")
+        assert [row["revision"] for row in rows] == [1]
+        entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
+        assert [e["action"] for e in entries].count("node.drain") == 1
+        nodes = (await rest.client.get("/api/v2/cluster/nodes")).json()["nodes"]
+        assert nodes[0]["order"] == "drain"
+
+
+async def test_only_admins_order_and_only_nodes_that_there_are(rest: Any) -> None:
+    missing = await rest.client.put(order("n9"), json={"value": "cordon"})
+    assert (missing.status_code, missing.json()["code"]) == (404, "NoNodeError")
+    for body in ({}, {"value": "stop"}, {"value": "drain", "why": "x"}):
+        assert (await rest.client.put(order("n9"), json=body)).status_code == 400
+    async with await rest.make_user("ann") as ann:
+        refused = await ann.put(order("n9"), json={"value": "cordon"})
+        assert (refused.status_code, refused.json()["code"]) == (403, "ForbiddenUserError")
+
+
+async def test_an_order_about_a_node_that_is_gone_can_be_taken_back(rest: Any) -> None:
+    async with transaction(rest.runtime.pool) as conn:
+        await node_orders.give_order(conn, "gone", Order.DRAIN, "admin")
+        assert await node_orders.standing_orders(conn) == {"gone": Order.DRAIN}
+    answer = await rest.client.put(order("gone"), json={"value": "none"})
+    assert answer.status_code == 202
+    async with transaction(rest.runtime.pool) as conn:
+        assert await node_orders.standing_orders(conn) == {}
+        await node_orders.forget_over(conn, 1)
+        assert await node_orders.has_order(conn, "gone")
+
+
+async def test_nodes_in_trouble_or_under_orders_are_told_of(
+    start_rest: Any, fresh_broker: Any, scheduler: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    scheduler.answers["/virtual-clusters"] = {"asOf": 3, "virtualClusters": {}}
+    async with start_rest(kafka_bootstrap=bootstrap, scheduler_url=scheduler.url) as rest:
+        for node, is_healthy in (("n1", True), ("n2", False), ("n3", True)):
+            await report(bootstrap, node, is_healthy=is_healthy)
+
+        async def summary() -> dict[str, Any]:
+            return dict((await rest.client.get("/api/v2/cluster")).json()["nodes"])
+
+        async def count() -> int:
+            return int((await summary())["total"])
+
+        await rest.eventually(count, 3)
+        await rest.client.put(order("n3"), json={"value": "drain"})
+        found = await summary()
+        assert (found["ready"], found["troubled"]) == (3, 2)
+        n2, n3 = found["inTrouble"]
+        assert (n2["name"], n2["badGpus"], n2["problem"], n2["order"]) == ("n2", [0], "hot", None)
+        assert (n3["name"], n3["badGpus"], n3["order"]) == ("n3", [], "drain")
