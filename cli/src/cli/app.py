@@ -21,7 +21,9 @@ COMMANDS = {
     "why": ("cli.commands.jobs:why", "Why a job waits, or why it failed."),
     "logs": ("cli.commands.logs:logs", "What a task wrote."),
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
-    "nodes": ("cli.commands.nodes:nodes", "The nodes and what they have."),
+    "queue": ("cli.commands.cluster:queue", "What waits, and why."),
+    "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
+    "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "events": ("cli.commands.events:app", "Follow the bus; say things again."),
 }

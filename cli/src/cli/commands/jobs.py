@@ -12,6 +12,7 @@ from cli import jobs as rest
 from cli.client import Client, CommandError, Exit, job_path, told
 from cli.commands.session import JobName, Output, client, full_name
 from cli.output import Format, length, print_facts, print_json, print_table, when
+from cli.reasons import told_by_scheduler
 
 POLL_S = 0.5
 FILE_MAX_BYTES = 1 << 20
@@ -135,7 +136,7 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
     if output is Format.JSON:
         print_json(content)
         return
-    said, details = _reason(content), list(_told_by_scheduler(content.get("scheduler")))
+    said, details = _reason(content), list(told_by_scheduler(content.get("scheduler")))
     if said is None or content["state"] == "FAILED":
         status = rest.detail(server, job)["jobStatus"]
         said = said or status.get("appExitDiagnostics")
@@ -160,14 +161,6 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
     for name, value in told.items():
         if value:  # a program's own words may hold codes that change a terminal
             yield name, "".join(each if each.isprintable() else " " for each in str(value))
-
-
-def _told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:
-    """What the Scheduler adds, as it says it: plain values only."""
-    if isinstance(said, dict):
-        for name, value in said.items():
-            if isinstance(value, str | int | float) and value != "" and name not in ("job", "asOf"):
-                yield name, value
 
 
 def _reason(status: dict[str, Any]) -> str | None:

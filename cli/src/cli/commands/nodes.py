@@ -1,9 +1,24 @@
-"""`muster nodes`: the nodes as their agents report them."""
+"""`muster nodes`: the nodes as their agents report them, and an operator's orders about them."""
 
+from typing import Annotated
+from urllib.parse import quote
+
+from cyclopts import App, Parameter
+
+from cli.commands.cluster import state
 from cli.commands.session import Output, client
 from cli.output import Format, print_json, print_table
 
+NodeName = Annotated[str, Parameter(help="A node's name, as `muster nodes` has it.")]
 
+app = App(
+    name="nodes",
+    help="The nodes and what they have; cordon, drain, uncordon.",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@app.default
 def nodes(*, output: Output = Format.TABLE) -> None:
     """The nodes and what they have; GPUs that are only pretended say so."""
     found = client().get("/cluster/nodes").json()["nodes"]
@@ -15,7 +30,7 @@ def nodes(*, output: Output = Format.TABLE) -> None:
         [
             (
                 node["name"],
-                node["state"],
+                state(node),
                 node["address"],
                 f"{node['gpuUsed']}/{node['gpuTotal']}"
                 + (" SIMULATED" if any(gpu["simulated"] for gpu in node["gpus"]) else ""),
@@ -28,3 +43,28 @@ def nodes(*, output: Output = Format.TABLE) -> None:
         ],
         ends_in_text=True,
     )
+
+
+@app.command
+def cordon(node: NodeName) -> None:
+    """Place nothing new on a node; what runs there runs on. For admins."""
+    _order(node, "cordon")
+
+
+@app.command
+def drain(node: NodeName) -> None:
+    """Place nothing new on a node, and let what runs there leave, at no cost to its users. For
+    admins.
+    """
+    _order(node, "drain")
+
+
+@app.command
+def uncordon(node: NodeName) -> None:
+    """Use a node again that was cordoned or drained. For admins."""
+    _order(node, "none")
+
+
+def _order(node: str, value: str) -> None:
+    path = f"/cluster/nodes/{quote(node, safe='')}/order"
+    client().send("PUT", path, {"value": value})

@@ -1,0 +1,234 @@
+"""What operators see of queue, virtual clusters and nodes, within 80 columns; and their orders."""
+
+import json
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rest_double import JOB, TIMEOUT_S, Rest, muster
+
+COLUMNS = 80
+
+QUEUE = {
+    "asOf": 7,
+    "waiting": 3,
+    "gangs": [
+        {
+            "position": 1,
+            "gang": "01ke6r5v40d8n2p4q6s8t0v2w4-0",
+            "user": "ada",
+            "name": "a-long-name-of-a-run-with-many-parameters-lr-0001",
+            "virtualCluster": "vision-and-robotics",
+            "priority": 100,
+            "submittedAt": "2026-01-05T09:30:00+00:00",
+            "reason": {
+                "code": "preempting",
+                "text": "It waits for 2 gangs to leave.",
+                "numbers": {"gangs": 2, "gpus": 16, "until": None},
+            },
+        },
+        {
+            "position": 2,
+            "gang": "b-0",
+            "user": "bob",
+            "name": "b",
+            "virtualCluster": "nlp",
+            "priority": -1,
+            "submittedAt": "2026-01-05T09:30:00+00:00",
+            "reason": None,
+        },
+    ],
+}
+
+CLUSTER = {
+    "asOf": 7,
+    "gpuTotal": 128,
+    "virtualClusters": {
+        "vision": {
+            "gpus": {"quota": 80, "guaranteed": 64, "opportunistic": 8, "free": 16},
+            "gpuTypes": ["a100", "v100"],
+            "pins": ["lab"],
+            "cells": [
+                {"quota": "v100-rack", "count": 1, "bound": 1},
+                {"quota": "v100-rack/v100-node", "count": 2, "bound": 0},
+            ],
+        }
+    },
+    "nodes": {
+        "total": 16,
+        "ready": 15,
+        "troubled": 2,
+        "inTrouble": [
+            {
+                "name": "n3",
+                "state": "lost",
+                "order": "drain",
+                "problem": None,
+                "badGpus": [],
+                "gpus": 8,
+                "pods": 1,
+            },
+            {
+                "name": "n4",
+                "state": "ready",
+                "order": None,
+                "problem": "GPU 2 has fallen off the bus, and its neighbours feel unwell",
+                "badGpus": [2, 3],
+                "gpus": 8,
+                "pods": 0,
+            },
+        ],
+    },
+}
+
+
+def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
+    """A command's lines on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MUSTER_HOME": str(home),
+        "MUSTER_URL": rest.url,
+        "MUSTER_TOKEN": "a-token",
+        "COLUMNS": str(COLUMNS),
+        "NO_COLOR": "1",
+    }
+    with subprocess.Popen([sys.executable, "-m", "cli", *words], env=environment, stdout=theirs):
+        os.close(theirs)
+        content = b""
+        while select.select([ours], [], [], TIMEOUT_S)[0]:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            content += piece
+    os.close(ours)
+    return content.decode().splitlines()
+
+
+def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("GET /api/v2/cluster/queue?limit=50", QUEUE)
+    heading, first, second, more = on_a_terminal(rest, tmp_path, "queue")
+    assert max(len(line) for line in (heading, first, second)) <= COLUMNS
+    assert heading.split() == ["#", "JOB", "VC", "PRIO", "AGE", "WHY", "NUMBERS"]
+    assert first.split()[0] == "1"
+    assert "preempting" in first
+    assert "gangs 2" in first
+    assert second.split()[:4] == ["2", "bob~b", "nlp", "-1"]
+    assert more == "1 more wait; --limit shows more of them."
+    whole = muster(rest, tmp_path, "queue").out
+    assert "ada~a-long-name-of-a-run-with-many-parameters-lr-0001" in whole
+    assert "gangs 2, gpus 16" in whole
+    assert json.loads(muster(rest, tmp_path, "queue", "-o", "json").out) == QUEUE
+
+
+def test_the_cluster_shows_who_owns_and_uses_what(rest: Rest, tmp_path: Path) -> None:
+    rest.answer("GET /api/v2/cluster", CLUSTER)
+    lines = on_a_terminal(rest, tmp_path, "cluster")
+    assert max(len(line) for line in lines) <= COLUMNS
+    words = [line.split() for line in lines]
+    assert ["GPUs", "128"] in words
+    assert "nodes  16, 15 ready, 2 below" in lines
+    assert ["vision", "80", "64", "8", "16", "a100", "v100", "lab"] in words
+    assert ["vision", "v100-rack", "1", "1"] in words
+    assert ["vision", "v100-rack/v100-node", "2", "0"] in words
+    assert ["n3", "lost,", "draining", "1"] in words
+    assert any(line.startswith("n4") and "2 of 8" in line for line in lines)
+    assert json.loads(muster(rest, tmp_path, "cluster", "-o", "json").out) == CLUSTER
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("cordon", "cordon"), ("drain", "drain"), ("uncordon", "none")]
+)
+def test_an_order_about_a_node_is_sent(rest: Rest, tmp_path: Path, word: str, value: str) -> None:
+    rest.answer("PUT /api/v2/cluster/nodes/n%2F4/order", {"message": "Done."}, 202)
+    ran = muster(rest, tmp_path, "nodes", word, "n/4")
+    assert (ran.code, ran.err) == (0, "")
+    assert json.loads(rest.asked[0][2]) == {"value": value}
+
+
+def test_an_order_that_is_refused_says_so(rest: Rest, tmp_path: Path) -> None:
+    refusal = {"code": "ForbiddenUserError", "message": "Only an admin may do this."}
+    rest.answer("PUT /api/v2/cluster/nodes/n4/order", refusal, 403)
+    ran = muster(rest, tmp_path, "nodes", "drain", "n4")
+    assert (ran.code, ran.err) == (5, "muster: Only an admin may do this.\n")
+    assert muster(rest, tmp_path, "nodes", "drain").code == 2
+
+
+def node(name: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "state": "ready",
+        "order": None,
+        "address": "a",
+        "gpuUsed": 0,
+        "gpuTotal": 1,
+        "gpus": [{"simulated": False}],
+        "cpu": 1,
+        "cpuUsed": 0,
+        "memoryMB": 1,
+        "memoryMBUsed": 0,
+        "pods": [],
+        "problem": None,
+    } | more
+
+
+def test_nodes_are_shown_with_the_orders_that_stand(rest: Rest, tmp_path: Path) -> None:
+    nodes = [
+        node("n1"),
+        node("n2", order="cordon"),
+        node("n3", order="drain"),
+        node("n4", order="drain", pods=[{"pod": "p"}]),
+        node("n5", order="cordon", state="unhealthy"),
+    ]
+    rest.answer("GET /api/v2/cluster/nodes", {"nodes": nodes})
+    lines = muster(rest, tmp_path, "nodes").out.splitlines()[1:]
+    assert [re.split("  +", line)[1] for line in lines] == [
+        "ready",
+        "cordoned",
+        "drained",
+        "draining",
+        "unhealthy, cordoned",
+    ]
+
+
+def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path: Path) -> None:
+    waits = {
+        "gang": "g-0",
+        "state": "waiting",
+        "reason": {"code": "quota", "text": "No.", "numbers": {"wanted": 8, "free": 3}},
+        "position": 4,
+        "waiting": 9,
+        "ahead": ["a-0", "b-0", "c-0", "d-0"],
+    }
+    content = {"name": JOB, "state": "WAITING", "reason": waits["reason"]}
+    path = f"GET /api/v2/jobs/{JOB}/why"
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "job": "j", "gangs": [waits]}})
+    assert muster(rest, tmp_path, "why", JOB).out == (
+        f"{JOB} is WAITING: No.\n"
+        "  code: quota\n"
+        "  numbers: wanted 8, free 3\n"
+        "  place: 4 of 9, behind a-0, b-0, c-0, …\n"
+    )
+    runs = {
+        "gang": "g-0",
+        "state": "placed",
+        "class": "downgraded",
+        "reason": None,
+        "preemption": {"gang": None, "until": "12:00", "reason": {"text": "n4 is drained."}},
+    }
+    content = {"name": JOB, "state": "RUNNING", "reason": {"text": "It goes."}}
+    rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
+    said = muster(rest, tmp_path, "why", JOB).out
+    assert said.count("  gang: g-0\n") == 5
+    assert "  class: downgraded\n" in said
+    assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
+    assert "  more: 1 gangs are not shown; -o json has all\n" in said
