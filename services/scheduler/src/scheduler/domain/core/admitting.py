@@ -17,7 +17,7 @@ from scheduler.domain.core.model import (
     Reason,
     Role,
 )
-from scheduler.domain.core.placing import Seeker
+from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.victims import cheapest, overlapping
 
@@ -67,24 +67,25 @@ def quota_short(cluster: Cluster, live: Live) -> bool:
 
 
 def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
-    """Leaves wanted outside of pins, at the least, and those that its virtual cluster has for it;
-    of the first GPU types that are too few, or of all.
+    """Leaves wanted, at the least, and those that its virtual cluster has for it: of the first
+    pins or GPU types that are too few, or of all.
     """
-    by_type: dict[tuple[str, ...], int] = {}
+    hardware, priority = cluster.hardware, live.gang.priority
+    wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
     for role in live.waiting:
-        if role.kind.pin is None:
-            least = min(cluster.hardware.needs(role.kind, is_charged=True), default=0)
-            types = role.kind.gpu_types
-            by_type[types] = by_type.get(types, 0) + least * len(role.pods)
-    total = 0
-    for types, wanted in by_type.items():
-        names = types or cluster.hardware.forest.gpu_types
-        had = sum(cluster.quota_left(live.owner, name, live.gang.priority) for name in names)
-        if wanted > had:
-            return wanted, had
-        total += wanted
-    every = cluster.hardware.forest.gpu_types
-    return total, sum(cluster.quota_left(live.owner, n, live.gang.priority) for n in every)
+        kind = role.kind
+        key = (kind.pin, () if kind.pin is not None else kind.gpu_types)
+        count = hardware.least_leaves(kind) * len(role.pods)
+        wanted[key] = wanted.get(key, 0) + count
+    total = had = 0
+    for (pin, types), count in wanted.items():
+        left = cluster.quota_left(live, pin, types or hardware.forest.gpu_types, priority)
+        if count > left:
+            return count, left
+        total, had = total + count, had + left
+    if len(wanted) > 1 and all(pin is None for pin, _ in wanted):
+        had = cluster.quota_left(live, None, hardware.forest.gpu_types, priority)
+    return total, had
 
 
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
@@ -140,16 +141,7 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
     """What the seeker found is the gang's as soon as the others have left."""
     hardware = cluster.hardware
     for pod in seeker.pods:
-        if pod.state is not None:
-            pod.state.held &= ~pod.gpus
-            holders = pod.state.holders
-            left = holders[pod.gang] & ~pod.gpus
-            if left:
-                holders[pod.gang] = left
-            else:
-                del holders[pod.gang]
-            pod.state.reserved |= pod.gpus
-            hardware.refresh(pod.state)
+        hardware.reserve(pod)
     settle(cluster, live, seeker.pods, GangClass.GUARANTEED)
     cluster.queue.remove(live)
     live.reserved = tuple(_names(live.waiting))

@@ -1,12 +1,11 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
-from scheduler.domain.core.hardware import Hardware, owner_of
+from scheduler.domain.core.hardware import Hardware, owner_of, pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
@@ -18,7 +17,7 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
-from scheduler.domain.core.placing import merge
+from scheduler.domain.core.seeking import merge
 from scheduler.domain.core.queue import Key, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
 
@@ -46,7 +45,7 @@ class Cluster:
         self.draining: set[str] = set()
         self.said: list[Decision] = []
         self.versions: dict[str, int] = {}
-        self.charges: dict[tuple[str, str], Counter[int]] = {}
+        self.charges: dict[tuple[str, str], dict[int, int]] = {}
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.cycle = 0
@@ -279,10 +278,15 @@ class Cluster:
 
     def count_charge(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
-        if pod.state is not None and pod.kind.pin is None:
-            key = (live.owner, pod.state.slot.chain.leaf)
-            counts = self.charges.setdefault(key, Counter())
-            counts[live.gang.priority] += times * pod.leaves.bit_count()
+        if pod.state is None:
+            return
+        pin = pod.kind.pin
+        key = (live.owner, pod.state.slot.chain.leaf) if pin is None else (pin_owner(pin), "")
+        counts = self.charges.get(key)
+        if counts is None:
+            counts = self.charges[key] = {}
+        priority = live.gang.priority
+        counts[priority] = counts.get(priority, 0) + times * pod.leaves.bit_count()
 
     def near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
@@ -313,16 +317,23 @@ class Cluster:
         self.sort_in(live)
         self.said.append(PreemptionCancelled(live.id))
 
-    def quota_left(self, owner: str, gpu_type: str, priority: int) -> int:
-        """Leaves of a GPU type that an owner has and gangs of this priority or above don't use."""
-        quotas = self.hardware.quotas.get(owner, ())
-        owned = sum(
-            quota.count * quota.chain.leaves(quota.level)
-            for quota in quotas
-            if quota.chain.leaf == gpu_type
-        )
-        used = self.charges.get((owner, gpu_type)) or Counter[int]()
-        return owned - sum(leaves for other, leaves in used.items() if other >= priority)
+    def quota_left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
+        """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
+        priority or above don't use.
+        """
+        hardware, left = self.hardware, 0
+        if pin is not None:
+            if hardware.pins_of.get(pin) != live.owner:
+                return 0
+            left, keys = hardware.pin_leaves[pin], [(pin_owner(pin), "")]
+        else:
+            keys = [(live.owner, name) for name in types]
+            left = sum(hardware.owned.get(key, 0) for key in keys)
+        for key in keys:
+            for other, leaves in self.charges.get(key, {}).items():
+                if other >= priority:
+                    left -= leaves
+        return left
 
     def is_lazy(self, live: Live) -> bool:
         """It is downgraded before it is killed."""

@@ -3,7 +3,7 @@
 from scheduler.domain.core.admitting import admit, preempt, start
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.hardware import pin_owner
-from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.holdings import Live, Order, Pod
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
 from scheduler.domain.core.queue import Line
 from scheduler.domain.core.reasons import Explainer, preempting
@@ -156,7 +156,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             decisions.append(Deferred(gang, preempting(cluster, live)))
     failed = [line for line in failed if line.waiting]
     with Explainer(cluster) as explainer:
-        for line in failed:
+        for line in sorted(failed, key=lambda line: line.waiting[0]):
             refusal = explainer.refusal(line)
             if refusal is not None:
                 for _, _, gang in list(line.waiting):
@@ -171,12 +171,18 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             if line.reason is None or line.reason.code != reason.code:
                 line.untold.update(gang for _, _, gang in line.waiting)
             line.reason = reason
-    for line in [line for line in cluster.queue.lines.values() if line.untold]:
-        if line.reason is not None:
-            for gang in sorted(line.untold):
+    return decisions + _tell(cluster)
+
+
+def _tell(cluster: Cluster) -> list[Decision]:
+    """Who was not told the code of its line is told now, in order."""
+    told: list[tuple[Order, Deferred]] = []
+    for line in cluster.queue.lines.values():
+        if line.untold and line.reason is not None:
+            for gang in line.untold:
                 live = cluster.gangs[gang]
                 if live.told != line.reason.code:
                     live.told = line.reason.code
-                    decisions.append(Deferred(gang, line.reason))
+                    told.append((live.order, Deferred(gang, line.reason)))
             line.untold.clear()
-    return decisions
+    return [deferred for _, deferred in sorted(told, key=lambda each: each[0])]

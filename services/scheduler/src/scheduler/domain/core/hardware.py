@@ -6,7 +6,7 @@ Everything that changes who may use which leaf goes through here, so that the in
 from collections.abc import Iterable
 
 from scheduler.domain.core.binding import Binding, Cells
-from scheduler.domain.core.forest import Cell, Forest, Quota, Slot
+from scheduler.domain.core.forest import Cell, Forest, Quota, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
@@ -47,9 +47,26 @@ class Hardware:
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self.physical = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
+        self.pins_of = {pin: owner_of(vc) for pin, vc in forest.pin_owners.items()}
+        self.owned: dict[tuple[str, str], int] = {}
+        for owner, quotas in self.quotas.items():
+            for quota in quotas:
+                key = (owner, quota.chain.leaf)
+                leaves = quota.count * quota.chain.leaves(quota.level)
+                self.owned[key] = self.owned.get(key, 0) + leaves
+        self.pin_leaves = {
+            pin: sum(len(slot.gpus) for slot in place.slots())
+            if isinstance(place, Cell)
+            else part.mask.bit_count()
+            if part is not None
+            else len(place.gpus)
+            for pin, (place, part) in forest.pins.items()
+        }
+        self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = self.free_version = 0
         self._needs: dict[tuple[Kind, bool], Needs] = {}
         self._levels: dict[Needs, int] = {}
+        self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         for owner, quotas in self.quotas.items():
@@ -111,6 +128,29 @@ class Hardware:
             )
         return found
 
+    def least_leaves(self, kind: Kind) -> int:
+        """Leaves that a pod is charged on the sort of node where that is least."""
+        found = self._least.get(kind)
+        if found is None:
+            if len(self._least) >= NEEDS_REMEMBERED:
+                self._least.clear()
+            found = self._least[kind] = min(self.needs(kind, is_charged=True), default=NEVER)
+        return found
+
+    def rack_of(self, state: SlotState) -> Rack:
+        """The rack that a node is in."""
+        return self.forest.rack_of[state.slot.number]
+
+    def may_bind_more(self, owner: str, gpu_type: str) -> bool:
+        """The owner has quota of the type that is not bound."""
+        left = self.unbound.get(owner)
+        if left is None:
+            return False
+        for quota in self.quotas[owner]:
+            if left[quota.path] and quota.chain.leaf == gpu_type:
+                return True
+        return False
+
     def least_level(self, needs: Needs) -> int:
         """The smallest cell that such a pod's leaves can have in common, on any empty node."""
         found = self._levels.get(needs)
@@ -170,7 +210,7 @@ class Hardware:
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
         if state is None:
             return
-        if is_charged:
+        if is_charged and pod.leaves:
             state.charged |= pod.leaves
             state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
         if is_reserved:
@@ -178,6 +218,15 @@ class Hardware:
         else:
             self._hold(state, pod)
         self.refresh(state)
+
+    def reserve(self, pod: Pod) -> None:
+        """What the pod would use is only reserved for it."""
+        state = pod.state
+        if state is not None:
+            state.held &= ~pod.gpus
+            _subtract(state.holders, pod.gang, pod.gpus)
+            state.reserved |= pod.gpus
+            self.refresh(state)
 
     def start(self, pod: Pod) -> None:
         """What was reserved is used now."""
@@ -188,6 +237,8 @@ class Hardware:
             self.refresh(state)
 
     def _hold(self, state: SlotState, pod: Pod) -> None:
+        if not pod.gpus:
+            return
         state.held |= pod.gpus
         state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
@@ -241,10 +292,11 @@ class Hardware:
                 self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
                 self._bind(binding)
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
-        if pod.state is not None:
-            state = pod.state
-            state.charged |= pod.leaves
-            state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
+        state = pod.state
+        if state is not None:
+            if pod.leaves:
+                state.charged |= pod.leaves
+                state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
             self.refresh(state)
 
     def lift(self, pod: Pod) -> None:
@@ -263,8 +315,11 @@ class Hardware:
 
     # Cells.
 
-    def cover(self, owner: str, state: SlotState, leaves: int) -> tuple[Binding, ...] | None:
-        """Bound cells of the owner around these leaves; where there are none new ones are bound.
+    def cover(
+        self, owner: str, state: SlotState, leaves: int, floor: int = 0
+    ) -> tuple[Binding, ...] | None:
+        """Bound cells of the owner around these leaves; where there are none new ones are bound,
+        of level ``floor`` or above.
 
         None, with nothing changed, where the owner's quota or the others' don't allow it.
         """
@@ -276,7 +331,7 @@ class Hardware:
                 rest &= ~mask
         new: list[Binding] = []
         while rest:
-            binding_or_none = self._bind_around(owner, state, rest)
+            binding_or_none = self._bind_around(owner, state, rest, floor)
             if binding_or_none is None:
                 self.uncover(new)
                 return None
@@ -294,14 +349,18 @@ class Hardware:
     def _mask_on(self, binding: Binding, state: SlotState) -> int:
         return state.slot.shape.full if binding.part is None else binding.part.mask
 
-    def _bind_around(self, owner: str, state: SlotState, leaves: int) -> Binding | None:
+    def _bind_around(self, owner: str, state: SlotState, leaves: int, floor: int) -> Binding | None:
         """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
         some.
         """
         slot, left = state.slot, self.unbound.get(owner, {})
         cells = self.cells[slot.chain.name]
         some: tuple[Quota, Cell, Part | None] | None = None
-        quotas = [q for q in self.quotas.get(owner, ()) if q.chain is slot.chain and left[q.path]]
+        quotas = [
+            q
+            for q in self.quotas.get(owner, ())
+            if q.chain is slot.chain and left[q.path] and q.level >= floor
+        ]
         for quota in sorted(quotas, key=lambda q: q.level):
             for cell, part in self._around(slot, quota.level, leaves):
                 if cells.may_bind(cell, part):
@@ -398,6 +457,8 @@ def _key(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
 
 
 def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:
+    if not mask:
+        return
     left = masks[gang] & ~mask
     if left:
         masks[gang] = left

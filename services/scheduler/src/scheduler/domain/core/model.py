@@ -6,6 +6,7 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeAlias
 
 OPPORTUNISTIC = -1
@@ -27,7 +28,7 @@ class GangClass(StrEnum):
     OPPORTUNISTIC = "opportunistic"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Kind:
     """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type.
 
@@ -41,6 +42,14 @@ class Kind:
     memory_mb: int = 0
     ports: int = 0
     resources: tuple[tuple[str, int], ...] = ()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Worked out once: a kind is the key of every memory of what was worked out for it."""
+        return hash((self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports))
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,8 @@ class Queue:
         heapify(heads)
         while heads:
             order, number, line = heads[0]
-            yield line, order[2]
+            if line.waiting and line.waiting[0] == order:
+                yield line, order[2]
             if not line.waiting or line.waiting[0] == order:
                 heappop(heads)
             else:

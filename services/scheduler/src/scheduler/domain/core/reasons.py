@@ -6,7 +6,7 @@ from scheduler.domain.core.admitting import quota_numbers, quota_short, seeker_o
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
-from scheduler.domain.core.placing import Seeker
+from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.queue import Line
 from scheduler.domain.core.removing import Removal, undo_all
 

@@ -53,6 +53,12 @@ class View:
             self.caps[needs] = found
         return found
 
+    def free(self) -> int:
+        """Free leaves in it."""
+        return sum(
+            positions.bit_count() * free.count for (free, _), positions in self.slots.items()
+        )
+
 
 class Region:
     """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes."""

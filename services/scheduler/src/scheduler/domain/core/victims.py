@@ -9,7 +9,7 @@ from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState, Take
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.placing import merge
+from scheduler.domain.core.seeking import merge
 
 ON_A_NODE = 12
 """Gangs on a node of which every subset is looked at; of more, one after another is taken."""

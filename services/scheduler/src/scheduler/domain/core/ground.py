@@ -1,0 +1,399 @@
+"""Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.hardware import pin_owner
+from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.machines import NEVER, SlotState
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.regions import NEVER_RANK, Needs, Rank, Region, View
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.seeking import Seeker
+
+RACK_TRIES = 64
+"""Racks that are tried for all equal pods of a gang together, at the most."""
+
+
+class Ground:
+    """The regions in which pods of one kind may be: bound cells, and what may be bound.
+
+    ``bound``: cells that the owner has; of an opportunistic gang all that nobody uses. ``empty``:
+    space in which the owner may bind more.
+    """
+
+    __slots__ = ("bound", "empty", "hardware", "kind", "needs", "owner", "seeker")
+
+    def __init__(self, seeker: "Seeker", kind: Kind, needs: Needs, gpu_type: str) -> None:
+        self.seeker = seeker
+        self.hardware = hardware = seeker.hardware
+        self.kind = kind
+        self.needs = needs
+        self.owner = seeker.owner
+        self.bound: Region | None
+        self.empty: Region | None = None
+        if self.owner is None:
+            self.bound = hardware.physical.get(gpu_type)
+        elif kind.pin is not None:
+            is_mine = hardware.pins_of.get(kind.pin) == self.owner
+            self.owner = pin_owner(kind.pin)
+            regions = hardware.regions.get(self.owner, {}) if is_mine else {}
+            self.bound = next(iter(regions.values()), None)
+        else:
+            self.bound = hardware.regions.get(self.owner, {}).get(gpu_type)
+            if hardware.may_bind_more(self.owner, gpu_type):
+                self.empty = hardware.empty.get(gpu_type)
+
+    @property
+    def least(self) -> int:
+        """Leaves that one pod needs on the sort of node where it needs fewest."""
+        return min(self.needs, default=NEVER)
+
+    def numbers(self) -> set[int]:
+        """The nodes in question."""
+        found: set[int] = set()
+        for region in (self.bound, self.empty):
+            if region is not None:
+                found.update(region.tags)
+        return found
+
+    def room(self) -> dict[int, int]:
+        """Free leaves by rack's number."""
+        rooms: dict[int, int] = {}
+        for region in (self.bound, self.empty):
+            for number, view in {} if region is None else region.views.items():
+                rooms[number] = rooms.get(number, 0) + view.free()
+        return rooms
+
+    def floors(self) -> list[int]:
+        """Levels from which up quota may be bound for a pod: small cells first."""
+        if self.empty is None or self.owner is None:
+            return [0]
+        left = self.hardware.unbound[self.owner]
+        quotas = self.hardware.quotas[self.owner]
+        levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self._type()}
+        return [0, *sorted(levels)[1:]]
+
+    def _type(self) -> str:
+        region = self.bound or self.empty
+        assert region is not None
+        return region.racks[0].cell.chain.leaf
+
+    # One pod.
+
+    def one(self, name: str) -> bool:
+        """Place one pod."""
+        found = self._first(self.bound)
+        if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
+            return True
+        return found is not None and self.put(found[1], name)
+
+    def _first(self, region: Region | None) -> "tuple[Rank, int] | None":
+        """The best node in bound cells."""
+        if region is None:
+            return None
+        seeker = self.seeker
+        is_guest = seeker.owner is None
+        found = self._guest(region) if is_guest else region.best(self.needs)
+        if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
+            return found
+        near = {rack.number for rack in seeker.near}
+        best: tuple[Rank, int] | None = None
+        for rank, number in region.ranked(self.needs, is_guest=is_guest):
+            if best is not None and rank[0] > best[0][0]:
+                break
+            if self._fits(number):
+                if not near or region.places[number][0] in near:
+                    return rank, number
+                best = best or (rank, number)
+        return best
+
+    def _guest(self, region: Region) -> "tuple[Rank, int] | None":
+        """For an opportunistic pod: outside of bound cells, where that is as good."""
+        found = region.best(self.needs, is_guest=True)
+        empty = self.hardware.empty[self._type()]
+        if found is not None:
+            other = empty.best(self.needs, is_guest=True)
+            if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):
+                return other
+        return found
+
+    def _fits(self, number: int) -> bool:
+        """The node may be used, and has enough beside GPUs."""
+        seeker, state = self.seeker, self.hardware.states[number]
+        machine = state.machine
+        if seeker.only is not None and machine.name not in seeker.only:
+            return False
+        if seeker.within is not None and self.hardware.rack_of(state) is not seeker.within:
+            return False
+        if not machine.sort.names or seeker.is_bare:
+            return True
+        take = machine.sort.take(self.kind)
+        return take is not None and machine.has(take)
+
+    def _fresh(self, rank: Rank, name: str) -> bool:
+        """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
+        if rank is not NEVER_RANK and rank[0] <= self.hardware.least_level(self.needs):
+            return False
+        for found, number in self._fresh_nodes():
+            if found[0] < rank[0] and self._fits(number) and self.put(number, name):
+                return True
+        return False
+
+    def _fresh_nodes(self) -> "Iterator[tuple[Rank, int]]":
+        """Nodes in cells that may be bound: of small quota cells first, best first in each."""
+        hardware, empty = self.hardware, self.empty
+        assert empty is not None
+        assert self.owner is not None
+        left, is_ranked = hardware.unbound[self.owner], False
+        for quota in sorted(hardware.quotas[self.owner], key=lambda q: q.level):
+            if not left[quota.path] or hardware.forest.racks[quota.chain.leaf] is not empty.racks:
+                continue
+            if quota.level <= quota.chain.node_level:
+                if not is_ranked:
+                    is_ranked = True
+                    yield from list(empty.ranked(self.needs))
+                continue
+            for cell in hardware.cells[quota.chain.name].free_cells(quota.level):
+                found = [
+                    (rank, slot.number)
+                    for slot in cell.slots()
+                    if (rank := empty.rank_of(slot.number, self.needs)) is not None
+                ]
+                if found:
+                    yield min(found)
+
+    def ways(self, after: tuple[int, int]) -> Iterator[tuple[int, int]]:
+        """Every node and choice of leaves for one pod, in order, beginning with ``after``."""
+        for number in sorted(self.numbers()):
+            state = self.hardware.states[number]
+            need = self.needs[state.sort]
+            if number < after[0] or not 0 < need <= state.slot.shape.leaves:
+                continue
+            if not self._fits(number):
+                continue
+            free = self._free(state)
+            if self.empty is None and self.owner is not None:
+                free &= state.bound.get(self.owner, 0)
+            for leaves in sorted(state.slot.shape.choices(free, need)):
+                if (number, leaves) >= after:
+                    yield number, leaves
+
+    def _free(self, state: SlotState) -> int:
+        """Leaves that nobody uses, in cells of the owner or of nobody."""
+        free = state.usable & ~state.held & ~state.reserved
+        if self.owner is None:
+            return free
+        mine = state.bound.get(self.owner, 0)
+        if self.empty is not None:
+            mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
+        return free & ~state.charged & mine
+
+    def put(self, number: int, name: str, leaves: int = 0, floor: int = 0) -> bool:
+        """Put a pod on a node if it fits there; on these leaves, where any are given."""
+        state = self.hardware.states[number]
+        need, shape = self.needs[state.sort], state.slot.shape
+        if need > shape.leaves or not self._fits(number):
+            return False
+        free = self._free(state)
+        if leaves:
+            if leaves & ~free:
+                return False
+        elif self.owner is not None and self.empty is not None:
+            mine = shape.pick(free & state.bound.get(self.owner, 0), need)
+            if mine is not None and self._cover(state, name, mine.leaves, floor):
+                return True
+        if not leaves:
+            pick = shape.pick(free, need)
+            if pick is None:
+                return False
+            leaves = pick.leaves
+        if self.owner is None:
+            self._enter(state, name, leaves, ())
+            return True
+        return self._cover(state, name, leaves, floor)
+
+    def _cover(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
+        assert self.owner is not None
+        bindings = self.hardware.cover(self.owner, state, leaves, floor)
+        if bindings is None:
+            return False
+        self._enter(state, name, leaves, bindings)
+        return True
+
+    def _enter(
+        self, state: SlotState, name: str, leaves: int, bindings: tuple[Binding, ...]
+    ) -> None:
+        machine, kind = state.machine, self.kind
+        take = machine.sort.take(kind)
+        assert take is not None
+        gpus = leaves
+        if kind.gpus != leaves.bit_count():
+            pick = state.slot.shape.pick(leaves, kind.gpus) if kind.gpus else None
+            gpus = 0 if pick is None else pick.leaves
+        ports = machine.choose_ports(kind.ports) if kind.ports else ()
+        mask = leaves if self.owner is not None else 0
+        self.seeker.enter(
+            Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
+        )
+
+    # Several pods.
+
+    def many(self, names: Sequence[str]) -> bool:
+        """Place equal pods on the fewest racks, and there on the fewest nodes."""
+        quick = self._quick(len(names))
+        if quick is not None and self._all_in(quick, names):
+            return True
+        caps = self._caps()
+        if any(self._all_in(rack, names) for rack in self._enough(caps, len(names))):
+            return True
+        return self._spread(names, caps)
+
+    def _all_in(self, rack: Rack, names: Sequence[str]) -> bool:
+        before = len(self.seeker.pods)
+        for floor in self.floors():
+            if self._fill(rack, names, floor) == len(names):
+                return True
+            self.seeker.undo(before)
+        return False
+
+    def _enough(self, caps: dict[int, tuple[int, bool]], count: int) -> Iterator[Rack]:
+        """Racks that should hold all: near ones, bound ones, those with the least left."""
+        near = {rack.number for rack in self.seeker.near}
+        sign = -1 if self.seeker.owner is None else 1
+        enough = sorted(
+            (number not in near, is_fresh, sign * cap, number)
+            for number, (cap, is_fresh) in caps.items()
+            if cap >= count
+        )
+        region = self.bound or self.empty
+        assert region is not None or not enough
+        for _, _, _, number in enough[:RACK_TRIES]:
+            assert region is not None
+            yield region.racks[number]
+
+    def _spread(self, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:
+        """One rack after another, the one that holds most first; the last as tight as can be."""
+        left = list(names)
+        caps = self._nearest(caps, len(left))
+        region = self.bound or self.empty
+        barred: set[int] = set()
+        while left and region is not None:
+            inside = {n: cap for n, cap in caps.items() if n not in barred and cap[0]}
+            if not inside:
+                return False
+            enough = [(fresh, cap, n) for n, (cap, fresh) in inside.items() if cap >= len(left)]
+            if enough:
+                number = min(enough)[2]
+            else:
+                number = min((-cap, fresh, n) for n, (cap, fresh) in inside.items())[2]
+            left = left[self._fill(region.racks[number], left, 0) :]
+            barred.add(number)
+        return not left
+
+    def _quick(self, count: int) -> Rack | None:
+        """Whole nodes in one rack of bound cells: the index knows it."""
+        region, seeker = self.bound, self.seeker
+        if region is None or seeker.owner is None or seeker.near or seeker.within is not None:
+            return None
+        if seeker.only is not None or not self.hardware.is_plain:
+            return None
+        if any(need != self.hardware.sorts[i].gpus for i, need in enumerate(self.needs)):
+            return None
+        enough = [whole for whole in region.whole if whole >= count]
+        if not enough:
+            return None
+        racks = region.whole[min(enough)]
+        return region.racks[(racks & -racks).bit_length() - 1]
+
+    def _caps(self) -> dict[int, tuple[int, bool]]:
+        """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""
+        caps: dict[int, tuple[int, bool]] = {}
+        within = self.seeker.within
+        for region, is_fresh in ((self.bound, False), (self.empty, True)):
+            for number, view in {} if region is None else region.views.items():
+                if within is not None and view.rack is not within:
+                    continue
+                assert region is not None
+                cap = self._cap(region, view)
+                if cap:
+                    before = caps.get(number)
+                    caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
+        return caps
+
+    def _cap(self, region: Region, view: View) -> int:
+        if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):
+            return view.cap(self.needs)
+        return sum(
+            self._fits_on(tag[0].count, self.hardware.states[slot.number])
+            for tag, slot in region.slots_of(view)
+        )
+
+    def _fits_on(self, free: int, state: SlotState) -> int:
+        """How many of the pods this node takes, by its free leaves and all else."""
+        need = self.needs[state.sort]
+        count = free // need if need else 0
+        if count and not self._fits(state.slot.number):
+            return 0
+        if count and state.machine.sort.names and not self.seeker.is_bare:
+            take = state.machine.sort.take(self.kind)
+            for have, amount in zip(state.machine.free, take.amounts if take else (), strict=True):
+                if amount:
+                    count = min(count, max(have, 0) // amount)
+        return count
+
+    def _nearest(
+        self, caps: dict[int, tuple[int, bool]], count: int
+    ) -> dict[int, tuple[int, bool]]:
+        """The racks of the smallest cell above racks that holds all; every rack, if none does."""
+        region = self.bound or self.empty
+        if region is None:
+            return caps
+        above: dict[int, tuple[int, int, list[int]]] = {}
+        cells = {number: region.racks[number].cell.parent for number in caps}
+        while any(cell is not None for cell in cells.values()):
+            above.clear()
+            for number, cell in cells.items():
+                if cell is not None:
+                    total, at, inside = above.get(id(cell), (0, cell.number, []))
+                    above[id(cell)] = (total + caps[number][0], at, [*inside, number])
+            enough = [(total, at, inside) for total, at, inside in above.values() if total >= count]
+            if enough:
+                return {number: caps[number] for number in min(enough)[2]}
+            cells = {n: None if cell is None else cell.parent for n, cell in cells.items()}
+        return caps
+
+    def _fill(self, rack: Rack, names: Sequence[str], floor: int) -> int:
+        """Put as many as possible on a rack's nodes; how many that were."""
+        done = 0
+        barred: set[int] = set()
+        while done < len(names):
+            number = self._node(rack, len(names) - done, barred)
+            if number is None:
+                break
+            while done < len(names) and self.put(number, names[done], 0, floor):
+                done += 1
+            barred.add(number)
+        return done
+
+    def _node(self, rack: Rack, count: int, barred: set[int]) -> int | None:
+        """The node that holds all the rest with the least left, else the one that holds most."""
+        best: tuple[bool, int, int, int] | None = None
+        free: dict[int, tuple[int, int]] = {}
+        for region, is_fresh in ((self.bound, 0), (self.empty, 1)):
+            view = None if region is None else region.views.get(rack.number)
+            if region is not None and view is not None:
+                for tag, slot in region.slots_of(view):
+                    before = free.get(slot.number, (0, 1))
+                    free[slot.number] = before[0] + tag[0].count, min(before[1], is_fresh)
+        for number, (leaves, is_fresh) in free.items():
+            if number not in barred:
+                fits = self._fits_on(leaves, self.hardware.states[number])
+                rest = leaves if fits >= count else -fits
+                rank = (fits < count, rest, is_fresh, number)
+                if fits and (best is None or rank < best):
+                    best = rank
+        return None if best is None else best[3]

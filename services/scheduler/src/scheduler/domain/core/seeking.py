@@ -1,0 +1,263 @@
+"""Where a gang's pods go when it costs nobody anything: docs/scheduling.md, "Which place"."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+
+from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.hardware import Hardware
+from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.model import Kind, Role
+from scheduler.domain.core.regions import Needs
+
+TYPE_CHOICES = 64
+"""Ways to give roles their GPU types that are tried, at the most."""
+
+ORDERS = 24
+"""Orders of a gang's kinds that are tried, at the most."""
+
+RACK_TRIES = 16
+"""Racks that are tried for all kinds of a gang together, at the most."""
+
+SEARCH_NODES, SEARCH_STEPS = 32, 600
+"""A gang that does not fit greedily is searched a place exactly on so many nodes at the most, in so
+many steps of some 20 us.
+"""
+
+Kinds = Sequence[tuple[Kind, Sequence[str]]]
+
+
+class Seeker:
+    """Finds places for the pods of one gang, and takes them as it goes.
+
+    ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
+    ``is_bare``: nothing but GPUs counts. ``within``: the rack (GPU type, number) to stay in.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        gang: str,
+        owner: str | None,
+        *,
+        only: frozenset[str] | None = None,
+        near: Sequence[Rack] = (),
+        is_bare: bool = False,
+    ) -> None:
+        self.hardware = hardware
+        self.gang = gang
+        self.owner = owner
+        self.only = only
+        self.near = near
+        self.is_bare = is_bare
+        self.within: Rack | None = None
+        self.pods: list[Pod] = []
+
+    def place(self, roles: Sequence[Role]) -> bool:
+        """Place all pods, or none."""
+        kinds: Kinds
+        if len(roles) == 1:
+            kinds = ((roles[0].kind, roles[0].pods),)
+        else:
+            kinds = merge(roles)
+        if len(kinds) == 1:
+            kind, names = kinds[0]
+            if any(self._kind(kind, names, t) for t in self._types(kind)):
+                return True
+        elif self._several(kinds):
+            return True
+        return self._search(kinds)
+
+    def undo(self, to: int = 0) -> None:
+        """Give back all but the first pods."""
+        while len(self.pods) > to:
+            pod = self.pods.pop()
+            self.hardware.leave(pod, is_charged=self.owner is not None, is_reserved=False)
+
+    def enter(self, pod: Pod) -> None:
+        """Take a place."""
+        self.hardware.enter(pod, is_charged=self.owner is not None, is_reserved=False)
+        self.pods.append(pod)
+
+    # Several kinds.
+
+    def _several(self, kinds: Kinds) -> bool:
+        choices = [self._types(kind) for kind, _ in kinds]
+        for number, types in enumerate(product(*choices)):
+            if number == TYPE_CHOICES:
+                break
+            orders = list(self._orders(kinds))
+            for rack in self._racks_for_all(kinds, types):
+                self.within = rack
+                found = self._in_order(kinds, types, orders[0])
+                self.within = None
+                if found:
+                    return True
+            if any(self._in_order(kinds, types, order) for order in orders):
+                return True
+        return False
+
+    def _in_order(self, kinds: Kinds, types: Sequence[str], order: Sequence[int]) -> bool:
+        before, near = len(self.pods), self.near
+        for index in order:
+            if not self._kind(*kinds[index], types[index]):
+                self.undo(before)
+                self.near = near
+                return False
+            self.near = near or self._racks_of(self.pods)
+        self.near = near
+        return True
+
+    def _racks_for_all(self, kinds: Kinds, types: Sequence[str]) -> Iterator[Rack]:
+        """Racks that may hold the whole gang: near ones first, then those with the least left."""
+        names = {t for (kind, _), t in zip(kinds, types, strict=True) if t}
+        if len(names) != 1 or any(kind.pin is not None for kind, _ in kinds):
+            return
+        gpu_type = names.pop()
+        grounds = [
+            (Ground(self, kind, self._needs(kind), gpu_type), len(pods)) for kind, pods in kinds
+        ]
+        wanted = sum(ground.least * count for ground, count in grounds)
+        rooms = grounds[0][0].room()
+        near = {rack.number for rack in self.near}
+        enough = sorted(
+            (number not in near, room, number) for number, room in rooms.items() if room >= wanted
+        )
+        racks = self.hardware.forest.racks[gpu_type]
+        for _, _, number in enough[:RACK_TRIES]:
+            yield racks[number]
+
+    def _racks_of(self, pods: Iterable[Pod]) -> list[Rack]:
+        racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
+        return list({id(rack): rack for rack in racks}.values())
+
+    def _types(self, kind: Kind) -> Sequence[str]:
+        if kind.gpus == 0 or kind.pin is not None:
+            return ("",)
+        return kind.gpu_types or self.hardware.forest.gpu_types
+
+    def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
+        def size(index: int) -> tuple[int, int, int, int]:
+            kind = kinds[index][0]
+            leaves = min(self._needs(kind), default=0)
+            return (-max(leaves, kind.gpus), -kind.cpu, -kind.memory_mb, index)
+
+        first = sorted(range(len(kinds)), key=size)
+        yield first
+        for shift in range(1, min(len(first), ORDERS)):
+            yield first[shift:] + first[:shift]
+
+    # One kind.
+
+    def _needs(self, kind: Kind) -> Needs:
+        return self.hardware.needs(kind, is_charged=self.owner is not None)
+
+    def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
+        """Place pods that want the same, or none of them."""
+        before = len(self.pods)
+        if kind.gpus == 0 and kind.pin is None:
+            if self._for_nothing(kind, names):
+                return True
+            self.undo(before)
+            if self.owner is None:
+                return False
+            return any(
+                self._on_gpus(kind, names, found) for found in self.hardware.forest.gpu_types
+            )
+        return self._on_gpus(kind, names, gpu_type)
+
+    def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
+        before = len(self.pods)
+        ground = Ground(self, kind, self._needs(kind), gpu_type)
+        if ground.one(names[0]) if len(names) == 1 else ground.many(names):
+            return True
+        self.undo(before)
+        return False
+
+    def _for_nothing(self, kind: Kind, names: Sequence[str]) -> bool:
+        """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest.
+
+        A guaranteed one where it asks for nothing that the node has little of.
+        """
+        for name in names:
+            machine = self._cheapest_machine(kind)
+            if machine is None:
+                return False
+            take = machine.sort.take(kind)
+            assert take is not None
+            ports = machine.choose_ports(kind.ports)
+            self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
+        return True
+
+    def _cheapest_machine(self, kind: Kind) -> Machine | None:
+        best: tuple[int, int, int] | None = None
+        chosen: Machine | None = None
+        for machine in self.hardware.machines.values():
+            if not machine.is_open or (self.only is not None and machine.name not in self.only):
+                continue
+            take = machine.sort.take(kind)
+            if take is None or not (self.is_bare or machine.has(take)):
+                continue
+            if self.owner is not None and any(take.amounts):
+                continue
+            free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
+            rank = (bool(machine.slots), free, machine.number)
+            if best is None or rank < best:
+                best, chosen = rank, machine
+                if not machine.slots:
+                    break
+        return chosen
+
+    # Every way.
+
+    def _search(self, kinds: Kinds) -> bool:
+        """Try all ways on few nodes: cells inside nodes, and several kinds, can need it."""
+        wanted = [(kind, name) for kind, names in kinds for name in names]
+        grounds: dict[Kind, list[Ground]] = {}
+        for kind, _ in kinds:
+            types = self._types(kind)
+            if types == ("",) and kind.pin is None:
+                types = self.hardware.forest.gpu_types
+            grounds[kind] = [Ground(self, kind, self._needs(kind), t) for t in types]
+        numbers = {n for found in grounds.values() for each in found for n in each.numbers()}
+        if not numbers or len(numbers) > SEARCH_NODES:
+            return False
+        self._steps = SEARCH_STEPS
+        return self._try_all(wanted, grounds, 0, (-1, -1))
+
+    def _try_all(
+        self,
+        wanted: Sequence[tuple[Kind, str]],
+        grounds: dict[Kind, list[Ground]],
+        at: int,
+        after: tuple[int, int],
+    ) -> bool:
+        if at == len(wanted):
+            return True
+        kind, name = wanted[at]
+        if kind.gpus == 0 and kind.pin is None and self._for_nothing(kind, [name]):
+            if self._try_all(wanted, grounds, at + 1, (-1, -1)):
+                return True
+            self.undo(at)
+        is_last = at + 1 < len(wanted) and wanted[at + 1][0] == kind
+        for ground in grounds[kind]:
+            for number, leaves in ground.ways(after):
+                self._steps -= 1
+                if self._steps < 0:
+                    return False
+                for floor in ground.floors():
+                    if ground.put(number, name, leaves, floor):
+                        next_after = (number, leaves) if is_last else (-1, -1)
+                        if self._try_all(wanted, grounds, at + 1, next_after):
+                            return True
+                        self.undo(at)
+        return False
+
+
+def merge(roles: Iterable[Role]) -> list[tuple[Kind, list[str]]]:
+    """Pods by what they want, in the gang's order."""
+    kinds: dict[Kind, list[str]] = {}
+    for role in roles:
+        kinds.setdefault(role.kind, []).extend(role.pods)
+    return list(kinds.items())
