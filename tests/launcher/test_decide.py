@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from launcher.domain.decide import decide
 from launcher.domain.model import Policy, wake_at
-from muster.contracts.gangs import GangDecision
+from muster.contracts.gangs import GangClass, GangDecision
 from muster.contracts.jobs import JobRequest, JobState, TaskState
 from muster.contracts.pods import PodAction, PodState, PodStatus
 from muster.contracts.topics import Kind
@@ -96,6 +96,18 @@ def test_that_a_new_job_waits_is_told_with_the_first_reason(story: Tell) -> None
     assert sum(s.kind is Kind.JOB for s in told.wait(10).says) == 1
     alone = story().wait(2)
     assert alone.status().state is JobState.WAITING
+
+
+def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(story: Tell) -> None:
+    told = story({"worker": 2}).place().start()
+    seen = []
+    for gang_class in (GangClass.GUARANTEED, GangClass.DOWNGRADED, GangClass.GUARANTEED):
+        word = told.scheduler.place("j1-0", "n1")
+        told.tell(word.model_copy(update={"gang_class": gang_class})).wait(1)
+        seen.append(told.status().gang_class)
+    assert seen == [GangClass.GUARANTEED, GangClass.DOWNGRADED, GangClass.GUARANTEED]
+    assert len(told.runs()) == 2
+    assert told.preempt().end_stopped().again().status().gang_class is None
 
 
 def test_details_are_told_together(story: Tell) -> None:

@@ -34,7 +34,9 @@ ENDS_THE_LOGIN = {"/api/v2/authn/basic/logout", "/api/v2/tokens/{token}"}
 async def test_the_api_keeps_to_its_document(start_rest: Any, mode: GenerationMode) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        body = b'{"asOf": 1, "virtualClusters": {"default": {"gpus": {"quota": 8}}}}'
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(head.encode() + body)
         await writer.drain()
         writer.close()
 

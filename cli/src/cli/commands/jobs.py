@@ -88,6 +88,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "state": status["state"],
             "why": _reason(status),
             "virtual cluster": status["virtualCluster"],
+            "class": status.get("gangClass"),
             "retries": status["retries"] or None,
             "submitted": when(status.get("submissionTime")),
             "started": when(status.get("launchedTime")),

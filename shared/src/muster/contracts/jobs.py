@@ -4,6 +4,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from muster.contracts.gangs import GangClass
 from muster.contracts.model import Model, OpenEnum, Reason, Word
 from muster.contracts.verdicts import Verdict
 
@@ -152,6 +153,7 @@ class Trigger(Model):
 class JobStatus(Word):
     """Launcher on a job: its state, its tasks, why it waits, its verdict.
 
+    ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang.
     ``dead_letter`` says that a record about this job could not be handled, and where.
     """
 
@@ -164,6 +166,7 @@ class JobStatus(Word):
     retries: Retries = Retries()
     retry_at: datetime | None = None
     reason: Reason | None = None
+    gang_class: GangClass | None = None
     submitted_at: datetime
     created_at: datetime | None = None
     launched_at: datetime | None = None

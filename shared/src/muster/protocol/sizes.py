@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
 
-from muster.contracts.gangs import GangDecision, GangRequest, PodAsk, PodDecision, PodDecisionState
+from muster.contracts.gangs import (
+    GangClass,
+    GangDecision,
+    GangRequest,
+    PodAsk,
+    PodDecision,
+    PodDecisionState,
+)
 from muster.contracts.jobs import (
     Execution,
     JobRequest,
@@ -216,6 +223,7 @@ def _empty() -> dict[str, int]:
             state=JobState.SUCCEEDED,
             retries=Retries(user=_BIG, platform=_BIG, resource=_BIG),
             reason=_REASON,
+            gang_class=GangClass.OPPORTUNISTIC,
             submitted_at=_TIME,
             retry_at=_TIME,
             created_at=_TIME,

@@ -46,8 +46,8 @@ class RoleWishes:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A GPU type or a pin that the file names for a role: whether there is such a one is known only where the
-    cluster is known. ``path``, ``line`` and ``column`` are its place.
+    """A GPU type or a pin that the file names for a role: whether there is such a one is known only
+    where the cluster is known. ``path``, ``line`` and ``column`` are its place.
     """
 
     role: str

@@ -43,6 +43,7 @@ def begin(turn: Turn) -> None:
     turn.set_job(
         outcome=None,
         reason=None,
+        gang_class=None,
         retry_at=None,
         deadline_at=None,
         attempt_created_at=turn.now,

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from muster.contracts.gangs import PodRelease
+from muster.contracts.gangs import GangClass, PodRelease
 from muster.contracts.jobs import JobSpec, Retries, TaskRoleSpec, Trigger
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Verdict
@@ -94,7 +94,8 @@ class Job:
     """The job itself.
 
     ``newest_attempt``: the highest number of an attempt that was ever used, or heard of after a
-    restored backup; numbers never come back. ``streak``: the last retries in a row that the policy
+    restored backup; numbers never come back. ``gang_class``: how the attempt's one gang holds its
+    GPUs. ``streak``: the last retries in a row that the policy
     does not count. ``deadline_at``: when the attempt has run for as long as it may. ``quiet_at``:
     when changes that users can wait for are said (``status_unsaid``, ``gang_unsaid``).
     ``remind_at``: when pods that were asked to stop, and whose end is not known, are asked anew.
@@ -114,6 +115,7 @@ class Job:
     stop_requested_by: str | None = None
     outcome: Outcome | None = None
     reason: Reason | None = None
+    gang_class: GangClass | None = None
     dead_letter: str | None = None
     retry_at: datetime | None = None
     deadline_at: datetime | None = None

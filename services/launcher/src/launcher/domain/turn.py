@@ -154,6 +154,7 @@ class Turn:
             self._is_new
             or self._has_put
             or self.job.reason != self._before.job.reason
+            or self.job.gang_class is not self._before.job.gang_class
             or self.job.phase is not self._before.job.phase
         )
 

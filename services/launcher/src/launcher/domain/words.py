@@ -243,6 +243,7 @@ def _job_status(life: Life) -> JobStatus:
         retries=job.retries,
         retry_at=job.retry_at,
         reason=job.reason or _backoff(job),
+        gang_class=job.gang_class,
         submitted_at=job.submitted_at,
         created_at=job.created_at,
         launched_at=job.launched_at,

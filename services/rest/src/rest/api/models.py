@@ -103,7 +103,9 @@ class ExitMessages(Shown):
 
 
 class ShownJobStatus(Shown):
-    """A job's state and that of its attempt."""
+    """A job's state and that of its attempt. ``gangClass``: whether it holds its GPUs as
+    guaranteed, downgraded or opportunistic, while it is placed.
+    """
 
     username: str
     state: str
@@ -118,6 +120,7 @@ class ShownJobStatus(Shown):
     completed_time: int | None
     virtual_cluster: str
     reason: ShownReason | None
+    gang_class: str | None
     app_id: str
     app_progress: int
     attempt_id: int

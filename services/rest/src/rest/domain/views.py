@@ -137,6 +137,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "completedTime": milliseconds(listed.completed_at),
             "virtualCluster": listed.virtual_cluster,
             "reason": job.reason,
+            "gangClass": status.gang_class.value if status and status.gang_class else None,
             "appId": listed.id,
             "appProgress": 1 if shown in ("SUCCEEDED", "STOPPED", "FAILED") else 0,
             **_attempt(status, shown, 0 if status is None else status.attempt),
