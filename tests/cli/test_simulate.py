@@ -84,6 +84,23 @@ def test_a_cluster_that_cannot_be_honoured_is_refused_by_line(tmp_path: Path) ->
     assert f"{cluster}:9: virtualClusters: " in ran.stderr.decode()
 
 
+def test_what_cannot_be_and_what_cannot_be_read_are_told_together(tmp_path: Path) -> None:
+    first = EVENTS.read_text().splitlines()[0]
+    events = tmp_path / "events.jsonl"
+    events.write_text(f"{first}\n{first}\n{first}\nnonsense\n")
+    ran = muster(CLUSTER, events)
+    said = ran.stderr.decode().splitlines()
+    assert ran.returncode == 2
+    assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
+
+
+def test_a_line_that_is_too_long_is_one_wrong_line() -> None:
+    ran = muster(CLUSTER, "-", given=b'"' + b"x" * (40 << 20) + b'"\nnonsense\n')
+    said = ran.stderr.decode().splitlines()
+    assert ran.returncode == 2
+    assert [line.partition(": ")[0] for line in said] == ["stdin:1", "stdin:2"]
+
+
 def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("cellTypes:\n  node: {child: gpu, count: 1, node: true}\n")

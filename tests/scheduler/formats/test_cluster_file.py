@@ -138,6 +138,7 @@ def test_what_is_not_there_can_be_said_to_be_off(name: str) -> None:
         (b"", 1),
         (b"\xff", 1),
         (b"policy: {graceSeconds: -1}", 1),
+        (b"nodes:\n  n: {ports: [30, 20]}", 2),
         (b"policy:\n  graceSeconds: yes", 2),
         (b'nodes: {"a\\u0007": {}}', 1),
         (b"nodes:\n  ? [x]\n  : 1", 2),

@@ -74,6 +74,12 @@ def simulate() -> Simulate:
     return run
 
 
+@pytest.fixture(scope="session")
+def cluster() -> dict[str, Any]:
+    """The cluster, to be changed."""
+    return CLUSTER
+
+
 @dataclass(frozen=True)
 class Say:
     """Builders of events that read as sentences."""

@@ -106,6 +106,28 @@ def test_a_victim_goes_on_from_its_last_checkpoint(
     assert outcome.summary["lostGpuSeconds"] == 16 * (ends_at - 300 - 1000 + 100)
 
 
+def test_a_run_that_is_over_when_its_grace_is_over_is_over(simulate: Simulate, say: Any) -> None:
+    outcome = simulate([say.scavenges(0, "guest", runSeconds=80), say.wants(50, "owner", pods=2)])
+    assert when(outcome, "placed", "owner") == [80]
+    assert when(outcome, "placed", "guest") == [0]
+    assert outcome.summary["lostGpuSeconds"] == 0
+
+
+def test_a_checkpoint_counts_for_the_run_in_which_it_was_made(simulate: Simulate, say: Any) -> None:
+    """It runs from 0 to 80 and saves 60 of 1000 s, then from 100 to 180 and saves nothing."""
+    outcome = simulate(
+        [
+            say.scavenges(0, "guest", runSeconds=1000),
+            say.wants(50, "owner", pods=2, runSeconds=20),
+            say.told(60, "gang-checkpointed", "guest"),
+            say.wants(150, "again", pods=2, runSeconds=20),
+            say.scavenges(300, "next", runSeconds=1),
+        ]
+    )
+    assert when(outcome, "placed", "guest") == [0, 100, 200]
+    assert when(outcome, "placed", "next") == [200 + 940]
+
+
 def test_without_requeue_a_victim_is_over(simulate: Simulate, say: Any) -> None:
     outcome = simulate(
         [say.scavenges(0, "guest"), say.wants(50, "owner", pods=2, runSeconds=10)],
@@ -114,6 +136,19 @@ def test_without_requeue_a_victim_is_over(simulate: Simulate, say: Any) -> None:
     assert when(outcome, "placed", "guest") == [0]
     assert outcome.summary["running"] == 0
     assert outcome.summary["waiting"] == []
+
+
+def test_the_policy_may_change(simulate: Simulate, say: Any, cluster: dict[str, Any]) -> None:
+    changed = cluster | {"policy": {"graceSeconds": 5, "requeue": False}}
+    outcome = simulate(
+        [
+            say.scavenges(0, "guest"),
+            {"at": 40, "event": "cluster-changed", "cluster": changed},
+            say.wants(50, "owner", pods=2, runSeconds=10),
+        ]
+    )
+    assert when(outcome, "placed", "owner") == [55]
+    assert when(outcome, "placed", "guest") == [0]
 
 
 def test_a_grace_of_nothing_is_over_in_the_same_second(simulate: Simulate, say: Any) -> None:
@@ -204,9 +239,20 @@ def test_a_growth_that_can_never_be_is_refused_and_the_gang_runs_on(
     simulate: Simulate, say: Any
 ) -> None:
     huge = [{"name": "v", "count": 1, "gpus": 1, "gpuTypes": ["none-such"]}]
-    outcome = simulate([say.wants(0, "gang"), say.told(5, "gang-grown", "gang", pods=huge)])
-    assert outcome.decisions == [(0, "placed", "gang"), (5, "refused", "gang")]
-    assert outcome.summary["running"] == 1
+    outcome = simulate(
+        [
+            say.wants(0, "gang"),
+            say.told(5, "gang-grown", "gang", pods=huge),
+            say.node(10, "node-drained", "n0"),
+            say.node(10, "node-drained", "n1"),
+        ]
+    )
+    assert outcome.decisions == [
+        (0, "placed", "gang"),
+        (5, "refused", "gang"),
+        (10, "preempted", "gang"),
+        (40, "placed", "gang"),
+    ]
 
 
 def test_the_last_pod_ends_its_gang(simulate: Simulate, say: Any) -> None:
@@ -356,6 +402,18 @@ def test_a_restored_preemption_goes_on(simulate: Simulate, say: Any) -> None:
     )
     assert when(outcome, "placed", "owner") == [120]
     assert when(outcome, "placed", "guest") == [120]  # elsewhere
+
+
+def test_what_was_due_before_the_file_begins_is_due_at_once(simulate: Simulate, say: Any) -> None:
+    outcome = simulate(
+        [
+            restored(100, "long-over", "n0", startedAt=10, of={"runSeconds": 50}),
+            restored(100, "late", "n1", priority=-1, startedAt=10, preemptedUntil=90),
+            say.wants(100, "next", pods=2),
+        ]
+    )
+    assert when(outcome, "placed", "next") == [100]
+    assert [at for at, _, _ in outcome.decisions] == [100] * len(outcome.decisions)
 
 
 def test_a_restored_gang_takes_nobodys_gpus(simulate: Simulate) -> None:

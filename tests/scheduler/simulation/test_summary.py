@@ -133,6 +133,7 @@ def test_a_change_of_the_cluster_changes_what_there_is(simulate: Simulate, say: 
     )
     assert outcome.summary["gpus"]["mean"] == (16 * 10 + 8 * 30) / 40
     assert outcome.summary["gpus"]["free"] == pytest.approx(8 * 20 / (40 * 10), abs=FLOAT_ERROR)
+    assert outcome.summary["gpus"]["used"] == pytest.approx(16 * 20 / (40 * 10), abs=FLOAT_ERROR)
 
 
 def test_nothing_at_all_is_no_error(simulate: Simulate) -> None:
