@@ -19,7 +19,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.victims import cheapest, overlapping
+from scheduler.domain.core.victims import choose, overlapping
 
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""
@@ -34,14 +34,10 @@ def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     if is_guest:
         return _as_guest(cluster, live, now)
     if not quota_short(cluster, live):
-        found = (
-            _at_once(cluster, live, now)
-            or _after_leaving(cluster, live)
-            or _after_downgrades(cluster, live, now)
-            or _after_victims(cluster, live, now)
-        )
-        if found is not None:
-            return found
+        for step in (_at_once, _after_leaving, _after_downgrades, _after_victims):
+            found = step(cluster, live, now)
+            if found is not None:
+                return found
     if not live.pods and all(role.kind.gpus == 0 for role in live.waiting):
         return _as_guest(cluster, live, now)
     return None
@@ -148,8 +144,8 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
     cluster.reserved.add(live.id)
 
 
-def _after_leaving(cluster: Cluster, live: Live) -> list[Decision] | None:
-    """On what gangs hold that leave already."""
+def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    """On what gangs hold that leave already; by ``now`` they hold it still."""
     removals = [Removal(cluster, other) for other in cluster.leaving()]
     if not removals:
         return None
@@ -198,15 +194,33 @@ def _downgrade(
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    chosen = cheapest(cluster, live)
-    if chosen is None:
+    others = cluster.candidates_for(live)
+    leaving = [other for other in others.values() if other.is_leaving]
+    candidates = {gang: other for gang, other in others.items() if not other.is_leaving}
+    if not candidates:
         return None
-    removals = [Removal(cluster, other) for other in (*cluster.leaving(), *chosen)]
-    seeker = seeker_of(cluster, live, is_guest=False)
-    if not seeker.place(live.waiting):
+
+    def works(victims: Sequence[Live]) -> bool:
+        removals = [Removal(cluster, other) for other in (*leaving, *victims)]
+        seeker = seeker_of(cluster, live, is_guest=False)
+        found = seeker.place(live.waiting)
+        seeker.undo()
         undo_all(removals)
-        return None
-    needed = overlapping(cluster, live, seeker.pods, {r.live.id for r in removals})
+        return found
+
+    chosen = choose(cluster, live, candidates, works, now)
+    return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
+
+
+def _make_room(
+    cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
+) -> list[Decision]:
+    """Tell the victims to leave, and reserve their place."""
+    removals = [Removal(cluster, other) for other in (*leaving, *victims)]
+    seeker = seeker_of(cluster, live, is_guest=False)
+    found = seeker.place(live.waiting)
+    assert found, live.id
+    needed = overlapping(cluster, seeker.pods, [removal.live for removal in removals])
     _reserve(cluster, live, seeker)
     decisions: list[Decision] = []
     for removal in removals:
@@ -216,12 +230,12 @@ def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] |
         elif other.id in needed or not removal.spare():
             removal.settle()
             if other.reserved:
-                cluster.cancel(other)
-                cluster.enqueue(other)
-            else:
-                decisions.append(preempt(cluster, other, live, now))
-    decisions.sort(key=lambda decision: decision.gang)
-    return decisions
+                cluster.cancel(other, is_charged=False)
+                if not other.pods:
+                    cluster.enqueue(other)
+                    continue
+            decisions.append(preempt(cluster, other, live, now))
+    return sorted(decisions, key=lambda decision: decision.gang)
 
 
 def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:

@@ -134,11 +134,12 @@ class Cluster:
             else:
                 self.guests.add(live.id)
 
-    def _leave(self, live: Live, pod: Pod) -> None:
+    def _leave(self, live: Live, pod: Pod, *, is_charged: bool = True) -> None:
         is_reserved = pod.name in live.reserved
-        if live.is_charged:
+        is_charged = is_charged and live.is_charged
+        if is_charged:
             self.count_charge(live, pod, -1)
-        self.hardware.leave(pod, is_charged=live.is_charged, is_reserved=is_reserved)
+        self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
         del live.pods[pod.name]
         self.touch(live.owner)
 
@@ -301,13 +302,15 @@ class Cluster:
         }
         return [racks[key] for key in sorted(racks)]
 
-    def cancel(self, live: Live) -> None:
-        """What was reserved for the gang is not any more; said by the next cycle."""
+    def cancel(self, live: Live, *, is_charged: bool = True) -> None:
+        """What was reserved for the gang is not any more; said by the next cycle. ``is_charged``
+        False: its cells were taken from it before.
+        """
         if not live.reserved:
             return
         names, kinds = live.reserved, [live.pods[name].kind for name in live.reserved]
         for name in names:
-            self._leave(live, live.pods[name])
+            self._leave(live, live.pods[name], is_charged=is_charged)
         live.reserved = ()
         self.reserved.discard(live.id)
         live.waiting = tuple(Role(kind, (name,)) for kind, name in zip(kinds, names, strict=True))

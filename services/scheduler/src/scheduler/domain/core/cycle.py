@@ -123,7 +123,8 @@ def _raise(cluster: Cluster, live: Live) -> bool:
         )
         owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
         bindings = None
-        if leaves is not None and not leaves & pod.state.charged:
+        is_owner = pod.kind.pin is None or hardware.pins_of.get(pod.kind.pin) == live.owner
+        if is_owner and leaves is not None and not leaves & pod.state.charged:
             bindings = hardware.cover(owner, pod.state, leaves)
         if bindings is None:
             for each in reversed(done):

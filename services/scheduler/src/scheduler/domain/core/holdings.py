@@ -81,6 +81,12 @@ class Live:
         """That it uses or has reserved."""
         return sum(pod.gpus.bit_count() for pod in self.pods.values())
 
+    @property
+    def gpus_in_use(self) -> int:
+        """That it uses."""
+        held = (pod for pod in self.pods.values() if pod.name not in self.reserved)
+        return sum(pod.gpus.bit_count() for pod in held)
+
     def cells(self) -> tuple[CellUse, ...]:
         """The cells that it holds for its virtual cluster, each once."""
         found = {

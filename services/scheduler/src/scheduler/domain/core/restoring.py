@@ -14,7 +14,9 @@ from scheduler.domain.core.model import (
     GangClass,
     Kind,
     PodPlace,
+    PreemptionCancelled,
     Restored,
+    Role,
 )
 
 if TYPE_CHECKING:
@@ -48,8 +50,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
             cluster, live, pods, restored.cells, is_free=restored.gang_class is None
         )
         if not is_charged:
-            live.gang_class = GangClass.DOWNGRADED
-            cluster.said.append(Downgraded(live.id, None))
+            pods = _give_up(cluster, live, restored, pods)
+            reserved = ()
     for pod in pods:
         if not is_charged:
             pod.leaves = 0
@@ -62,6 +64,22 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
         cluster.reserved.add(live.id)
     if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
         cluster.downgraded.add(live.id)
+
+
+def _give_up(cluster: "Cluster", live: Live, restored: Restored, pods: Sequence[Pod]) -> list[Pod]:
+    """The cells can't be had: what runs is downgraded, what was reserved waits again."""
+    waits = {place.pod for place in restored.places} if live.started_at is None else set()
+    waits |= set(restored.reserved)
+    if waits:
+        roles = [Role(r.kind, tuple(p for p in r.pods if p in waits)) for r in live.gang.roles]
+        live.waiting = tuple(role for role in roles if role.pods)
+        cluster.said.append(PreemptionCancelled(live.id))
+    live.gang_class = GangClass.DOWNGRADED
+    if live.started_at is None:
+        live.gang_class, live.strangers = None, ()
+    else:
+        cluster.said.append(Downgraded(live.id, None))
+    return [pod for pod in pods if pod.name not in waits]
 
 
 def _pods(
@@ -143,21 +161,16 @@ def _may_own(cluster: "Cluster", live: Live, pod: Pod) -> bool:
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
     """Carry all gangs over into a cluster of another configuration."""
-    by_order = sorted(old.gangs.values(), key=lambda live: live.order)
     fresh.said.extend(old.said)
-    for live in by_order:
-        waiting = live.waiting if not live.reserved else ()
-        if live.reserved and live.started_at is None:
-            old.cancel(live)
-            fresh.said.append(old.said[-1])
-            waiting = live.waiting
+    for live in sorted(old.gangs.values(), key=lambda live: live.order):
         if live.pods or live.strangers:
             fresh.restore(old.exported(live.id), now)
             carried = fresh.gangs[live.id]
-            carried.waiting = waiting
+            if not live.reserved:
+                carried.waiting = live.waiting
         else:
-            carried = Live(live.gang, live.order, live.owner, waiting)
+            carried = Live(live.gang, live.order, live.owner, live.waiting)
             fresh.take_in(carried)
         carried.told = live.told
-        if not carried.is_leaving:
+        if not carried.is_leaving and not carried.reserved:
             fresh.enqueue(carried)

@@ -214,22 +214,27 @@ class Seeker:
     def _search(self, kinds: Kinds) -> bool:
         """Try all ways on few nodes: cells inside nodes, and several kinds, can need it."""
         wanted = [(kind, name) for kind, names in kinds for name in names]
-        grounds: dict[Kind, list[Ground]] = {}
-        for kind, _ in kinds:
-            types = self._types(kind)
-            if types == ("",) and kind.pin is None:
-                types = self.hardware.forest.gpu_types
-            grounds[kind] = [Ground(self, kind, self._needs(kind), t) for t in types]
-        numbers = {n for found in grounds.values() for each in found for n in each.numbers()}
-        if not numbers or len(numbers) > SEARCH_NODES:
-            return False
-        self._steps = SEARCH_STEPS
-        return self._try_all(wanted, grounds, 0, (-1, -1))
+        every = self.hardware.forest.gpu_types
+        choices = [
+            every if kind.gpus == 0 and kind.pin is None else self._types(kind) for kind, _ in kinds
+        ]
+        for number, types in enumerate(product(*choices)):
+            if number == TYPE_CHOICES:
+                break
+            grounds = {
+                kind: Ground(self, kind, self._needs(kind), gpu_type)
+                for (kind, _), gpu_type in zip(kinds, types, strict=True)
+            }
+            nodes = {number for ground in grounds.values() for number in ground.numbers()}
+            self._steps = SEARCH_STEPS if len(nodes) <= SEARCH_NODES else 0
+            if nodes and self._try_all(wanted, grounds, 0, (-1, -1)):
+                return True
+        return False
 
     def _try_all(
         self,
         wanted: Sequence[tuple[Kind, str]],
-        grounds: dict[Kind, list[Ground]],
+        grounds: dict[Kind, Ground],
         at: int,
         after: tuple[int, int],
     ) -> bool:
@@ -240,18 +245,18 @@ class Seeker:
             if self._try_all(wanted, grounds, at + 1, (-1, -1)):
                 return True
             self.undo(at)
-        is_last = at + 1 < len(wanted) and wanted[at + 1][0] == kind
-        for ground in grounds[kind]:
-            for number, leaves in ground.ways(after):
-                self._steps -= 1
-                if self._steps < 0:
-                    return False
-                for floor in ground.floors():
-                    if ground.put(number, name, leaves, floor):
-                        next_after = (number, leaves) if is_last else (-1, -1)
-                        if self._try_all(wanted, grounds, at + 1, next_after):
-                            return True
-                        self.undo(at)
+        is_same = at + 1 < len(wanted) and wanted[at + 1][0] == kind
+        ground = grounds[kind]
+        for number, leaves in ground.ways(after):
+            self._steps -= 1
+            if self._steps < 0:
+                return False
+            for floor in ground.floors():
+                if ground.put(number, name, leaves, floor):
+                    next_after = (number, leaves) if is_same else (-1, -1)
+                    if self._try_all(wanted, grounds, at + 1, next_after):
+                        return True
+                    self.undo(at)
         return False
 
 

@@ -1,6 +1,6 @@
 """Which gangs have to leave so that another fits: the fewest GPUs, then the shortest run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 
 from scheduler.domain.core.cluster import Cluster
@@ -14,31 +14,36 @@ from scheduler.domain.core.seeking import merge
 ON_A_NODE = 12
 """Gangs on a node of which every subset is looked at; of more, one after another is taken."""
 
+EVERY_SUBSET = 6
+"""Of so few candidates at the most every set that costs less is tried."""
+
 Cost = tuple[int, float]
-"""GPUs of victims, and minus when the one that has run longest started."""
+"""GPUs of victims, and how long the one that has run longest has run (or any number in that
+order).
+"""
 
 
-def overlapping(cluster: Cluster, live: Live, pods: Sequence[Pod], removed: set[str]) -> set[str]:
+def overlapping(cluster: Cluster, pods: Sequence[Pod], removed: Sequence[Live]) -> set[str]:
     """Of the gangs that were taken away in thought, those that are in these pods' way."""
     found: set[str] = set()
-    for other_id in removed:
-        other = cluster.gangs[other_id]
+    for other in removed:
         for pod in other.pods.values():
             if pod.state is not None and any(
-                mine.state is pod.state and mine.gpus & pod.gpus for mine in pods
+                mine.state is pod.state and (mine.gpus | mine.leaves) & (pod.gpus | pod.leaves)
+                for mine in pods
             ):
-                found.add(other_id)
+                found.add(other.id)
+    spared = {other.id: other for other in removed if other.id not in found}
     for machine in {pod.machine.name: pod.machine for pod in pods}.values():
-        found |= _short_of(cluster, machine, removed - found, found)
+        found |= _short_of(machine, [o for g, o in spared.items() if g in machine.pods])
     return found
 
 
-def _short_of(cluster: Cluster, machine: Machine, spared: set[str], gone: set[str]) -> set[str]:
-    """Who else must leave a machine for what it has beside GPUs; few and small ones stay."""
+def _short_of(machine: Machine, here: Sequence[Live]) -> set[str]:
+    """Who must leave a machine for what it has beside GPUs; large gangs stay first."""
     if not machine.sort.names:
         return set()
     free = list(machine.free)
-    here = [cluster.gangs[gang] for gang in sorted(spared) if gang in machine.pods]
     left: set[str] = set()
     for other in sorted(here, key=lambda other: (-other.gpus, other.id)):
         takes = [pod.take for pod in other.pods.values() if pod.machine is machine]
@@ -52,16 +57,90 @@ def _short_of(cluster: Cluster, machine: Machine, spared: set[str], gone: set[st
     return left
 
 
-def cheapest(cluster: Cluster, live: Live) -> list[Live] | None:
-    """Victims with which all waiting pods of the gang should fit; None where nothing helps."""
-    candidates = cluster.candidates_for(live)
-    if not candidates:
+def choose(
+    cluster: Cluster,
+    live: Live,
+    candidates: dict[str, Live],
+    works: Callable[[Sequence[Live]], bool],
+    now: float,
+) -> list[Live] | None:
+    """Victims with which all waiting pods of the gang fit, as few GPUs as can be found.
+
+    ``works`` says whether it would be placed without these gangs.
+    """
+    by_cost = sorted(candidates.values(), key=lambda o: (cost_of([o], now), o.id))
+    found = _greedy(cluster, live, candidates)
+    if found is None or not works(found):
+        found = _adding(found or [], [o for o in by_cost if o.is_charged], works)
+    if found is None:
+        found = _adding([], by_cost, works)
+    if found is None:
         return None
+    found = _without(found, works, now)
+    if len(candidates) <= EVERY_SUBSET:
+        found = _cheaper(by_cost, found, works, now)
+    return sorted(found, key=lambda other: other.id)
+
+
+def _adding(
+    first: Sequence[Live], others: Sequence[Live], works: Callable[[Sequence[Live]], bool]
+) -> list[Live] | None:
+    """Some more of the others, as many as are needed: doubled until it works."""
+    more, size = [other for other in others if other not in first], 1
+    while more:
+        chosen = [*first, *more[:size]]
+        if works(chosen):
+            return chosen
+        if size >= len(more):
+            return None
+        size *= 2
+    return None
+
+
+def _without(found: list[Live], works: Callable[[Sequence[Live]], bool], now: float) -> list[Live]:
+    """Nobody who need not leave: the costliest are spared first."""
+    if len(found) < 2:
+        return found
+    for other in sorted(found, key=lambda o: (cost_of([o], now), o.id), reverse=True):
+        rest = [each for each in found if each is not other]
+        if works(rest):
+            found = rest
+    return found
+
+
+def _cheaper(
+    by_cost: Sequence[Live],
+    found: list[Live],
+    works: Callable[[Sequence[Live]], bool],
+    now: float,
+) -> list[Live]:
+    """Of few candidates every set that costs less is tried, the cheapest first."""
+    bound = cost_of(found, now)
+    sets = sorted(
+        (cost, [other.id for other in some], some)
+        for size in range(1, len(by_cost) + 1)
+        for some in combinations(by_cost, size)
+        if (cost := cost_of(some, now)) < bound
+    )
+    for _, _, some in sets:
+        if works(some):
+            return list(some)
+    return found
+
+
+def cost_of(gangs: Sequence[Live], now: float) -> Cost:
+    """GPUs of victims, and how long the one that has run longest has run."""
+    gpus = sum(gang.gpus_in_use for gang in gangs)
+    starts = [gang.started_at for gang in gangs if gang.started_at is not None]
+    return gpus, now - min(starts, default=now)
+
+
+def _greedy(cluster: Cluster, live: Live, candidates: dict[str, Live]) -> list[Live] | None:
     chooser = _Chooser(cluster, live, candidates)
     for kind, names in merge(live.waiting):
         for _ in names:
             if not chooser.add(kind):
-                return sorted(candidates.values(), key=lambda other: other.id)
+                return None
     return sorted(chooser.victims.values(), key=lambda other: other.id)
 
 
@@ -182,7 +261,7 @@ class _Chooser:
 
 
 def _cost_of(gangs: Sequence[Live]) -> Cost:
-    gpus = sum(0 if gang.reserved else gang.gpus for gang in gangs)
+    gpus = sum(gang.gpus_in_use for gang in gangs)
     return gpus, -min((gang.started_at or 0.0 for gang in gangs), default=0.0)
 
 
