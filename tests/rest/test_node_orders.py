@@ -138,6 +138,27 @@ async def test_an_order_about_a_node_that_is_gone_can_be_taken_back(rest: Any) -
         assert await node_orders.has_order(conn, "gone")
 
 
+async def test_an_order_of_a_restored_backup_is_said_above_what_was_said_before(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        async with transaction(rest.runtime.pool) as conn:
+            await node_orders.give_order(conn, "n1", Order.DRAIN, "admin")
+        for value in ("cordon", "drain", "cordon"):
+            assert (await rest.client.put(order("n1"), json={"value": value})).status_code == 202
+        consumer, next_value = await settings_of(bootstrap, "n1")
+        while (said := await next_value()) is None or said.revision < 4:
+            pass
+        sql = """UPDATE node_order SET revision = 2, "order" = 'drain' WHERE node = 'n1'"""
+        await rest.runtime.pool.execute(sql)
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        while (again := await next_value()) is None or again.revision <= said.revision:
+            pass
+        assert (said.value["order"], again.value["order"]) == ("cordon", "drain")
+        await consumer.stop()
+
+
 async def test_nodes_in_trouble_or_under_orders_are_told_of(
     start_rest: Any, fresh_broker: Any, scheduler: Any
 ) -> None:
