@@ -6,6 +6,7 @@ counts from 0; numbers that are missing are told as released, or have no place.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored
 from scheduler.domain.formats.decisions import place_fields
@@ -30,6 +31,18 @@ def requested_events(at: float, gang: Gang) -> list[dict[str, object]]:
     }
     released: dict[str, object] = {"at": whole(at), "event": "pod-released", "gang": gang.id}
     return [requested, *(released | {"pod": pod} for pod in over)]
+
+
+def grown_event(at: float, gang: Gang) -> dict[str, object]:
+    """A gang that runs wants its pods too. Raises ValueError: see `file_of`."""
+    counts: dict[str, int] = {}
+    file = file_of(gang)
+    for role in gang.roles:
+        for pod in role.pods:
+            name = pod.rpartition("-")[0]
+            counts[name] = counts.get(name, 0) + 1
+    pods = [_pods_fields(replace(each, count=counts[each.name])) for each in file.pods]
+    return {"at": whole(at), "event": "gang-grown", "gang": gang.id, "pods": pods}
 
 
 def restored_event(at: float, restored: Restored) -> dict[str, object]:
