@@ -140,6 +140,18 @@ class Kit:
             state.remake(now)
         return state.decide(now, now)
 
+    def free(self, state: State, now: float = 0.0) -> int:
+        """GPUs that the next gang may have, after a cycle."""
+        self.decide(state, now)
+        slots = state.cluster.hardware.states
+        return sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
+
+    def ports(self, state: State, pod: str) -> tuple[int, ...]:
+        """The ports of a pod that was placed."""
+        hold = state.ledger.hold_of(pod)
+        assert hold is not None
+        return hold.placement.port_numbers
+
 
 @pytest.fixture(scope="session")
 def kit() -> Kit:
