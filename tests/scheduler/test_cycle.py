@@ -42,9 +42,7 @@ def test_a_gang_that_fits_passes_one_that_does_not(kit: Kit) -> None:
 
 
 def test_packing_takes_the_tightest_node_then_the_fewest_nodes(kit: Kit) -> None:
-    state = kit.state(
-        kit.report("n0", gpus=8), kit.report("n1", gpus=4), kit.report("n2", gpus=8)
-    )
+    state = kit.state(kit.report("n0", gpus=8), kit.report("n1", gpus=4), kit.report("n2", gpus=8))
     _ask(kit, state, "a", gpus=3)
     _ask(kit, state, "b", 4, gpus=3, age=1)
     decisions = kit.decide(state, 0.0)
