@@ -40,7 +40,7 @@ DEMANDS = st.fixed_dictionaries(
 )
 
 
-RULES = Rules(settle_s=0.0)
+RULES = Rules(settle_s=0.0, port_rest_s=0.0)  # which ports rest is not stored
 
 
 class World:
@@ -67,7 +67,7 @@ class World:
             port_range=PORTS,
             lease=self.lease[node],
             pods=tuple(
-                PodOnNode(pod=pod, gpus=p.gpus, ports=p.port_numbers, cpu=p.cpu)
+                PodOnNode(pod=pod, gpus=p.gpus, ports=p.port_numbers, cpu=p.kind.cpu)
                 for pod, p in self.running[node].items()
             ),
         ).model_copy(
@@ -99,7 +99,11 @@ class Store:
     def record(self, word: GangRequest) -> None:
         """A word is recorded before any cycle sees it."""
         known = self.gangs.get(word.gang)
-        self.gangs[word.gang] = KnownGang(word) if known is None else replace(known, request=word)
+        if known is None:
+            self.gangs[word.gang] = KnownGang(word)
+            return
+        is_refused = known.is_refused and known.request.pods == word.pods
+        self.gangs[word.gang] = replace(known, request=word, is_refused=is_refused)
 
     def write(self, state: State, decisions: list[Any]) -> None:
         """A cycle's transaction."""
@@ -341,7 +345,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def gangs_are_whole_or_absent(self) -> None:
-        for name, word in self.requests.items():
+        for word in self.requests.values():
             first = [ask.pod for ask in word.pods if "more" not in ask.pod]
             held = [pod for pod in first if self.state.ledger.hold_of(pod)]
             assert len(held) in (0, len(first))

@@ -33,7 +33,8 @@ async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> No
     await conn.execute(
         "INSERT INTO gang (gang, request)"
         " SELECT gang, request::jsonb FROM unnest($1::text[], $2::text[]) AS n (gang, request)"
-        " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true",
+        " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true,"
+        " is_refused = gang.is_refused AND gang.request->'pods' = excluded.request->'pods'",
         [request.gang for request in requests],
         [request.model_dump_json(exclude_defaults=True) for request in requests],
     )

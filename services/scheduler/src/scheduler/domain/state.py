@@ -198,8 +198,7 @@ class State:
             del self.gangs[gang.name]
             self._changes.ended[gang.name] = request
             return
-        new = [ask for pod, ask in asks.items() if pod not in before]
-        if new:
+        if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
             self._want(gang)
 
     def _want(self, gang: Asked) -> None:
