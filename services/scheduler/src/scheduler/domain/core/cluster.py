@@ -1,6 +1,7 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig, Finding
@@ -52,10 +53,11 @@ class Cluster:
 
     # Gangs.
 
-    def request(self, gang: Gang) -> None:
-        """A gang wants its pods."""
+    def request(self, gang: Gang, told: str | None = None) -> None:
+        """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
         live = Live(gang, (-gang.priority, gang.submitted_at, gang.id), _owner(gang), gang.roles)
+        live.told = told
         self.take_in(live)
         self.enqueue(live)
 
@@ -72,6 +74,7 @@ class Cluster:
             return
         self.queue.remove(live)
         self.cancel(live)
+        live.gang = replace(live.gang, roles=(*live.gang.roles, *roles))
         live.waiting = (*live.waiting, *roles)
         live.is_refused, live.told = False, None
         if not live.is_leaving:
@@ -157,13 +160,29 @@ class Cluster:
         restore(self, live, restored, now)
         self.sort_in(live)
 
+    def restored(self) -> None:
+        """Everything is as it was before a restart: who was told then why it waits was tried under
+        this state, and is not tried again before something changes.
+        """
+        for line in self.queue.lines.values():
+            codes = {self.gangs[gang].told for _, _, gang in line.waiting}
+            if None not in codes:
+                line.failed = self.stamp(line.key)
+                line.untold.clear()
+
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         live = self.gangs[gang]
         is_new = live.started_at is None
         return Restored(
             live.gang,
-            (*(pod.place() for pod in live.pods.values()), *live.strangers),
+            (
+                *(
+                    pod.place(is_charged=live.gang_class is GangClass.GUARANTEED)
+                    for pod in live.pods.values()
+                ),
+                *live.strangers,
+            ),
             live.gang_class,
             live.cells(),
             live.started_at,
@@ -276,6 +295,10 @@ class Cluster:
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.versions[owner] = self.versions.get(owner, 0) + 1
+
+    def bring_in(self, owner: str) -> None:
+        """An owner's quota has become free within a cycle: its lines are tried in the same one."""
+        self.queue.added += [line for line in self.queue.lines.values() if line.key[0] == owner]
 
     def count_charge(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""

@@ -232,7 +232,9 @@ class Ground:
         assert take is not None
         gpus = leaves
         if kind.gpus != leaves.bit_count():
-            pick = state.slot.shape.pick(leaves, kind.gpus) if kind.gpus else None
+            shape = state.slot.shape
+            pick = shape.pick(leaves & ~state.lifted, kind.gpus) if kind.gpus else None
+            pick = pick or (shape.pick(leaves, kind.gpus) if kind.gpus else None)
             gpus = 0 if pick is None else pick.leaves
         ports = machine.choose_ports(kind.ports) if kind.ports else ()
         mask = leaves if self.owner is not None else 0

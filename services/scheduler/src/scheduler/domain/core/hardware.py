@@ -134,7 +134,13 @@ class Hardware:
         if found is None:
             if len(self._least) >= NEEDS_REMEMBERED:
                 self._least.clear()
-            found = self._least[kind] = min(self.needs(kind, is_charged=True), default=NEVER)
+            found = min(self.needs(kind, is_charged=True), default=NEVER)
+            if kind.gpus == 0 and kind.pin is None:
+                sorts = {id(machine.sort): machine.sort for machine in self.machines.values()}
+                takes = [sort.take(kind) for sort in sorts.values()]
+                if any(take is not None and not any(take.amounts) for take in takes):
+                    found = 0
+            self._least[kind] = found
         return found
 
     def rack_of(self, state: SlotState) -> Rack:
@@ -304,6 +310,7 @@ class Hardware:
         pod.machine.charge(pod.take, -1)
         if pod.state is not None:
             pod.state.held &= ~pod.gpus
+            pod.state.lifted |= pod.gpus
             self.refresh(pod.state)
 
     def lower(self, pod: Pod) -> None:
@@ -311,6 +318,7 @@ class Hardware:
         pod.machine.charge(pod.take, 1)
         if pod.state is not None:
             pod.state.held |= pod.gpus
+            pod.state.lifted &= ~pod.gpus
             self.refresh(pod.state)
 
     # Cells.
@@ -339,6 +347,12 @@ class Hardware:
             used[id(binding_or_none)] = binding_or_none
             rest &= ~self._mask_on(binding_or_none, state)
         return tuple(used.values())
+
+    def floors(self, owner: str) -> list[int]:
+        """Levels from which up an owner may bind: all of its unbound quota first."""
+        left = self.unbound.get(owner, {})
+        levels = {quota.level for quota in self.quotas.get(owner, ()) if left[quota.path]}
+        return [0, *sorted(levels)[1:]]
 
     def uncover(self, bindings: Iterable[Binding]) -> None:
         """Take back bindings that nobody uses."""

@@ -46,8 +46,10 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
     if is_charged:
-        is_charged = _charge(
-            cluster, live, pods, restored.cells, is_free=restored.gang_class is None
+        cells = () if restored.gang_class is None else restored.cells
+        is_charged = any(
+            _charge(cluster, live, pods, cells, floor)
+            for floor in cluster.hardware.floors(live.owner)
         )
         if not is_charged:
             pods = _give_up(cluster, live, restored, pods)
@@ -114,14 +116,14 @@ def _state(machine: Machine, gpus: Sequence[int]) -> SlotState | None:
 
 
 def _charge(
-    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse], *, is_free: bool
+    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse], floor: int
 ) -> bool:
     """Bind what the pods are in; False, with nothing changed, where that is not allowed."""
     hardware = cluster.hardware
     if live.strangers:
         return False
     bound: list[Binding] = []
-    for use in () if is_free else cells:
+    for use in cells:
         binding = hardware.bind_exactly(live.owner, use.quota, use.cell)
         if binding is not None:
             bound.append(binding)
@@ -136,7 +138,7 @@ def _charge(
         ):
             break
         owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
-        bindings = hardware.cover(owner, pod.state, pod.leaves) if pod.leaves else ()
+        bindings = hardware.cover(owner, pod.state, pod.leaves, floor) if pod.leaves else ()
         if bindings is None:
             break
         taken[number] = taken.get(number, 0) | pod.leaves

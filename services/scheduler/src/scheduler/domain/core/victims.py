@@ -29,7 +29,7 @@ def overlapping(cluster: Cluster, pods: Sequence[Pod], removed: Sequence[Live]) 
     for other in removed:
         for pod in other.pods.values():
             if pod.state is not None and any(
-                mine.state is pod.state and (mine.gpus | mine.leaves) & (pod.gpus | pod.leaves)
+                mine.state is pod.state and (mine.gpus & pod.gpus or mine.leaves & pod.leaves)
                 for mine in pods
             ):
                 found.add(other.id)
