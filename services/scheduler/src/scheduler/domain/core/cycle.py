@@ -15,9 +15,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
-    decisions += _drain(cluster, now)
+    if cluster.draining:
+        decisions += _drain(cluster, now)
     # 3. Reservations whose place is free by now start; those whose place has turned bad end.
-    decisions += _start_reserved(cluster, now)
+    if cluster.reserved:
+        decisions += _start_reserved(cluster, now)
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
     for line, gang in cluster.queue.candidates(cluster.stamp):
@@ -29,9 +31,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
             decisions += found
             decisions += _said(cluster)
     # 5. Downgraded gangs get their cells again where there is room.
-    decisions += _upgrade(cluster)
+    if cluster.downgraded:
+        decisions += _upgrade(cluster)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
-    decisions += _explain(cluster, failed)
+    if cluster.queue.lines or cluster.reserved:
+        decisions += _explain(cluster, failed)
     return decisions
 
 

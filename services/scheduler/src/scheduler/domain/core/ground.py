@@ -330,7 +330,7 @@ class Ground:
         if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):
             return view.cap(self.needs)
         return sum(
-            self._fits_on(tag[0].count, self.hardware.states[slot.number])
+            self._fits_on(tag.count, self.hardware.states[slot.number])
             for tag, slot in region.slots_of(view)
         )
 
@@ -370,32 +370,33 @@ class Ground:
 
     def _fill(self, rack: Rack, names: Sequence[str], floor: int) -> int:
         """Put as many as possible on a rack's nodes; how many that were."""
-        done = 0
-        barred: set[int] = set()
-        while done < len(names):
-            number = self._node(rack, len(names) - done, barred)
-            if number is None:
-                break
+        done, nodes = 0, self._nodes(rack)
+        while done < len(names) and nodes:
+            left = len(names) - done
+            number = min((*_fit(left, *found), n) for n, found in nodes.items())[-1]
+            del nodes[number]
             while done < len(names) and self.put(number, names[done], 0, floor):
                 done += 1
-            barred.add(number)
         return done
 
-    def _node(self, rack: Rack, count: int, barred: set[int]) -> int | None:
-        """The node that holds all the rest with the least left, else the one that holds most."""
-        best: tuple[bool, int, int, int] | None = None
+    def _nodes(self, rack: Rack) -> dict[int, tuple[int, int, int]]:
+        """The rack's nodes: how many of the pods fit, free leaves, whether a cell is to be bound."""
         free: dict[int, tuple[int, int]] = {}
         for region, is_fresh in ((self.bound, 0), (self.empty, 1)):
             view = None if region is None else region.views.get(rack.number)
             if region is not None and view is not None:
                 for tag, slot in region.slots_of(view):
-                    before = free.get(slot.number, (0, 1))
-                    free[slot.number] = before[0] + tag[0].count, min(before[1], is_fresh)
-        for number, (leaves, is_fresh) in free.items():
-            if number not in barred:
-                fits = self._fits_on(leaves, self.hardware.states[number])
-                rest = leaves if fits >= count else -fits
-                rank = (fits < count, rest, is_fresh, number)
-                if fits and (best is None or rank < best):
-                    best = rank
-        return None if best is None else best[3]
+                    if tag.count:
+                        before = free.get(slot.number, (0, 1))
+                        free[slot.number] = before[0] + tag.count, min(before[1], is_fresh)
+        states = self.hardware.states
+        return {
+            number: (fits, leaves, is_fresh)
+            for number, (leaves, is_fresh) in free.items()
+            if (fits := self._fits_on(leaves, states[number]))
+        }
+
+
+def _fit(left: int, fits: int, leaves: int, is_fresh: int) -> tuple[bool, int, int]:
+    """The node that holds all the rest with the least left, else the one that holds most."""
+    return fits < left, leaves if fits >= left else -fits, is_fresh

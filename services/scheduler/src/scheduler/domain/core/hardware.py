@@ -10,8 +10,8 @@ from scheduler.domain.core.forest import Cell, Forest, Quota, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Region
-from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.regions import Needs, Region, Tag, Tags
+from scheduler.domain.core.shapes import Free, Part
 
 NEEDS_REMEMBERED = 100_000
 
@@ -69,6 +69,8 @@ class Hardware:
         self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
+        every: dict[tuple[Free, int], Tag] = {}
+        self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
@@ -106,7 +108,7 @@ class Hardware:
                 number = sorts.setdefault(whole, len(sorts))
                 if number == len(self.sorts):
                     self.sorts.append(sort)
-                state = SlotState(slot, number, machine, slot.shape.full)
+                state = SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full)
                 machine.slots.append(state)
         by_number = [s for machine in self.machines.values() for s in machine.slots]
         self.states = sorted(by_number, key=lambda state: state.slot.number)
@@ -190,18 +192,17 @@ class Hardware:
 
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
-        slot = state.slot
-        number, shape, kind = slot.number, slot.shape, slot.cell.chain.types[0]
-        free = state.usable & ~state.held & ~state.reserved
-        sort = state.sort
-        self.physical[kind].put(number, (shape.free(free), sort))
+        slot, tags = state.slot, self._tags[state.sort]
+        number, kind = slot.number, state.gpu_type
+        free = state.usable & ~(state.held | state.reserved)
+        self.physical[kind].put(number, tags.of(free))
         own = free & ~state.charged
         for owner, mask in state.bound.items():
-            self.regions[owner][kind].put(number, (shape.free(mask & own), sort))
+            self.regions[owner][kind].put(number, tags.of(mask & own))
         space = self.cells[slot.cell.chain.name].space[number]
         if space:
-            self.empty[kind].put(number, (shape.free(space & free), sort))
-        else:
+            self.empty[kind].put(number, tags.of(space & free))
+        elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
 
     # Pods.

@@ -81,6 +81,7 @@ class SlotState:
     slot: Slot
     sort: int
     machine: "Machine"
+    gpu_type: str
     usable: int
     sick: int = 0
     blocked: int = 0
