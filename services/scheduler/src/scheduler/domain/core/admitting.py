@@ -101,7 +101,7 @@ def start(live: Live, names: Iterable[str], now: float) -> Decision:
     """The pods run."""
     places = tuple(live.pods[name].place() for name in names)
     live.waiting, live.told = (), None
-    if live.started_at is not None and len(live.pods) > len(places):
+    if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)
     live.started_at = now
     return Placed(live.id, places)

@@ -252,7 +252,8 @@ class Cluster:
                 self._carry_masks(machine, found)
                 fresh.hardware.set_usable(found)
         change(self, fresh, now)
-        fresh.draining, fresh.cycle = self.draining, self.cycle
+        fresh.draining = self.draining & fresh.hardware.machines.keys()
+        fresh.cycle = self.cycle
         self.__dict__.update(fresh.__dict__)
 
     @staticmethod

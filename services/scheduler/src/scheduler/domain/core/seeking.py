@@ -65,6 +65,8 @@ class Seeker:
             kind, names = kinds[0]
             if any(self._kind(kind, names, t) for t in self._types(kind)):
                 return True
+            if self.hardware.is_greed_exact(self.owner):
+                return False
         elif self._several(kinds):
             return True
         return self._search(kinds)
@@ -129,9 +131,8 @@ class Seeker:
         enough = sorted(
             (number not in near, room, number) for number, room in rooms.items() if room >= wanted
         )
-        racks = self.hardware.forest.racks[gpu_type]
         for _, _, number in enough[:RACK_TRIES]:
-            yield racks[number]
+            yield self.hardware.forest.racks[gpu_type][number]
 
     def _racks_of(self, pods: Iterable[Pod]) -> list[Rack]:
         racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
@@ -231,6 +232,12 @@ class Seeker:
                 for (kind, _), gpu_type in zip(kinds, types, strict=True)
             ]
             nodes = {number for ground in grounds for number in ground.numbers()}
+            if any(
+                ground.room_for() < len(names)
+                for ground, (kind, names) in zip(grounds, kinds, strict=True)
+                if kind.gpus
+            ):
+                continue
             self._steps = SEARCH_STEPS if len(nodes) <= SEARCH_NODES else 0
             if nodes and self._try_all(wanted, grounds, 0, (-1, -1)):
                 return True
