@@ -68,6 +68,10 @@ class Ground:
                 rooms[number] = rooms.get(number, 0) + view.free()
         return rooms
 
+    def room_for(self) -> int:
+        """How many of the pods fit at the most."""
+        return sum(cap for cap, _ in self._caps().values())
+
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
         if self.empty is None or self.owner is None:

@@ -145,6 +145,15 @@ class Hardware:
             self._least[kind] = found
         return found
 
+    def is_greed_exact(self, owner: str | None) -> bool:
+        """Where quota is whole nodes and nothing but GPUs is limited, equal pods that don't fit one
+        after another don't fit at all.
+        """
+        if not self.is_plain:
+            return False
+        quotas = self.quotas.get(owner, ()) if owner is not None else ()
+        return all(quota.level >= quota.chain.node_level for quota in quotas)
+
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""
         return self.forest.rack_of[state.slot.number]

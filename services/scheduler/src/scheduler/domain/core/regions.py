@@ -18,7 +18,7 @@ Wish = tuple[Needs, bool]
 """Needs, and whether the pod is opportunistic."""
 
 Rank = tuple[int, int, int, int, tuple[object, ...], int]
-"""Lowest common cell, free nodes of the rack, block broken, free leaves, form, sort."""
+"""Lowest common cell, block broken, free leaves, free nodes of the rack, form, sort."""
 
 
 NEVER_RANK: Rank = (1 << 30, 0, 0, 0, (), 0)
@@ -264,4 +264,4 @@ def _rank(tag: Tag, whole: int, wish: Wish) -> Rank | None:
     if not 0 < need <= tag.count:
         return None
     pick = free.picks[need]
-    return pick.level, -whole if wish[1] else whole, pick.block, tag.count, free.form, tag.sort
+    return pick.level, pick.block, tag.count, -whole if wish[1] else whole, free.form, tag.sort
