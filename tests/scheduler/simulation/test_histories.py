@@ -16,7 +16,7 @@ from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.snapshot import cluster_events
 from scheduler.domain.simulation.run import Simulation
 
-HISTORIES, IN_ONE_TEST = 120, 20
+HISTORIES, IN_ONE_TEST = 60, 20
 
 Event = dict[str, Any]
 
