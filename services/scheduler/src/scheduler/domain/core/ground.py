@@ -18,6 +18,10 @@ RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
 
 
+LOOSE_NODES = 32
+"""A pod above its share is put where guests use some of its leaves on so few nodes only."""
+
+
 class Ground:
     """The regions in which pods of one kind may be: bound cells, and what may be bound.
 
@@ -93,7 +97,29 @@ class Ground:
         found = self._first(self.bound)
         if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
             return True
-        return found is not None and self.put(found[1], name)
+        if found is not None and self.put(found[1], name):
+            return True
+        return self.kind.gpus < self.least and self._loosely(name)
+
+    def _loosely(self, name: str) -> bool:
+        """Put a pod that is charged more than its GPUs where guests use some of those leaves."""
+        numbers = self.numbers()
+        if self.owner is None or len(numbers) > LOOSE_NODES:
+            return False
+        best: tuple[int, int, int] | None = None
+        for number in sorted(numbers):
+            state = self.hardware.states[number]
+            gpus = state.slot.shape.pick(self._free(state), self.kind.gpus)
+            if gpus is None or not self._fits(number):
+                continue
+            leaves, rest = gpus.leaves, self._free(state, is_loose=True) & ~gpus.leaves
+            while leaves.bit_count() < self.needs[state.sort] and rest:
+                leaves |= rest & -rest
+                rest &= rest - 1
+            if leaves.bit_count() == self.needs[state.sort]:
+                rank = (gpus.level, number, leaves)
+                best = rank if best is None or rank < best else best
+        return best is not None and self.put(best[1], name, best[2], is_loose=True)
 
     def _first(self, region: Region | None) -> "tuple[Rank, int] | None":
         """The best node in bound cells."""
@@ -186,9 +212,13 @@ class Ground:
                 if (number, leaves) >= after:
                     yield number, leaves
 
-    def _free(self, state: SlotState) -> int:
-        """Leaves that nobody uses, in cells of the owner or of nobody."""
-        free = state.usable & ~state.held & ~state.reserved
+    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
+        """Leaves that nobody uses, in cells of the owner or of nobody; ``is_loose``: or that guests
+        use.
+        """
+        free = state.usable
+        if not is_loose:
+            free &= ~state.held & ~state.reserved
         if self.owner is None:
             return free
         mine = state.bound.get(self.owner, 0)
@@ -196,13 +226,15 @@ class Ground:
             mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
         return free & ~state.charged & mine
 
-    def put(self, number: int, name: str, leaves: int = 0, floor: int = 0) -> bool:
+    def put(
+        self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
+    ) -> bool:
         """Put a pod on a node if it fits there; on these leaves, where any are given."""
         state = self.hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
         if need > shape.leaves or not self._fits(number):
             return False
-        free = self._free(state)
+        free = self._free(state, is_loose=is_loose)
         if leaves:
             if leaves & ~free:
                 return False
@@ -237,9 +269,9 @@ class Ground:
         gpus = leaves
         if kind.gpus != leaves.bit_count():
             shape = state.slot.shape
-            pick = shape.pick(leaves & ~state.lifted, kind.gpus) if kind.gpus else None
-            pick = pick or (shape.pick(leaves, kind.gpus) if kind.gpus else None)
-            gpus = 0 if pick is None else pick.leaves
+            idle = leaves & ~(state.held | state.reserved)
+            picks = (shape.pick(mask, kind.gpus) for mask in (idle & ~state.lifted, idle))
+            gpus = next((p.leaves for p in picks if p is not None), 0) if kind.gpus else 0
         ports = machine.choose_ports(kind.ports) if kind.ports else ()
         mask = leaves if self.owner is not None else 0
         self.seeker.enter(

@@ -62,6 +62,12 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self.is_regular = all(
+            cell.is_complete
+            for chain in forest.chains.values()
+            for cells in chain.cells
+            for cell in cells
+        )
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = self.free_version = 0
         self._needs: dict[tuple[Kind, bool], Needs] = {}
@@ -146,13 +152,16 @@ class Hardware:
         return found
 
     def is_greed_exact(self, owner: str | None) -> bool:
-        """Where quota is whole nodes and nothing but GPUs is limited, equal pods that don't fit one
-        after another don't fit at all.
+        """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
+        level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
+        fit at all.
         """
-        if not self.is_plain:
+        if not self.is_plain or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()
-        return all(quota.level >= quota.chain.node_level for quota in quotas)
+        levels = {(quota.chain.leaf, quota.level) for quota in quotas}
+        is_simple = len(levels) == len({leaf for leaf, _ in levels})
+        return is_simple and all(quota.level >= quota.chain.node_level for quota in quotas)
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""
@@ -220,7 +229,8 @@ class Hardware:
         """A pod takes its place, or has it reserved."""
         machine, state = pod.machine, pod.state
         machine.charge(pod.take, 1)
-        machine.ports.update(pod.ports)
+        if pod.ports:
+            machine.hold_ports(pod.ports, 1)
         machine.pods[pod.gang] = machine.pods.get(pod.gang, 0) + 1
         for binding in pod.bindings:
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
@@ -262,7 +272,8 @@ class Hardware:
         """A pod gives up its place, and the cells that nobody else uses are free."""
         machine, state = pod.machine, pod.state
         machine.charge(pod.take, -1)
-        machine.ports.difference_update(pod.ports)
+        if pod.ports:
+            machine.hold_ports(pod.ports, -1)
         left = machine.pods[pod.gang] - 1
         if left:
             machine.pods[pod.gang] = left
@@ -315,21 +326,35 @@ class Hardware:
                 state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
             self.refresh(state)
 
-    def lift(self, pod: Pod) -> None:
-        """What-if: the pod uses nothing."""
-        pod.machine.charge(pod.take, -1)
-        if pod.state is not None:
-            pod.state.held &= ~pod.gpus
-            pod.state.lifted |= pod.gpus
-            self.refresh(pod.state)
+    def lift(self, pod: Pod, *, is_reserved: bool) -> None:
+        """What-if: the pod uses nothing, and nothing is reserved for it."""
+        self._lift(pod, -1)
+        state = pod.state
+        if state is not None:
+            if is_reserved:
+                state.reserved &= ~pod.gpus
+            else:
+                state.held &= ~pod.gpus
+                state.lifted |= pod.gpus
+            self.refresh(state)
 
-    def lower(self, pod: Pod) -> None:
+    def lower(self, pod: Pod, *, is_reserved: bool) -> None:
         """The end of the what-if."""
-        pod.machine.charge(pod.take, 1)
-        if pod.state is not None:
-            pod.state.held |= pod.gpus
-            pod.state.lifted &= ~pod.gpus
-            self.refresh(pod.state)
+        self._lift(pod, 1)
+        state = pod.state
+        if state is not None:
+            if is_reserved:
+                state.reserved |= pod.gpus
+            else:
+                state.held |= pod.gpus
+                state.lifted &= ~pod.gpus
+            self.refresh(state)
+
+    @staticmethod
+    def _lift(pod: Pod, times: int) -> None:
+        pod.machine.charge(pod.take, times)
+        if pod.ports:
+            pod.machine.hold_ports(pod.ports, times)
 
     # Cells.
 

@@ -1,5 +1,6 @@
 """A node while the scheduler runs: what of it is usable, and who holds what."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,7 +111,7 @@ class Machine:
     is_healthy: bool = True
     is_cordoned: bool = False
     is_drained: bool = False
-    ports: set[int] = field(default_factory=set)
+    ports: dict[int, int] = field(default_factory=dict)
     avoided: set[int] = field(default_factory=set)
     pods: dict[str, int] = field(default_factory=dict)
 
@@ -131,6 +132,15 @@ class Machine:
         for index, amount in enumerate(take.amounts):
             if amount:
                 self.free[index] -= times * amount
+
+    def hold_ports(self, ports: Iterable[int], times: int) -> None:
+        """Ports are held (1), or not any more (-1); one may be reserved while another still has it."""
+        for port in ports:
+            count = self.ports.get(port, 0) + times
+            if count:
+                self.ports[port] = count
+            else:
+                del self.ports[port]
 
     def choose_ports(self, count: int) -> tuple[int, ...]:
         """The lowest free ports, avoided ones last."""

@@ -110,6 +110,8 @@ class Shape:
         Smallest common cell first, then the smallest whole block broken, then the fewest free
         leaves beside them, then the lowest.
         """
+        if not count:
+            return Pick(0, 0, 0)
         key = (mask, count)
         if key not in self._picks:
             if len(self._picks) >= REMEMBERED:
