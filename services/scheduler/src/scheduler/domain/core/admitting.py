@@ -17,8 +17,8 @@ from scheduler.domain.core.model import (
     Reason,
     Role,
 )
-from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.victims import choose, overlapping
 
 SINGLES = 64

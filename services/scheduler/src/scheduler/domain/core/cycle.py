@@ -2,6 +2,7 @@
 
 from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.covering import cover, floors
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Order, Pod
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
@@ -55,7 +56,7 @@ def _drain(cluster: Cluster, now: float) -> list[Decision]:
             if live.reserved:
                 cluster.cancel(live)
                 decisions += _said(cluster)
-                if not live.pods:
+                if gang not in machine.pods:
                     cluster.enqueue(live)
                     continue
             _withdraw_cells(cluster, live)
@@ -110,7 +111,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
 
 def _raise(cluster: Cluster, live: Live) -> bool:
     """Give the gang cells around where it runs, all or none; small cells are tried first."""
-    return any(_raise_from(cluster, live, floor) for floor in cluster.hardware.floors(live.owner))
+    return any(_raise_from(cluster, live, floor) for floor in floors(cluster.hardware, live.owner))
 
 
 def _raise_from(cluster: Cluster, live: Live, floor: int) -> bool:
@@ -123,7 +124,11 @@ def _raise_from(cluster: Cluster, live: Live, floor: int) -> bool:
                 owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
                 is_mine = pod.kind.pin is None or hardware.pins_of.get(pod.kind.pin) == live.owner
                 if found is not None and is_mine and not found & each.charged:
-                    bindings, state, leaves = hardware.cover(owner, each, found, floor), each, found
+                    bindings, state, leaves = (
+                        cover(hardware, owner, each, found, floor),
+                        each,
+                        found,
+                    )
                 if bindings is not None:
                     break
         if bindings is None and (pod.state is not None or any(pod.take.amounts)):

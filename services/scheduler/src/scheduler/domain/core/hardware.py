@@ -3,10 +3,8 @@
 Everything that changes who may use which leaf goes through here, so that the index is never behind.
 """
 
-from collections.abc import Iterable
-
 from scheduler.domain.core.binding import Binding, Cells
-from scheduler.domain.core.forest import Cell, Forest, Quota, Rack, Slot
+from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
@@ -86,7 +84,7 @@ class Hardware:
                     self.regions[owner][leaf] = Region(forest.racks[leaf], places)
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
-            self._bind(Binding(pin_owner(pin), None, cell, part))
+            self.bind(Binding(pin_owner(pin), None, cell, part))
         for state in self.states:
             self.refresh(state)
 
@@ -304,7 +302,7 @@ class Hardware:
             else:
                 del binding.users[pod.gang]
                 if not binding.users and binding.quota is not None:
-                    self._unbind(binding)
+                    self.unbind(binding)
         pod.bindings = ()
         if state is not None:
             self.refresh(state)
@@ -313,11 +311,11 @@ class Hardware:
         """The pod has these cells again; they are bound again where they were not meanwhile."""
         pod.bindings = bindings
         for binding in bindings:
-            if _key(binding.cell, binding.part) not in self.bindings:
+            if key_of(binding.cell, binding.part) not in self.bindings:
                 assert binding.quota is not None
                 self.unbound[binding.owner][binding.quota.path] -= 1
                 self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
-                self._bind(binding)
+                self.bind(binding)
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
         state = pod.state
         if state is not None:
@@ -358,116 +356,11 @@ class Hardware:
 
     # Cells.
 
-    def cover(
-        self, owner: str, state: SlotState, leaves: int, floor: int = 0
-    ) -> tuple[Binding, ...] | None:
-        """Bound cells of the owner around these leaves; where there are none new ones are bound,
-        of level ``floor`` or above.
-
-        None, with nothing changed, where the owner's quota or the others' don't allow it.
-        """
-        used: dict[int, Binding] = {}
-        rest = leaves
-        for mask, binding in state.bindings.get(owner, ()):
-            if mask & rest:
-                used[id(binding)] = binding
-                rest &= ~mask
-        new: list[Binding] = []
-        while rest:
-            binding_or_none = self._bind_around(owner, state, rest, floor)
-            if binding_or_none is None:
-                self.uncover(new)
-                return None
-            new.append(binding_or_none)
-            used[id(binding_or_none)] = binding_or_none
-            rest &= ~self._mask_on(binding_or_none, state)
-        return tuple(used.values())
-
-    def floors(self, owner: str) -> list[int]:
-        """Levels from which up an owner may bind: all of its unbound quota first."""
-        left = self.unbound.get(owner, {})
-        levels = {quota.level for quota in self.quotas.get(owner, ()) if left[quota.path]}
-        return [0, *sorted(levels)[1:]]
-
-    def uncover(self, bindings: Iterable[Binding]) -> None:
-        """Take back bindings that nobody uses."""
-        for binding in bindings:
-            if not binding.users and binding.quota is not None:
-                self._unbind(binding)
-
-    def _mask_on(self, binding: Binding, state: SlotState) -> int:
-        return state.slot.shape.full if binding.part is None else binding.part.mask
-
-    def _bind_around(self, owner: str, state: SlotState, leaves: int, floor: int) -> Binding | None:
-        """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
-        some.
-        """
-        slot, left = state.slot, self.unbound.get(owner, {})
-        cells = self.cells[slot.chain.name]
-        some: tuple[Quota, Cell, Part | None] | None = None
-        quotas = [
-            q
-            for q in self.quotas.get(owner, ())
-            if q.chain is slot.chain and left[q.path] and q.level >= floor
-        ]
-        for quota in sorted(quotas, key=lambda q: q.level):
-            for cell, part in self._around(slot, quota.level, leaves):
-                if cells.may_bind(cell, part):
-                    if part is None or not leaves & ~part.mask:
-                        return self._bind_quota(owner, quota, cell, part)
-                    if some is None or some[0].level < quota.level:
-                        some = quota, cell, part
-        return None if some is None else self._bind_quota(owner, *some)
-
-    @staticmethod
-    def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
-        """The cells of a level that some of the leaves are in."""
-        cell: Cell | None = slot.cell
-        if level < slot.cell.level:
-            parts = slot.shape.parts[level]
-            return [(slot.cell, part) for part in parts if part.mask & leaves]
-        while cell is not None and cell.level < level:
-            cell = cell.parent
-        return [] if cell is None else [(cell, None)]
-
-    def _bind_quota(self, owner: str, quota: Quota, cell: Cell, part: Part | None) -> Binding:
-        self.unbound[owner][quota.path] -= 1
-        self.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
-        return self._bind(Binding(owner, quota, cell, part))
-
-    def bind_exactly(self, owner: str, path: str, address: str) -> Binding | None:
-        """The owner's binding of this cell out of this quota, made if need be; None where that is
-        not allowed.
-        """
-        quota = next((q for q in self.quotas.get(owner, ()) if q.path == path), None)
-        found = None if quota is None else self._find(quota, address)
-        if quota is None or found is None:
-            return None
-        cell, part = found
-        known = self.bindings.get(_key(cell, part))
-        if known is not None:
-            return known if known.owner == owner and known.quota is quota else None
-        if not self.unbound[owner][path]:
-            return None
-        if not self.cells[quota.chain.name].may_bind(cell, part):
-            return None
-        return self._bind_quota(owner, quota, cell, part)
-
-    def _find(self, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:
-        """The cell of a quota's level by its address."""
-        for cell in self.forest.by_address(quota.chain, address):
-            if cell.level == quota.level and cell.address == address:
-                return cell, None
-            if cell.slot is not None and quota.level < cell.level:
-                for part in cell.slot.shape.parts[quota.level]:
-                    if cell.slot.address(part) == address:
-                        return cell, part
-        return None
-
-    def _bind(self, binding: Binding) -> Binding:
+    def bind(self, binding: Binding) -> Binding:
+        """The cell is its owner's from now on; it was asked whether that may be."""
         cell, part = binding.cell, binding.part
         self.cells[cell.chain.name].bind(cell, part)
-        self.bindings[_key(cell, part)] = binding
+        self.bindings[key_of(cell, part)] = binding
         regions = self.regions.setdefault(binding.owner, {})
         if cell.chain.leaf not in regions:
             racks = self.forest.racks[cell.chain.leaf]
@@ -479,14 +372,15 @@ class Hardware:
             self.refresh(state)
         return binding
 
-    def _unbind(self, binding: Binding) -> None:
+    def unbind(self, binding: Binding) -> None:
+        """Nobody uses the cell any more: it is free."""
         cell, part, owner = binding.cell, binding.part, binding.owner
         assert binding.quota is not None
         self.unbound[owner][binding.quota.path] += 1
         cells = self.cells[cell.chain.name]
         cells.owed[cell.level if part is None else part.level] += 1
         cells.unbind(cell, part)
-        del self.bindings[_key(cell, part)]
+        del self.bindings[key_of(cell, part)]
         self.unbound_version += 1
         region = self.regions[owner][cell.chain.leaf]
         for slot, mask in binding.masks():
@@ -499,7 +393,8 @@ class Hardware:
             self.refresh(state)
 
 
-def _key(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+    """What is the same for the same cell."""
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask

@@ -75,7 +75,8 @@ class SlotState:
 
     ``usable``: healthy, on a node that may take pods. ``charged``: to guaranteed gangs of the
     owner. ``held``: used by pods. ``reserved``: for pods that wait for others to leave.
-    ``lifted``: held by pods that are away in thought only. ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
+    ``lifted``: held by pods that are away in thought only.
+    ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
     ``holders`` and ``chargers``: gang → leaves.
     """
 
@@ -134,7 +135,7 @@ class Machine:
                 self.free[index] -= times * amount
 
     def hold_ports(self, ports: Iterable[int], times: int) -> None:
-        """Ports are held (1), or not any more (-1); one may be reserved while another still has it."""
+        """Ports are held (1), or not any more (-1); another may still have one that is reserved."""
         for port in ports:
             count = self.ports.get(port, 0) + times
             if count:

@@ -1,7 +1,7 @@
 """The gangs that wait, in order, those that want the same in one line.
 
-Within a cycle room only shrinks: when the first of a line can't be placed, no later one can. Between
-cycles a line is tried again only after something changed that could help it (its stamp).
+Within a cycle room only shrinks: when the first of a line can't be placed, no later one can.
+Between cycles a line is tried again only after something changed that could help it (its stamp).
 """
 
 from bisect import bisect_left, insort

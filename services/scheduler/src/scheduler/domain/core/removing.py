@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.covering import cover
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 
@@ -46,7 +47,7 @@ class Removal:
             if pod.state is not None and pod.leaves:
                 owner = self._owner(pod)
                 is_taken = pod.leaves & pod.state.charged
-                bindings = None if is_taken else hardware.cover(owner, pod.state, pod.leaves)
+                bindings = None if is_taken else cover(hardware, owner, pod.state, pod.leaves)
             if bindings is None:
                 for done, _ in reversed(covered):
                     hardware.discharge(done)

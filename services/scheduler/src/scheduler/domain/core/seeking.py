@@ -9,6 +9,7 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind, Role
+from scheduler.domain.core.packing import many
 from scheduler.domain.core.regions import Needs
 
 TYPE_CHOICES = 64
@@ -56,11 +57,8 @@ class Seeker:
 
     def place(self, roles: Sequence[Role]) -> bool:
         """Place all pods, or none."""
-        kinds: Kinds
-        if len(roles) == 1:
-            kinds = ((roles[0].kind, roles[0].pods),)
-        else:
-            kinds = self._merge(roles)
+        first = roles[0]
+        kinds = ((first.kind, first.pods),) if len(roles) == 1 else self._merge(roles)
         if len(kinds) == 1:
             kind, names = kinds[0]
             if any(self._kind(kind, names, t) for t in self._types(kind)):
@@ -176,7 +174,7 @@ class Seeker:
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
         ground = Ground(self, kind, self._needs(kind), gpu_type)
-        if ground.one(names[0]) if len(names) == 1 else ground.many(names):
+        if ground.one(names[0]) if len(names) == 1 else many(ground, names):
             return True
         self.undo(before)
         return False

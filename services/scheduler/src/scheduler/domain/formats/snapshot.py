@@ -64,5 +64,5 @@ def _placed(cluster: Cluster, live: Live, at: float) -> Events:
 
 def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, ...]:
     """Roles with some of their pods."""
-    kept = (Role(role.kind, tuple(filter(is_kept, role.pods))) for role in roles)
+    kept = (replace(role, pods=tuple(filter(is_kept, role.pods))) for role in roles)
     return tuple(role for role in kept if role.pods)
