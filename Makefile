@@ -65,6 +65,9 @@ generate: install ## Write schemas and the AsyncAPI document anew
 test: install ## Run every test that needs no Java
 	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache"
 
+test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
+	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
+
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
 	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache" tests/system tests/muster/test_plumbing.py
@@ -96,4 +99,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-kafka bench bench-scheduler experiment-sharing run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka bench bench-scheduler experiment-sharing run demo kafka clean

@@ -13,6 +13,7 @@ import pstats
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import overload
@@ -42,9 +43,8 @@ from w1 import SEED
 from w1_run import WINDOWS
 
 TURNS = 40
-OVERLOAD_TURNS = 10
-SLICE_LIMIT_S = 20.0
-"""A turn in the queue that takes longer is cut short; the table says how many gangs it was."""
+GANGS_PER_TIDY = 250
+"""As often the collector runs, as it would between a service's batches."""
 
 console = Console()
 
@@ -63,11 +63,14 @@ class Advances(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Nodes and steady arrivals, in both tables; releases with 10,000 waiting."""
+    """Nodes and steady arrivals, in both tables; releases with 10,000 waiting. ``limit_s``: CPU
+    seconds of one run's fill, steady phase or queue at the most; the table has what was done.
+    """
 
     w1: tuple[tuple[int, int], ...]
     w2: tuple[tuple[int, int], ...]
     releases: int
+    limit_s: float
     quality_arrivals: dict[int, int]
 
 
@@ -75,12 +78,14 @@ FULL = Plan(
     w1=((128, 20_000), (1_024, 20_000), (4_096, 60_000), (16_384, 90_000)),
     w2=((128, 10_000), (1_024, 10_000), (4_096, 10_000), (16_384, 10_000)),
     releases=2_000,
+    limit_s=60.0,
     quality_arrivals={128: 20_000, 1_024: 20_000, 4_096: 20_000},
 )
 QUICK = Plan(
     w1=((128, 3_000), (1_024, 4_000)),
     w2=((128, 1_500), (1_024, 1_500)),
     releases=200,
+    limit_s=10.0,
     quality_arrivals={},
 )
 
@@ -89,43 +94,59 @@ QUICK = Plan(
 class Turns:
     """Lets several runs take turns, with the garbage collector between them."""
 
+    limit_s: float
     collector: Collector = field(default_factory=Collector)
     tidies_ms: dict[int, float] = field(default_factory=dict)
 
-    def take(self, key: int, act: Callable[[], None], meters: Sequence[Meter]) -> None:
-        """One turn, then the loop, then the collector. ``key``: whose pauses it counts to."""
+    def take(self, key: int, act: Callable[[], None], meter: Meter) -> None:
+        """A piece of work, and the collector after it, on the work's account. ``key``: whose pauses
+        it counts to.
+        """
         act()
-        loop = loop_ns()
-        for meter in meters:
-            meter.slice_ends(loop)
-        started = time.perf_counter()
+        cpu, wall = time.process_time(), time.perf_counter()
         self.collector.tidy()
-        took_ms = (time.perf_counter() - started) * 1e3
+        meter.spent(time.process_time() - cpu)
+        took_ms = (time.perf_counter() - wall) * 1e3
         self.tidies_ms[key] = max(self.tidies_ms.get(key, 0.0), took_ms)
+
+    def turn(self, key: int, advance: Callable[[int], None], count: int, meter: Meter) -> None:
+        """So many gangs, in pieces; then the plain loop. A run that has had its time has none."""
+        while count > 0 and meter.total_s < self.limit_s:
+            piece = min(count, GANGS_PER_TIDY)
+            self.take(key, partial(advance, piece), meter)
+            count -= piece
+        meter.slice_ends(loop_ns())
 
     def run(self, runs: Sequence[tuple[int, int, Advances]]) -> None:
         """Nodes, steady arrivals and the run; first the fills, then the steady phases."""
         self.collector.settle()
-        while any(run.is_filling for _, _, run in runs):
+        while any(self._fills(run) for _, _, run in runs):
             for nodes, _, run in runs:
-                if run.is_filling:
-                    count = max(50, nodes // 10)
-                    self.take(nodes, lambda r=run, n=count: r.advance(n), (run.fill,))  # type: ignore[misc]
+                if self._fills(run):
+                    self.turn(nodes, run.advance, max(50, nodes // 10), run.fill)
         self.collector.settle()
         self.tidies_ms.clear()
         for _ in range(TURNS):
             for nodes, arrivals, run in runs:
-                count = arrivals // TURNS
-                self.take(nodes, lambda r=run, n=count: r.advance(n), (run.steady,))  # type: ignore[misc]
+                if not run.is_filling:
+                    self.turn(nodes, run.advance, arrivals // TURNS, run.steady)
+
+    def _fills(self, run: Advances) -> bool:
+        return run.is_filling and run.fill.total_s < self.limit_s
+
+    def row(self, nodes: int, what: str, meter: Meter) -> Row:
+        return Row(nodes, what, meter, self.tidies_ms.get(nodes, 0.0))
 
 
 def first_table(plan: Plan) -> None:
     """W1: rates, and places on the windows that HiveD's figures are about."""
     runs = [(nodes, count, w1_run.start(nodes, count)) for nodes, count in plan.w1]
-    turns = Turns()
+    turns = Turns(plan.limit_s)
     turns.run(runs)
     rows = [Row(nodes, "fill", run.fill, 0.0) for nodes, _, run in runs]
-    rows += [Row(nodes, "steady", run.steady, turns.tidies_ms[nodes]) for nodes, _, run in runs]
+    rows += [
+        Row(nodes, "steady", run.steady, turns.tidies_ms.get(nodes, 0.0)) for nodes, _, run in runs
+    ]
     console.print(rates("W1: gangs that fit", rows, has_peer=True))
     console.print(
         f"  aims: {AIM_PER_S:,} gangs/CPU-s, p99 {AIM_P99_US:,} µs, no pause over {AIM_PAUSE_MS} ms"
@@ -182,9 +203,11 @@ def seeds_table(plan: Plan, seeds: int) -> None:
 def second_table(plan: Plan) -> None:
     """W2: mixed, then with 10,000 waiting."""
     runs = [(nodes, count, w2_run.start(nodes, count)) for nodes, count in plan.w2]
-    turns = Turns()
+    turns = Turns(plan.limit_s)
     turns.run(runs)
-    rows = [Row(nodes, "mixed", run.steady, turns.tidies_ms[nodes]) for nodes, _, run in runs]
+    rows = [
+        Row(nodes, "mixed", run.steady, turns.tidies_ms.get(nodes, 0.0)) for nodes, _, run in runs
+    ]
     queues = [(nodes, overload.start(run.busy, SEED)) for nodes, _, run in runs]
     for nodes, _, run in runs:
         busy = run.busy
@@ -195,15 +218,17 @@ def second_table(plan: Plan) -> None:
         busy.begin_anew()
     turns.tidies_ms.clear()
     for nodes, queue in queues:
-        until = time.process_time() + 3 * SLICE_LIMIT_S
-        while queue.is_queueing and time.process_time() < until:
-            turns.take(nodes, queue.queue_up, (queue.queueing,))
+        while queue.is_queueing and queue.queueing.total_s < plan.limit_s:
+            turns.turn(nodes, queue.queue_up, overload.QUEUED_PER_CYCLE, queue.queueing)
     turns.tidies_ms.clear()
-    for _ in range(OVERLOAD_TURNS):
+    for _ in range(TURNS):
         for nodes, queue in queues:
-            act = _releases(queue, plan.releases // OVERLOAD_TURNS)
-            turns.take(nodes, act, (queue.steady,))
-    rows += [Row(nodes, "queue", queue.steady, turns.tidies_ms[nodes]) for nodes, queue in queues]
+            for _ in range(plan.releases // TURNS):
+                turns.turn(nodes, queue.release, 1, queue.steady)
+    rows += [
+        Row(nodes, "queue", queue.steady, turns.tidies_ms.get(nodes, 0.0))
+        for nodes, queue in queues
+    ]
     for nodes, queue in queues:
         busy = queue.busy
         console.print(
@@ -219,17 +244,6 @@ def second_table(plan: Plan) -> None:
     flatness([(nodes, run.steady) for nodes, _, run in runs])
 
 
-def _releases(queue: overload.OverloadRun, count: int) -> Callable[[], None]:
-    def act() -> None:
-        until = time.process_time() + SLICE_LIMIT_S
-        for _ in range(count):
-            if time.process_time() > until:
-                break
-            queue.release_one()
-
-    return act
-
-
 def profiled(what: str, nodes: int) -> None:
     """The 25 functions that take most of the time, by themselves and with what they call."""
     profile = cProfile.Profile()
@@ -241,8 +255,8 @@ def profiled(what: str, nodes: int) -> None:
         assert isinstance(run, w2_run.MixedRun)
         queue = overload.start(run.busy, SEED)
         while queue.is_queueing:
-            queue.queue_up()
-        profile.runcall(_releases(queue, 300))
+            queue.queue_up(overload.QUEUED_PER_CYCLE)
+        profile.runcall(queue.release, 100)
     else:
         profile.runcall(run.advance, count)
     stats = pstats.Stats(profile)

@@ -69,6 +69,11 @@ class Meter:
         self.normed_s += self._open_s * NORM_NS / loop
         self._open_s = 0.0
 
+    @property
+    def total_s(self) -> float:
+        """CPU seconds up to now."""
+        return self.cpu_s + self._open_s
+
     def join(self, other: "Meter") -> None:
         """What the other one measured, too."""
         self.done += other.done

@@ -31,16 +31,21 @@ class OverloadRun:
     number: int = FIRST_NUMBER
     asked: list[Gang] = field(default_factory=list)
 
-    def queue_up(self) -> None:
-        """Request 100 gangs, for one cycle."""
-        self._draw(min(QUEUED_PER_CYCLE, WAITING - len(self.busy.waiting)))
+    def queue_up(self, count: int) -> None:
+        """Request so many gangs, not beyond 10,000, for one cycle."""
+        self._draw(min(count, WAITING - len(self.busy.waiting)))
         self._cycle(None, self.queueing)
 
     @property
     def is_queueing(self) -> bool:
         return len(self.busy.waiting) < WAITING and not self.steady.walls
 
-    def release_one(self) -> None:
+    def release(self, count: int) -> None:
+        """So many ends, one after the other."""
+        for _ in range(count):
+            self._release_one()
+
+    def _release_one(self) -> None:
         """A gang by lot ends; the cycle after it, with new gangs for those placed before."""
         busy = self.busy
         busy.let_leave(self.steady)

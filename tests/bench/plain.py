@@ -25,7 +25,7 @@ LIMIT_S = 20.0
 def beside_the_core() -> tuple[Meter, Meter]:
     """The costs of the oracle and of the core on the same gangs, as many as it can in the time."""
     slow = SlowCluster(in_quarters(NODES))
-    plain = _through(start_with(slow, slow.cycle, NODES, stream(NODES, GANGS)), GANGS)
+    plain = _through(start_with(slow, slow.decide, NODES, stream(NODES, GANGS)), GANGS)
     count = len(plain.walls)
     return plain, _through(start(NODES, GANGS), count)
 

@@ -1,4 +1,4 @@
-"""Six tenants and a week of their jobs, drawn by a seed, for the experiment on sharing.
+"""Five tenants and a week of their jobs, drawn by a seed, for the experiment on sharing.
 
 What is typical of shared clusters: some tenants have thousands of small jobs, in bursts, with run
 times over four orders of magnitude, others few and large gangs; together they fill most of the
@@ -42,14 +42,20 @@ class Tenant:
         return self.racks * RACK_GPUS
 
 
+_SWEEPS = ((1, 1.0),)
+_VISION = ((1, 0.2), (2, 0.4), (4, 0.4))
+_SPEECH = ((4, 0.8), (8, 0.2))
+_LANGUAGE = ((8, 0.5), (16, 0.3), (32, 0.2))
+_ROBOTS = ((8, 0.8), (16, 0.2))
+
 TENANTS = (
-    Tenant("sweeps", 3, 0.8, ((1, 1.0),), 0.6 * HOUR_S, 1.5, burst=30),
-    Tenant("notebooks", 2, 0.75, ((1, 0.7), (2, 0.3)), 2 * HOUR_S, 1.2, scavenged=0.1),
-    Tenant("vision", 2, 0.8, ((1, 0.4), (2, 0.2), (4, 0.2), (8, 0.2)), 1.5 * HOUR_S, 1.4, burst=4),
-    Tenant("speech", 2, 0.75, ((4, 0.5), (8, 0.5)), 1.5 * HOUR_S, 1.3, scavenged=0.1),
-    Tenant("language", 2, 0.7, ((8, 0.4), (16, 0.35), (32, 0.25)), 0.75 * HOUR_S, 1.2),
-    Tenant("robots", 1, 0.6, ((8, 0.8), (16, 0.2)), 1 * HOUR_S, 1.2),
+    Tenant("sweeps", 3, 1.05, _SWEEPS, 2 * HOUR_S, 1.8, burst=60),
+    Tenant("vision", 3, 0.95, _VISION, 2 * HOUR_S, 1.6, burst=6),
+    Tenant("speech", 2, 0.9, _SPEECH, 1 * HOUR_S, 1.3, burst=4),
+    Tenant("language", 3, 0.8, _LANGUAGE, 0.75 * HOUR_S, 1.0, scavenged=0.05),
+    Tenant("robots", 1, 0.6, _ROBOTS, 1 * HOUR_S, 1.2, scavenged=0.1),
 )
+"""The first three always have more to run, the others large gangs and room for them."""
 
 
 def jobs(seed: int) -> list[GangRequested]:

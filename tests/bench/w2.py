@@ -2,12 +2,12 @@
 
 Nodes have 12 CPUs and 96,000 MB for each GPU. Pods want less than the share of their GPUs, just
 that, or more of one of the two (they are charged more cells then), some of them in numbers that
-nobody else wants; some want no GPU at all. A quarter of the gangs are opportunistic and want more
+nobody else wants; some want no GPU at all. A third of the gangs are opportunistic and want more
 CPU than the rest, so that CPU runs short where GPUs are idle. One guaranteed gang in twenty has a
 higher priority. At any time half a percent of the nodes are bad: now and then one heals and
 another goes.
 
-Virtual clusters are kept at 90 % of their cells as charged, opportunistic gangs at a tenth of all
+Virtual clusters are kept at 90 % of their cells as charged, opportunistic gangs at 40 % of all
 GPUs, both as if every gang were placed: as in W1 the stream does not depend on decisions.
 """
 
@@ -30,8 +30,8 @@ from w1 import (
     shape,
 )
 
-OPPORTUNISTIC_GANGS = 0.25
-OPPORTUNISTIC_TARGET = 0.1
+OPPORTUNISTIC_GANGS = 0.35
+OPPORTUNISTIC_TARGET = 0.4
 WITHOUT_GPUS = 0.04
 HIGH_PRIORITY_GANGS = 0.05
 LOW, HIGH = 1, 5
@@ -84,9 +84,9 @@ def drawn_kind(rng: random.Random, gpus: int, is_opportunistic: bool) -> Kind:
         cpu = rng.choice((2, 4, 8, 16))
         return Kind(0, cpu=cpu, memory_mb=cpu * 8_000)
     cpu, memory = CPU_SHARE, MEMORY_SHARE_MB
-    roll = rng.random() + (0.3 if is_opportunistic else 0.0)
+    roll = rng.random() + (0.6 if is_opportunistic else 0.0)
     if roll < 0.6:
-        cpu, memory = rng.choice((4, 6, 8)), rng.choice((32_000, 48_000, 64_000))
+        cpu, memory = rng.choice((8, 10, 12)), rng.choice((32_000, 64_000, 96_000))
     elif roll < 0.65:
         return Kind(
             gpus,

@@ -16,8 +16,14 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.export import requested_events, restored_event
-from scheduler.domain.formats.model import Event, GangRequested, GangRestored, PodReleased
+from scheduler.domain.formats.export import grown_events, requested_events, restored_event
+from scheduler.domain.formats.model import (
+    Event,
+    GangGrown,
+    GangRequested,
+    GangRestored,
+    PodReleased,
+)
 
 names = st.text("abyz09-. é", min_size=1, max_size=5)
 seconds = st.integers(0, 10_000).map(float) | st.floats(0, 1e6)
@@ -110,6 +116,27 @@ def test_pods_that_came_later_under_the_same_name_are_one_entry() -> None:
     [event] = read(*requested_events(0.0, gang))
     assert isinstance(event, GangRequested)
     assert [(pods.name, pods.count) for pods in event.file.pods] == [("w", 2), ("v", 1)]
+
+
+def test_growth_counts_on_from_what_the_gang_has() -> None:
+    w, v = Kind(gpus=1), Kind(cpu=1)
+    gang = Gang("a", "v", "u", 0, (Role(w, ("w-0", "w-2")),))
+    grown, *released = read(
+        *grown_events(0.0, gang, [Role(w, ("w-3", "w-5")), Role(v, ("v-1",)), Role(w, ("w-6",))])
+    )
+    assert isinstance(grown, GangGrown)
+    assert [(pods.name, pods.count, pods.kind) for pods in grown.pods] == [("w", 4, w), ("v", 2, v)]
+    assert [each.pod for each in released if isinstance(each, PodReleased)] == ["w-4", "v-0"]
+
+
+def test_no_growth_is_no_event() -> None:
+    assert grown_events(0.0, Gang("a", "v", "u", 0, (Role(Kind(), ("w-0",)),)), []) == []
+
+
+def test_growth_is_numbered_after_what_the_gang_has() -> None:
+    gang = Gang("a", "v", "u", 0, (Role(Kind(), ("w-4",)),))
+    with pytest.raises(ValueError, match="waits before one that runs"):
+        grown_events(0.0, gang, [Role(Kind(), ("w-3",))])
 
 
 @pytest.mark.parametrize("pod", ["w", "w-01", "-1", "w-x"])

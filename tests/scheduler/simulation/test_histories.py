@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from scheduler.domain.core.model import Placed, Preempted
-from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.cluster_file import cluster_data, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
+from scheduler.domain.formats.snapshot import cluster_events
 from scheduler.domain.simulation.run import Simulation
 
-HISTORIES, IN_ONE_TEST = 120, 20
+HISTORIES, IN_ONE_TEST = 60, 20
 
 Event = dict[str, Any]
 
@@ -120,9 +121,11 @@ def _changed(chance: random.Random, _: list[str], __: int) -> Event:
     }
 
 
-def simulated(events: list[Event], check: Callable[[Simulation, Any], None]) -> list[str]:
+def simulated(
+    events: list[Event], check: Callable[[Simulation, Any], None], cluster: Event = LARGE
+) -> list[str]:
     """What comes out."""
-    simulation = Simulation(read_cluster(json.dumps(LARGE).encode()).config, lambda _: None)
+    simulation = Simulation(read_cluster(json.dumps(cluster).encode()).config, lambda _: None)
     lines = []
     for at, decision in simulation.run(read_events(json.dumps(it).encode() for it in events)):
         lines.append(decision_line(at, decision))
@@ -149,6 +152,42 @@ def holds(simulation: Simulation, decision: Any) -> None:
             }
         case Preempted(gang):
             assert simulation.runs[gang].started_at is not None
+
+
+def later(lines: list[str], at: float) -> list[str]:
+    """What was decided after ``at``, deferrals apart: whose reason is known is said anew."""
+    decisions = map(json.loads, lines)
+    return [
+        line
+        for line, each in zip(lines, decisions, strict=True)
+        if each["at"] > at and each["decision"] != "deferred"
+    ]
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
+    """Preemptions in flight, growth and bad GPUs included."""
+    for seed in range(first, first + IN_ONE_TEST):
+        events = list(history(random.Random(seed)))
+        for each in events:
+            if each["event"] == "gang-requested":
+                each["gang"].pop("runSeconds", None)
+        taken: list[Any] = []
+        point = random.Random(seed).randint(1, 30)
+
+        def take(simulation: Simulation, _: Any, point: int = point, taken: Any = taken) -> None:
+            taken.append(None)
+            if len(taken) == point:
+                at = simulation.tally.now
+                config = cluster_data(simulation.cluster.hardware.forest.config)
+                taken[0] = at, config, list(cluster_events(simulation.cluster, at))
+
+        original = simulated(events, take)
+        if taken and taken[0] is not None:
+            at, config, snapshot = taken[0]
+            rest = [each for each in events if each["at"] > at]
+            replayed = simulated([*snapshot, *rest], lambda *_: None, config)
+            assert later(replayed, at) == later(original, at), (seed, point)
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))

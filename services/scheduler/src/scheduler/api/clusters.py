@@ -1,16 +1,14 @@
 """Virtual clusters with what they own and use; and all of it in the simulator's form."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.hardware import owner_of, pin_owner
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import Gang, Role
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.export import (
-    grown_event,
+    grown_events,
     requested_events,
     restored_event,
 )
@@ -87,13 +85,14 @@ def export(state: State, at: float) -> Answer:
 def _gang_events(state: State, live: Live, at: float) -> list[Answer]:
     waiting = () if live.reserved else live.waiting
     if not live.pods:
-        return requested_events(at, _with(live.gang, waiting)) if waiting else []
-    found = [restored_event(at, state.cluster.exported(live.id))]
-    return found + ([grown_event(at, _with(live.gang, waiting))] if waiting else [])
-
-
-def _with(gang: Gang, roles: Iterable[Role]) -> Gang:
-    return replace(gang, roles=tuple(roles))
+        wanted = replace(live.gang, roles=waiting)
+        return requested_events(at, wanted) if waiting and not live.is_refused else []
+    restored = state.cluster.exported(live.id)
+    placed = {place.pod for place in restored.places}
+    roles = (replace(r, pods=tuple(p for p in r.pods if p in placed)) for r in live.gang.roles)
+    gang = replace(live.gang, roles=tuple(role for role in roles if role.pods))
+    found = [restored_event(at, replace(restored, gang=gang))]
+    return found + (grown_events(at, gang, waiting) if waiting else [])
 
 
 def _node_events(state: State, at: float) -> list[Answer]:

@@ -17,8 +17,8 @@ from scheduler.domain.core.model import (
     Reason,
     Role,
 )
-from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.victims import choose, overlapping
 
 SINGLES = 64
@@ -101,7 +101,7 @@ def start(live: Live, names: Iterable[str], now: float) -> Decision:
     """The pods run."""
     places = tuple(live.pods[name].place() for name in names)
     live.waiting, live.told = (), None
-    if live.started_at is not None:
+    if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)
     live.started_at = now
     return Placed(live.id, places)
@@ -145,17 +145,17 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
 
 
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    """On what gangs hold that leave already; by ``now`` they hold it still."""
+    """On what gangs hold that leave already."""
     removals = [Removal(cluster, other) for other in cluster.leaving()]
     if not removals:
         return None
     seeker = seeker_of(cluster, live, is_guest=False)
-    if seeker.place(live.waiting):
-        _reserve(cluster, live, seeker)
+    if not seeker.place(live.waiting):
         undo_all(removals)
-        return []
+        return None
+    _reserve(cluster, live, seeker)
     undo_all(removals)
-    return None
+    return start_reserved(cluster, live, now)
 
 
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -190,6 +190,7 @@ def _downgrade(
         removal.settle()
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
+    cluster.bring_in(live.owner)
     return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
 
 
@@ -235,7 +236,27 @@ def _make_room(
                     cluster.enqueue(other)
                     continue
             decisions.append(preempt(cluster, other, live, now))
-    return sorted(decisions, key=lambda decision: decision.gang)
+    decisions.sort(key=lambda decision: decision.gang)
+    cluster.bring_in(live.owner)
+    return decisions + start_reserved(cluster, live, now)
+
+
+def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
+    """The gang starts if all who leave for it have left and what is reserved for it is free."""
+    if any(cluster.gangs[gang].preempted_for == live.id for gang in cluster.told_to_leave):
+        return []
+    pods = [live.pods[name] for name in live.reserved]
+    if any(
+        (pod.state is not None and pod.gpus & pod.state.held)
+        or min(pod.machine.free, default=0) < 0
+        for pod in pods
+    ):
+        return []
+    names, live.reserved = live.reserved, ()
+    cluster.reserved.discard(live.id)
+    for pod in pods:
+        cluster.hardware.start(pod)
+    return [start(live, names, now)]
 
 
 def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:

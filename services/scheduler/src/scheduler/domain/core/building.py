@@ -114,7 +114,7 @@ class _Builder:
 
     # Cells above nodes.
 
-    def _cell(
+    def _cell(  # noqa: PLR0913 - a step of a walk down two trees
         self,
         spec: PhysicalCell,
         chain: Chain,

@@ -8,7 +8,6 @@ from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of, pin_owner
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     Decision,
@@ -18,9 +17,9 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
-from scheduler.domain.core.seeking import merge
 from scheduler.domain.core.queue import Key, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
+from scheduler.domain.core.seeking import merge
 
 
 class Cluster:
@@ -60,10 +59,11 @@ class Cluster:
 
     # Gangs.
 
-    def request(self, gang: Gang) -> None:
-        """A gang wants its pods."""
+    def request(self, gang: Gang, told: str | None = None) -> None:
+        """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
         live = Live(gang, (-gang.priority, gang.submitted_at, gang.id), _owner(gang), gang.roles)
+        live.told = told
         self.take_in(live)
         self.enqueue(live)
 
@@ -80,8 +80,8 @@ class Cluster:
             return
         self.queue.remove(live)
         self.cancel(live)
-        live.waiting = (*live.waiting, *roles)
-        live.gang = replace(live.gang, roles=(*live.gang.roles, *roles))
+        live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
+        live.waiting = joined(live.waiting, roles)
         live.is_refused, live.told = False, None
         if not live.is_leaving:
             self.enqueue(live)
@@ -128,7 +128,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
-        roles = [Role(r.kind, tuple(p for p in r.pods if p != pod)) for r in live.waiting]
+        roles = [replace(r, pods=tuple(p for p in r.pods if p != pod)) for r in live.waiting]
         live.waiting = tuple(role for role in roles if role.pods)
         self.enqueue(live)
 
@@ -166,13 +166,29 @@ class Cluster:
         restore(self, live, restored, now)
         self.sort_in(live)
 
+    def restored(self) -> None:
+        """Everything is as it was before a restart: who was told then why it waits was tried under
+        this state, and is not tried again before something changes.
+        """
+        for line in self.queue.lines.values():
+            codes = {self.gangs[gang].told for _, _, gang in line.waiting}
+            if None not in codes:
+                line.failed = self.stamp(line.key)
+                line.untold.clear()
+
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
         live = self.gangs[gang]
         is_new = live.started_at is None
         return Restored(
             live.gang,
-            (*(pod.place() for pod in live.pods.values()), *live.strangers),
+            (
+                *(
+                    pod.place(is_charged=live.gang_class is GangClass.GUARANTEED)
+                    for pod in live.pods.values()
+                ),
+                *live.strangers,
+            ),
             live.gang_class,
             live.cells(),
             live.started_at,
@@ -258,26 +274,11 @@ class Cluster:
         nothing has changed.
         """
         fresh = Cluster(config)
-        for name, machine in self.hardware.machines.items():
-            found = fresh.hardware.machines.get(name)
-            if found is not None:
-                found.is_healthy, found.is_cordoned = machine.is_healthy, machine.is_cordoned
-                found.is_drained, found.avoided = machine.is_drained, machine.avoided
-                self._carry_masks(machine, found)
-                fresh.hardware.set_usable(found)
         change(self, fresh, now)
-        fresh.draining, fresh.cycle = self.draining, self.cycle
+        fresh.draining = self.draining & fresh.hardware.machines.keys()
+        fresh.cycle = self.cycle
         fresh.most, fresh.is_settled, fresh.moved = self.most, self.is_settled, self.moved
         self.__dict__.update(fresh.__dict__)
-
-    @staticmethod
-    def _carry_masks(machine: Machine, found: Machine) -> None:
-        """Bad and blocked GPUs are so by their index."""
-        for state in machine.slots:
-            sick, blocked = state.slot.indices(state.sick), state.slot.indices(state.blocked)
-            for other in found.slots:
-                other.sick |= other.slot.mask_of(sick)
-                other.blocked |= other.slot.mask_of(blocked)
 
     # For the cycle.
 
@@ -311,6 +312,10 @@ class Cluster:
         """Something of the owner's quota has become free."""
         self.versions[owner] = self.versions.get(owner, 0) + 1
 
+    def bring_in(self, owner: str) -> None:
+        """An owner's quota has become free within a cycle: its lines are tried in the same one."""
+        self.queue.added += [line for line in self.queue.lines.values() if line.key[0] == owner]
+
     def count_charge(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
         if pod.state is None:
@@ -342,12 +347,13 @@ class Cluster:
         """
         if not live.reserved:
             return
-        names, kinds = live.reserved, [live.pods[name].kind for name in live.reserved]
+        names = live.reserved
         for name in names:
             self._leave(live, live.pods[name], is_charged=is_charged)
         live.reserved = ()
         self.reserved.discard(live.id)
-        live.waiting = tuple(Role(kind, (name,)) for kind, name in zip(kinds, names, strict=True))
+        roles = [replace(r, pods=tuple(p for p in r.pods if p in names)) for r in live.gang.roles]
+        live.waiting = tuple(role for role in roles if role.pods)
         if not live.pods:
             live.gang_class = None
         live.told = None
@@ -411,6 +417,19 @@ class Cluster:
             found[other.id] = other
         found.pop(live.id, None)
         return found
+
+
+def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
+    """Roles with more pods; those of one name and kind are one role."""
+    found = list(roles)
+    for role in more:
+        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
+        index = next(same, None)
+        if index is None:
+            found.append(role)
+        else:
+            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+    return tuple(found)
 
 
 def _owner(gang: Gang) -> str:

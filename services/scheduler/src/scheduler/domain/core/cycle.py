@@ -1,7 +1,8 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
-from scheduler.domain.core.admitting import admit, preempt, start
+from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.covering import cover, floors
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Order, Pod
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
@@ -16,9 +17,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
-    decisions += _drain(cluster, now)
+    if cluster.draining:
+        decisions += _drain(cluster, now)
     # 3. Reservations whose place is free by now start; those whose place has turned bad end.
-    decisions += _start_reserved(cluster, now)
+    if cluster.reserved:
+        decisions += _start_reserved(cluster, now)
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
     for line, gang in cluster.queue.candidates(cluster.stamp):
@@ -33,9 +36,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
             decisions += found
             decisions += _said(cluster)
     # 5. Downgraded gangs get their cells again where there is room.
-    decisions += _upgrade(cluster)
+    if cluster.downgraded:
+        decisions += _upgrade(cluster)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
-    decisions += _explain(cluster, failed)
+    if cluster.queue.lines or cluster.reserved:
+        decisions += _explain(cluster, failed)
     return decisions
 
 
@@ -55,7 +60,7 @@ def _drain(cluster: Cluster, now: float) -> list[Decision]:
             if live.reserved:
                 cluster.cancel(live)
                 decisions += _said(cluster)
-                if not live.pods:
+                if gang not in machine.pods:
                     cluster.enqueue(live)
                     continue
             _withdraw_cells(cluster, live)
@@ -83,16 +88,8 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
             cluster.cancel(live)
             cluster.enqueue(live)
             decisions += _said(cluster)
-        elif all(
-            (pod.state is None or not pod.gpus & pod.state.held)
-            and min(pod.machine.free, default=0) >= 0
-            for pod in pods
-        ):
-            names, live.reserved = live.reserved, ()
-            cluster.reserved.discard(live.id)
-            for pod in pods:
-                cluster.hardware.start(pod)
-            decisions.append(start(live, names, now))
+        else:
+            decisions += start_reserved(cluster, live, now)
     return decisions
 
 
@@ -117,27 +114,35 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
 
 
 def _raise(cluster: Cluster, live: Live) -> bool:
-    """Give the gang cells around where it runs, all or none."""
+    """Give the gang cells around where it runs, all or none; small cells are tried first."""
+    return any(_raise_from(cluster, live, floor) for floor in floors(cluster.hardware, live.owner))
+
+
+def _raise_from(cluster: Cluster, live: Live, floor: int) -> bool:
     hardware, done = cluster.hardware, list[Pod]()
     for pod in live.pods.values():
-        if pod.state is None:
-            continue
-        leaves = _leaves_for(
-            pod.gpus, pod.state.charged, pod.take.leaves, pod.state.slot.shape.full
-        )
-        owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
-        bindings = None
-        is_owner = pod.kind.pin is None or hardware.pins_of.get(pod.kind.pin) == live.owner
-        if is_owner and leaves is not None and not leaves & pod.state.charged:
-            bindings = hardware.cover(owner, pod.state, leaves)
-        if bindings is None:
-            for each in reversed(done):
-                hardware.discharge(each)
-                each.leaves = 0
+        bindings, state, leaves = None, pod.state, 0
+        for each in pod.machine.slots if state is None and any(pod.take.amounts) else (state,):
+            if each is not None:
+                found = _leaves_for(pod.gpus, each.charged, pod.take.leaves, each.slot.shape.full)
+                owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
+                is_mine = pod.kind.pin is None or hardware.pins_of.get(pod.kind.pin) == live.owner
+                if found is not None and is_mine and not found & each.charged:
+                    bindings, state, leaves = (
+                        cover(hardware, owner, each, found, floor),
+                        each,
+                        found,
+                    )
+                if bindings is not None:
+                    break
+        if bindings is None and (pod.state is not None or any(pod.take.amounts)):
+            for each_pod in reversed(done):
+                hardware.discharge(each_pod)
             return False
-        pod.leaves = leaves or 0
-        hardware.recharge(pod, bindings)
-        done.append(pod)
+        if bindings is not None:
+            pod.state, pod.leaves = state, leaves
+            hardware.recharge(pod, bindings)
+            done.append(pod)
     return True
 
 
@@ -159,7 +164,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
         if live.told != "preempting":
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
-    failed = [line for line in failed if line.waiting]
+    failed = [line for line in dict.fromkeys(failed) if line.waiting]
     with Explainer(cluster) as explainer:
         for line in sorted(failed, key=lambda line: line.waiting[0]):
             refusal = explainer.refusal(line)

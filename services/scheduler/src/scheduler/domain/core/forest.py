@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.config import ClusterConfig, Finding, NodeLimits
-from scheduler.domain.core.shapes import Part, Shape
+from scheduler.domain.core.shapes import REMEMBERED, Part, Shape
 
 
 class ConfigError(Exception):
@@ -94,7 +94,13 @@ class Slot:
 
     def indices(self, mask: int) -> tuple[int, ...]:
         """GPU indices of leaves."""
-        return tuple(sorted(gpu for leaf, gpu in enumerate(self.gpus) if mask >> leaf & 1))
+        found = self.shape.indices.get((mask, self.gpus))
+        if found is None:
+            if len(self.shape.indices) >= REMEMBERED:
+                self.shape.indices.clear()
+            found = tuple(sorted(gpu for leaf, gpu in enumerate(self.gpus) if mask >> leaf & 1))
+            self.shape.indices[mask, self.gpus] = found
+        return found
 
     def address(self, part: Part) -> str:
         """The full address of a cell inside."""

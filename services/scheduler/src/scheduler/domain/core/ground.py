@@ -1,10 +1,10 @@
 """Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.covering import cover
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -14,8 +14,9 @@ from scheduler.domain.core.regions import NEVER_RANK, Needs, Rank, Region, View
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
 
-RACK_TRIES = 64
-"""Racks that are tried for all equal pods of a gang together, at the most."""
+
+LOOSE_NODES = 32
+"""A pod above its share is put where guests use some of its leaves on so few nodes only."""
 
 
 class Ground:
@@ -68,6 +69,10 @@ class Ground:
                 rooms[number] = rooms.get(number, 0) + view.free()
         return rooms
 
+    def room_for(self) -> int:
+        """How many of the pods fit at the most."""
+        return sum(cap for cap, _ in self.caps().values())
+
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
         if self.empty is None or self.owner is None:
@@ -89,7 +94,29 @@ class Ground:
         found = self._first(self.bound)
         if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
             return True
-        return found is not None and self.put(found[1], name)
+        if found is not None and self.put(found[1], name):
+            return True
+        return self.kind.gpus < self.least and self._loosely(name)
+
+    def _loosely(self, name: str) -> bool:
+        """Put a pod that is charged more than its GPUs where guests use some of those leaves."""
+        numbers = self.numbers()
+        if self.owner is None or len(numbers) > LOOSE_NODES:
+            return False
+        best: tuple[int, int, int] | None = None
+        for number in sorted(numbers):
+            state = self.hardware.states[number]
+            gpus = state.slot.shape.pick(self._free(state), self.kind.gpus)
+            if gpus is None or not self._fits(number):
+                continue
+            leaves, rest = gpus.leaves, self._free(state, is_loose=True) & ~gpus.leaves
+            while leaves.bit_count() < self.needs[state.sort] and rest:
+                leaves |= rest & -rest
+                rest &= rest - 1
+            if leaves.bit_count() == self.needs[state.sort]:
+                rank = (gpus.level, number, leaves)
+                best = rank if best is None or rank < best else best
+        return best is not None and self.put(best[1], name, best[2], is_loose=True)
 
     def _first(self, region: Region | None) -> "tuple[Rank, int] | None":
         """The best node in bound cells."""
@@ -182,9 +209,13 @@ class Ground:
                 if (number, leaves) >= after:
                     yield number, leaves
 
-    def _free(self, state: SlotState) -> int:
-        """Leaves that nobody uses, in cells of the owner or of nobody."""
-        free = state.usable & ~state.held & ~state.reserved
+    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
+        """Leaves that nobody uses, in cells of the owner or of nobody; ``is_loose``: or that guests
+        use.
+        """
+        free = state.usable
+        if not is_loose:
+            free &= ~state.held & ~state.reserved
         if self.owner is None:
             return free
         mine = state.bound.get(self.owner, 0)
@@ -192,13 +223,15 @@ class Ground:
             mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
         return free & ~state.charged & mine
 
-    def put(self, number: int, name: str, leaves: int = 0, floor: int = 0) -> bool:
+    def put(
+        self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
+    ) -> bool:
         """Put a pod on a node if it fits there; on these leaves, where any are given."""
         state = self.hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
         if need > shape.leaves or not self._fits(number):
             return False
-        free = self._free(state)
+        free = self._free(state, is_loose=is_loose)
         if leaves:
             if leaves & ~free:
                 return False
@@ -218,7 +251,7 @@ class Ground:
 
     def _cover(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
         assert self.owner is not None
-        bindings = self.hardware.cover(self.owner, state, leaves, floor)
+        bindings = cover(self.hardware, self.owner, state, leaves, floor)
         if bindings is None:
             return False
         self._enter(state, name, leaves, bindings)
@@ -232,84 +265,17 @@ class Ground:
         assert take is not None
         gpus = leaves
         if kind.gpus != leaves.bit_count():
-            pick = state.slot.shape.pick(leaves, kind.gpus) if kind.gpus else None
-            gpus = 0 if pick is None else pick.leaves
+            shape = state.slot.shape
+            idle = leaves & ~(state.held | state.reserved)
+            picks = (shape.pick(mask, kind.gpus) for mask in (idle & ~state.lifted, idle))
+            gpus = next((p.leaves for p in picks if p is not None), 0) if kind.gpus else 0
         ports = machine.choose_ports(kind.ports) if kind.ports else ()
         mask = leaves if self.owner is not None else 0
         self.seeker.enter(
             Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
         )
 
-    # Several pods.
-
-    def many(self, names: Sequence[str]) -> bool:
-        """Place equal pods on the fewest racks, and there on the fewest nodes."""
-        quick = self._quick(len(names))
-        if quick is not None and self._all_in(quick, names):
-            return True
-        caps = self._caps()
-        if any(self._all_in(rack, names) for rack in self._enough(caps, len(names))):
-            return True
-        return self._spread(names, caps)
-
-    def _all_in(self, rack: Rack, names: Sequence[str]) -> bool:
-        before = len(self.seeker.pods)
-        for floor in self.floors():
-            if self._fill(rack, names, floor) == len(names):
-                return True
-            self.seeker.undo(before)
-        return False
-
-    def _enough(self, caps: dict[int, tuple[int, bool]], count: int) -> Iterator[Rack]:
-        """Racks that should hold all: near ones, bound ones, those with the least left."""
-        near = {rack.number for rack in self.seeker.near}
-        sign = -1 if self.seeker.owner is None else 1
-        enough = sorted(
-            (number not in near, is_fresh, sign * cap, number)
-            for number, (cap, is_fresh) in caps.items()
-            if cap >= count
-        )
-        region = self.bound or self.empty
-        assert region is not None or not enough
-        for _, _, _, number in enough[:RACK_TRIES]:
-            assert region is not None
-            yield region.racks[number]
-
-    def _spread(self, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:
-        """One rack after another, the one that holds most first; the last as tight as can be."""
-        left = list(names)
-        caps = self._nearest(caps, len(left))
-        region = self.bound or self.empty
-        barred: set[int] = set()
-        while left and region is not None:
-            inside = {n: cap for n, cap in caps.items() if n not in barred and cap[0]}
-            if not inside:
-                return False
-            enough = [(fresh, cap, n) for n, (cap, fresh) in inside.items() if cap >= len(left)]
-            if enough:
-                number = min(enough)[2]
-            else:
-                number = min((-cap, fresh, n) for n, (cap, fresh) in inside.items())[2]
-            left = left[self._fill(region.racks[number], left, 0) :]
-            barred.add(number)
-        return not left
-
-    def _quick(self, count: int) -> Rack | None:
-        """Whole nodes in one rack of bound cells: the index knows it."""
-        region, seeker = self.bound, self.seeker
-        if region is None or seeker.owner is None or seeker.near or seeker.within is not None:
-            return None
-        if seeker.only is not None or not self.hardware.is_plain:
-            return None
-        if any(need != self.hardware.sorts[i].gpus for i, need in enumerate(self.needs)):
-            return None
-        enough = [whole for whole in region.whole if whole >= count]
-        if not enough:
-            return None
-        racks = region.whole[min(enough)]
-        return region.racks[(racks & -racks).bit_length() - 1]
-
-    def _caps(self) -> dict[int, tuple[int, bool]]:
+    def caps(self) -> dict[int, tuple[int, bool]]:
         """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""
         caps: dict[int, tuple[int, bool]] = {}
         within = self.seeker.within
@@ -328,11 +294,11 @@ class Ground:
         if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):
             return view.cap(self.needs)
         return sum(
-            self._fits_on(tag[0].count, self.hardware.states[slot.number])
+            self.fits_on(tag.count, self.hardware.states[slot.number])
             for tag, slot in region.slots_of(view)
         )
 
-    def _fits_on(self, free: int, state: SlotState) -> int:
+    def fits_on(self, free: int, state: SlotState) -> int:
         """How many of the pods this node takes, by its free leaves and all else."""
         need = self.needs[state.sort]
         count = free // need if need else 0
@@ -344,56 +310,3 @@ class Ground:
                 if amount:
                     count = min(count, max(have, 0) // amount)
         return count
-
-    def _nearest(
-        self, caps: dict[int, tuple[int, bool]], count: int
-    ) -> dict[int, tuple[int, bool]]:
-        """The racks of the smallest cell above racks that holds all; every rack, if none does."""
-        region = self.bound or self.empty
-        if region is None:
-            return caps
-        above: dict[int, tuple[int, int, list[int]]] = {}
-        cells = {number: region.racks[number].cell.parent for number in caps}
-        while any(cell is not None for cell in cells.values()):
-            above.clear()
-            for number, cell in cells.items():
-                if cell is not None:
-                    total, at, inside = above.get(id(cell), (0, cell.number, []))
-                    above[id(cell)] = (total + caps[number][0], at, [*inside, number])
-            enough = [(total, at, inside) for total, at, inside in above.values() if total >= count]
-            if enough:
-                return {number: caps[number] for number in min(enough)[2]}
-            cells = {n: None if cell is None else cell.parent for n, cell in cells.items()}
-        return caps
-
-    def _fill(self, rack: Rack, names: Sequence[str], floor: int) -> int:
-        """Put as many as possible on a rack's nodes; how many that were."""
-        done = 0
-        barred: set[int] = set()
-        while done < len(names):
-            number = self._node(rack, len(names) - done, barred)
-            if number is None:
-                break
-            while done < len(names) and self.put(number, names[done], 0, floor):
-                done += 1
-            barred.add(number)
-        return done
-
-    def _node(self, rack: Rack, count: int, barred: set[int]) -> int | None:
-        """The node that holds all the rest with the least left, else the one that holds most."""
-        best: tuple[bool, int, int, int] | None = None
-        free: dict[int, tuple[int, int]] = {}
-        for region, is_fresh in ((self.bound, 0), (self.empty, 1)):
-            view = None if region is None else region.views.get(rack.number)
-            if region is not None and view is not None:
-                for tag, slot in region.slots_of(view):
-                    before = free.get(slot.number, (0, 1))
-                    free[slot.number] = before[0] + tag[0].count, min(before[1], is_fresh)
-        for number, (leaves, is_fresh) in free.items():
-            if number not in barred:
-                fits = self._fits_on(leaves, self.hardware.states[number])
-                rest = leaves if fits >= count else -fits
-                rank = (fits < count, rest, is_fresh, number)
-                if fits and (best is None or rank < best):
-                    best = rank
-        return None if best is None else best[3]

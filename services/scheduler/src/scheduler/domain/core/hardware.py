@@ -3,15 +3,13 @@
 Everything that changes who may use which leaf goes through here, so that the index is never behind.
 """
 
-from collections.abc import Iterable
-
 from scheduler.domain.core.binding import Binding, Cells
-from scheduler.domain.core.forest import Cell, Forest, Quota, Rack, Slot
+from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Region
-from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.regions import Needs, Region, Tag, Tags
+from scheduler.domain.core.shapes import Free, Part
 
 NEEDS_REMEMBERED = 100_000
 
@@ -62,6 +60,12 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self.is_regular = all(
+            cell.is_complete
+            for chain in forest.chains.values()
+            for cells in chain.cells
+            for cell in cells
+        )
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = self.free_version = 0
         self._needs: dict[tuple[Kind, bool], Needs] = {}
@@ -69,6 +73,8 @@ class Hardware:
         self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
+        every: dict[tuple[Free, int], Tag] = {}
+        self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
@@ -78,7 +84,7 @@ class Hardware:
                     self.regions[owner][leaf] = Region(forest.racks[leaf], places)
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
-            self._bind(Binding(pin_owner(pin), None, cell, part))
+            self.bind(Binding(pin_owner(pin), None, cell, part))
         for state in self.states:
             self.refresh(state)
 
@@ -106,7 +112,7 @@ class Hardware:
                 number = sorts.setdefault(whole, len(sorts))
                 if number == len(self.sorts):
                     self.sorts.append(sort)
-                state = SlotState(slot, number, machine, slot.shape.full)
+                state = SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full)
                 machine.slots.append(state)
         by_number = [s for machine in self.machines.values() for s in machine.slots]
         self.states = sorted(by_number, key=lambda state: state.slot.number)
@@ -134,8 +140,26 @@ class Hardware:
         if found is None:
             if len(self._least) >= NEEDS_REMEMBERED:
                 self._least.clear()
-            found = self._least[kind] = min(self.needs(kind, is_charged=True), default=NEVER)
+            found = min(self.needs(kind, is_charged=True), default=NEVER)
+            if kind.gpus == 0 and kind.pin is None:
+                sorts = {id(machine.sort): machine.sort for machine in self.machines.values()}
+                takes = [sort.take(kind) for sort in sorts.values()]
+                if any(take is not None and not any(take.amounts) for take in takes):
+                    found = 0
+            self._least[kind] = found
         return found
+
+    def is_greed_exact(self, owner: str | None) -> bool:
+        """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
+        level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
+        fit at all.
+        """
+        if not self.is_plain or not self.is_regular:
+            return False
+        quotas = self.quotas.get(owner, ()) if owner is not None else ()
+        levels = {(quota.chain.leaf, quota.level) for quota in quotas}
+        is_simple = len(levels) == len({leaf for leaf, _ in levels})
+        return is_simple and all(quota.level >= quota.chain.node_level for quota in quotas)
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""
@@ -187,18 +211,17 @@ class Hardware:
 
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
-        slot = state.slot
-        number, shape, kind = slot.number, slot.shape, slot.cell.chain.types[0]
-        free = state.usable & ~state.held & ~state.reserved
-        sort = state.sort
-        self.physical[kind].put(number, (shape.free(free), sort))
+        slot, tags = state.slot, self._tags[state.sort]
+        number, kind = slot.number, state.gpu_type
+        free = state.usable & ~(state.held | state.reserved)
+        self.physical[kind].put(number, tags.of(free))
         own = free & ~state.charged
         for owner, mask in state.bound.items():
-            self.regions[owner][kind].put(number, (shape.free(mask & own), sort))
+            self.regions[owner][kind].put(number, tags.of(mask & own))
         space = self.cells[slot.cell.chain.name].space[number]
         if space:
-            self.empty[kind].put(number, (shape.free(space & free), sort))
-        else:
+            self.empty[kind].put(number, tags.of(space & free))
+        elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
 
     # Pods.
@@ -207,7 +230,8 @@ class Hardware:
         """A pod takes its place, or has it reserved."""
         machine, state = pod.machine, pod.state
         machine.charge(pod.take, 1)
-        machine.ports.update(pod.ports)
+        if pod.ports:
+            machine.hold_ports(pod.ports, 1)
         machine.pods[pod.gang] = machine.pods.get(pod.gang, 0) + 1
         for binding in pod.bindings:
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
@@ -249,7 +273,8 @@ class Hardware:
         """A pod gives up its place, and the cells that nobody else uses are free."""
         machine, state = pod.machine, pod.state
         machine.charge(pod.take, -1)
-        machine.ports.difference_update(pod.ports)
+        if pod.ports:
+            machine.hold_ports(pod.ports, -1)
         left = machine.pods[pod.gang] - 1
         if left:
             machine.pods[pod.gang] = left
@@ -280,7 +305,7 @@ class Hardware:
             else:
                 del binding.users[pod.gang]
                 if not binding.users and binding.quota is not None:
-                    self._unbind(binding)
+                    self.unbind(binding)
         pod.bindings = ()
         if state is not None:
             self.refresh(state)
@@ -289,11 +314,11 @@ class Hardware:
         """The pod has these cells again; they are bound again where they were not meanwhile."""
         pod.bindings = bindings
         for binding in bindings:
-            if _key(binding.cell, binding.part) not in self.bindings:
+            if key_of(binding.cell, binding.part) not in self.bindings:
                 assert binding.quota is not None
                 self.unbound[binding.owner][binding.quota.path] -= 1
                 self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
-                self._bind(binding)
+                self.bind(binding)
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
         state = pod.state
         if state is not None:
@@ -302,126 +327,43 @@ class Hardware:
                 state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
             self.refresh(state)
 
-    def lift(self, pod: Pod) -> None:
-        """What-if: the pod uses nothing."""
-        pod.machine.charge(pod.take, -1)
-        if pod.state is not None:
-            pod.state.held &= ~pod.gpus
-            self.refresh(pod.state)
+    def lift(self, pod: Pod, *, is_reserved: bool) -> None:
+        """What-if: the pod uses nothing, and nothing is reserved for it."""
+        self._lift(pod, -1)
+        state = pod.state
+        if state is not None:
+            if is_reserved:
+                state.reserved &= ~pod.gpus
+            else:
+                state.held &= ~pod.gpus
+                state.lifted |= pod.gpus
+            self.refresh(state)
 
-    def lower(self, pod: Pod) -> None:
+    def lower(self, pod: Pod, *, is_reserved: bool) -> None:
         """The end of the what-if."""
-        pod.machine.charge(pod.take, 1)
-        if pod.state is not None:
-            pod.state.held |= pod.gpus
-            self.refresh(pod.state)
+        self._lift(pod, 1)
+        state = pod.state
+        if state is not None:
+            if is_reserved:
+                state.reserved |= pod.gpus
+            else:
+                state.held |= pod.gpus
+                state.lifted &= ~pod.gpus
+            self.refresh(state)
+
+    @staticmethod
+    def _lift(pod: Pod, times: int) -> None:
+        pod.machine.charge(pod.take, times)
+        if pod.ports:
+            pod.machine.hold_ports(pod.ports, times)
 
     # Cells.
 
-    def cover(
-        self, owner: str, state: SlotState, leaves: int, floor: int = 0
-    ) -> tuple[Binding, ...] | None:
-        """Bound cells of the owner around these leaves; where there are none new ones are bound,
-        of level ``floor`` or above.
-
-        None, with nothing changed, where the owner's quota or the others' don't allow it.
-        """
-        used: dict[int, Binding] = {}
-        rest = leaves
-        for mask, binding in state.bindings.get(owner, ()):
-            if mask & rest:
-                used[id(binding)] = binding
-                rest &= ~mask
-        new: list[Binding] = []
-        while rest:
-            binding_or_none = self._bind_around(owner, state, rest, floor)
-            if binding_or_none is None:
-                self.uncover(new)
-                return None
-            new.append(binding_or_none)
-            used[id(binding_or_none)] = binding_or_none
-            rest &= ~self._mask_on(binding_or_none, state)
-        return tuple(used.values())
-
-    def uncover(self, bindings: Iterable[Binding]) -> None:
-        """Take back bindings that nobody uses."""
-        for binding in bindings:
-            if not binding.users and binding.quota is not None:
-                self._unbind(binding)
-
-    def _mask_on(self, binding: Binding, state: SlotState) -> int:
-        return state.slot.shape.full if binding.part is None else binding.part.mask
-
-    def _bind_around(self, owner: str, state: SlotState, leaves: int, floor: int) -> Binding | None:
-        """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
-        some.
-        """
-        slot, left = state.slot, self.unbound.get(owner, {})
-        cells = self.cells[slot.chain.name]
-        some: tuple[Quota, Cell, Part | None] | None = None
-        quotas = [
-            q
-            for q in self.quotas.get(owner, ())
-            if q.chain is slot.chain and left[q.path] and q.level >= floor
-        ]
-        for quota in sorted(quotas, key=lambda q: q.level):
-            for cell, part in self._around(slot, quota.level, leaves):
-                if cells.may_bind(cell, part):
-                    if part is None or not leaves & ~part.mask:
-                        return self._bind_quota(owner, quota, cell, part)
-                    if some is None or some[0].level < quota.level:
-                        some = quota, cell, part
-        return None if some is None else self._bind_quota(owner, *some)
-
-    @staticmethod
-    def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
-        """The cells of a level that some of the leaves are in."""
-        cell: Cell | None = slot.cell
-        if level < slot.cell.level:
-            parts = slot.shape.parts[level]
-            return [(slot.cell, part) for part in parts if part.mask & leaves]
-        while cell is not None and cell.level < level:
-            cell = cell.parent
-        return [] if cell is None else [(cell, None)]
-
-    def _bind_quota(self, owner: str, quota: Quota, cell: Cell, part: Part | None) -> Binding:
-        self.unbound[owner][quota.path] -= 1
-        self.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
-        return self._bind(Binding(owner, quota, cell, part))
-
-    def bind_exactly(self, owner: str, path: str, address: str) -> Binding | None:
-        """The owner's binding of this cell out of this quota, made if need be; None where that is
-        not allowed.
-        """
-        quota = next((q for q in self.quotas.get(owner, ()) if q.path == path), None)
-        found = None if quota is None else self._find(quota, address)
-        if quota is None or found is None:
-            return None
-        cell, part = found
-        known = self.bindings.get(_key(cell, part))
-        if known is not None:
-            return known if known.owner == owner and known.quota is quota else None
-        if not self.unbound[owner][path]:
-            return None
-        if not self.cells[quota.chain.name].may_bind(cell, part):
-            return None
-        return self._bind_quota(owner, quota, cell, part)
-
-    def _find(self, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:
-        """The cell of a quota's level by its address."""
-        for cell in self.forest.by_address(quota.chain, address):
-            if cell.level == quota.level and cell.address == address:
-                return cell, None
-            if cell.slot is not None and quota.level < cell.level:
-                for part in cell.slot.shape.parts[quota.level]:
-                    if cell.slot.address(part) == address:
-                        return cell, part
-        return None
-
-    def _bind(self, binding: Binding) -> Binding:
+    def bind(self, binding: Binding) -> Binding:
+        """The cell is its owner's from now on; it was asked whether that may be."""
         cell, part = binding.cell, binding.part
         self.cells[cell.chain.name].bind(cell, part)
-        self.bindings[_key(cell, part)] = binding
+        self.bindings[key_of(cell, part)] = binding
         regions = self.regions.setdefault(binding.owner, {})
         if cell.chain.leaf not in regions:
             racks = self.forest.racks[cell.chain.leaf]
@@ -433,14 +375,15 @@ class Hardware:
             self.refresh(state)
         return binding
 
-    def _unbind(self, binding: Binding) -> None:
+    def unbind(self, binding: Binding) -> None:
+        """Nobody uses the cell any more: it is free."""
         cell, part, owner = binding.cell, binding.part, binding.owner
         assert binding.quota is not None
         self.unbound[owner][binding.quota.path] += 1
         cells = self.cells[cell.chain.name]
         cells.owed[cell.level if part is None else part.level] += 1
         cells.unbind(cell, part)
-        del self.bindings[_key(cell, part)]
+        del self.bindings[key_of(cell, part)]
         self.unbound_version += 1
         region = self.regions[owner][cell.chain.leaf]
         for slot, mask in binding.masks():
@@ -453,7 +396,8 @@ class Hardware:
             self.refresh(state)
 
 
-def _key(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+    """What is the same for the same cell."""
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask

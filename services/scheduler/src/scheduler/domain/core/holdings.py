@@ -28,12 +28,12 @@ class Pod:
     ports: tuple[int, ...] = ()
     bindings: tuple[Binding, ...] = ()
 
-    def place(self) -> PodPlace:
-        """Where it is."""
+    def place(self, *, is_charged: bool = True) -> PodPlace:
+        """Where it is, and what it is charged for beside it."""
         if self.state is None:
             return PodPlace(self.name, self.machine.name, (), self.ports)
         slot = self.state.slot
-        idle = slot.indices(self.leaves & ~self.gpus)
+        idle = slot.indices(self.leaves & ~self.gpus) if is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
 

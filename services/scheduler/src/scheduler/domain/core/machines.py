@@ -1,6 +1,6 @@
 """A node while the scheduler runs: what of it is usable, and who holds what."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ class SlotState:
 
     ``usable``: healthy, on a node that may take pods. ``charged``: to guaranteed gangs of the
     owner. ``held``: used by pods. ``reserved``: for pods that wait for others to leave.
+    ``lifted``: held by pods that are away in thought only.
     ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
     ``holders`` and ``chargers``: gang → leaves.
     """
@@ -82,12 +83,14 @@ class SlotState:
     slot: Slot
     sort: int
     machine: "Machine"
+    gpu_type: str
     usable: int
     sick: int = 0
     blocked: int = 0
     charged: int = 0
     held: int = 0
     reserved: int = 0
+    lifted: int = 0
     bound: dict[str, int] = field(default_factory=dict)
     bindings: dict[str, list[tuple[int, Binding]]] = field(default_factory=dict)
     holders: dict[str, int] = field(default_factory=dict)
@@ -110,7 +113,7 @@ class Machine:
     is_healthy: bool = True
     is_cordoned: bool = False
     is_drained: bool = False
-    ports: set[int] = field(default_factory=set)
+    ports: dict[int, int] = field(default_factory=dict)
     avoided: set[int] = field(default_factory=set)
     blocked: tuple[int, ...] = ()
     blocked_ports: frozenset[int] = frozenset()
@@ -152,6 +155,15 @@ class Machine:
             self.free[index] += old - new
         self.blocked, self.blocked_ports = after, known
         return is_more
+
+    def hold_ports(self, ports: Iterable[int], times: int) -> None:
+        """Ports are held (1), or not any more (-1); another may still have one that is reserved."""
+        for port in ports:
+            count = self.ports.get(port, 0) + times
+            if count:
+                self.ports[port] = count
+            else:
+                del self.ports[port]
 
     def choose_ports(self, count: int) -> tuple[int, ...]:
         """The lowest free ports, avoided ones last."""

@@ -54,10 +54,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Equal pods of a gang, by name, in order."""
+    """Equal pods of a gang, by name, in order. A gang grows by pods of a ``name`` that it has."""
 
     kind: Kind
     pods: tuple[str, ...]
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The gangs that wait, in order, those that want the same in one line.
 
-Within a cycle room only shrinks: when the first of a line can't be placed, no later one can. Between
-cycles a line is tried again only after something changed that could help it (its stamp).
+Within a cycle room only shrinks: when the first of a line can't be placed, no later one can.
+Between cycles a line is tried again only after something changed that could help it (its stamp).
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush
 
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Kind, Reason
@@ -40,6 +40,7 @@ class Queue:
 
     lines: dict[Key, Line] = field(default_factory=dict)
     keys: dict[str, Key] = field(default_factory=dict)
+    added: list[Line] = field(default_factory=list)
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -47,6 +48,7 @@ class Queue:
         if line is None:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
+        self.added.append(line)
         line.untold.add(live.id)
         self.keys[live.id] = key
 
@@ -68,19 +70,26 @@ class Queue:
 
     def candidates(self, stamp: Callable[[Key], Stamp]) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
-        its line out.
+        its line out; one that is added meanwhile brings its line in again.
         """
+        self.added.clear()
         heads = [
             (line.waiting[0], number, line)
             for number, line in enumerate(self.lines.values())
             if line.failed is None or line.failed != stamp(line.key)
         ]
         heapify(heads)
+        number = len(self.lines)
         while heads:
-            order, number, line = heads[0]
+            order, _, line = heappop(heads)
             if line.waiting and line.waiting[0] == order:
                 yield line, order[2]
-            if not line.waiting or line.waiting[0] == order:
-                heappop(heads)
-            else:
-                heapreplace(heads, (line.waiting[0], number, line))
+            if line.waiting and line.waiting[0] != order:
+                number += 1
+                heappush(heads, (line.waiting[0], number, line))
+            for each in self.added:
+                is_new = each.failed is None or each.failed != stamp(each.key)
+                if is_new and each.waiting and all(each is not other for _, _, other in heads):
+                    number += 1
+                    heappush(heads, (each.waiting[0], number, each))
+            self.added.clear()

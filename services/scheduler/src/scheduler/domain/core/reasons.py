@@ -5,10 +5,11 @@ from typing import Self
 from scheduler.domain.core.admitting import quota_numbers, quota_short, seeker_of
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
-from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.queue import Line
 from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
 
@@ -108,17 +109,21 @@ class Explainer:
 
     def _would_fit_healthy(self, live: Live, *, is_guest: bool) -> bool:
         cluster = self.cluster
-        changed = []
-        for machine in cluster.hardware.machines.values():
-            if _is_unwell(machine):
-                changed.append([(state, state.usable) for state in machine.slots])
-                for state in machine.slots:
-                    state.usable = state.slot.shape.full
-                    cluster.hardware.refresh(state)
+        unwell = [m for m in cluster.hardware.machines.values() if _is_unwell(m)]
+        before = [
+            (m, m.is_healthy, m.is_cordoned, m.is_drained, [state.usable for state in m.slots])
+            for m in unwell
+        ]
+        for machine in unwell:
+            machine.is_healthy, machine.is_cordoned, machine.is_drained = True, False, False
+            for state in machine.slots:
+                state.usable = state.slot.shape.full
+                cluster.hardware.refresh(state)
         found = self._fits(live, is_guest=is_guest)
-        for states in changed:
-            for state, usable in states:
-                state.usable = usable
+        for machine, *flags, usable in before:
+            machine.is_healthy, machine.is_cordoned, machine.is_drained = flags
+            for state, mask in zip(machine.slots, usable, strict=True):
+                state.usable = mask
                 cluster.hardware.refresh(state)
         return found
 
@@ -140,11 +145,8 @@ SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5
 
 
-def _is_unwell(machine: "object") -> bool:
-    from scheduler.domain.core.machines import Machine
-
-    assert isinstance(machine, Machine)
-    return any(state.usable != state.slot.shape.full for state in machine.slots)
+def _is_unwell(machine: Machine) -> bool:
+    return not machine.is_open or any(s.usable != s.slot.shape.full for s in machine.slots)
 
 
 def unsettled(refusal: Reason) -> Reason:

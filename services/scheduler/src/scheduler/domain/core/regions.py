@@ -9,26 +9,64 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from scheduler.domain.core.forest import Rack, Slot
-from scheduler.domain.core.shapes import Free
+from scheduler.domain.core.shapes import REMEMBERED, Free, Shape
 
 Needs = tuple[int, ...]
 """Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
-
-Tag = tuple[Free, int]
-"""What a node's free leaves are worth, and the node's sort."""
 
 Wish = tuple[Needs, bool]
 """Needs, and whether the pod is opportunistic."""
 
 Rank = tuple[int, int, int, int, tuple[object, ...], int]
-"""Lowest common cell, free nodes of the rack, block broken, free leaves, form, sort."""
+"""Lowest common cell, block broken, free leaves, free nodes of the rack, form, sort."""
 
 
 NEVER_RANK: Rank = (1 << 30, 0, 0, 0, (), 0)
 """Worse than any place."""
 
+WHOLE_BITS = 24
+"""A key is a tag's number and, in so many bits, the rack's number of free nodes."""
+
 ORDERS_KEPT = 64
 """So many different needs have an order of their own in a region; the oldest goes first."""
+
+
+class Tag:
+    """What a node's free leaves are worth, and the node's sort. There is one of each (`Tags`)."""
+
+    __slots__ = ("count", "free", "is_whole", "number", "sort")
+
+    def __init__(self, free: Free, sort: int, number: int) -> None:
+        self.free = free
+        self.sort = sort
+        self.number = number
+        self.count = free.count
+        self.is_whole = free.is_whole
+
+
+class Tags:
+    """The tags of nodes of one sort, by their free leaves."""
+
+    __slots__ = ("_all", "_by_mask", "_shape", "_sort")
+
+    def __init__(self, shape: Shape, sort: int, every: dict[tuple[Free, int], Tag]) -> None:
+        self._shape = shape
+        self._sort = sort
+        self._all = every
+        self._by_mask: dict[int, Tag] = {}
+
+    def of(self, mask: int) -> Tag:
+        """The tag of these free leaves."""
+        tag = self._by_mask.get(mask)
+        if tag is None:
+            key = (self._shape.free(mask), self._sort)
+            tag = self._all.get(key)
+            if tag is None:
+                tag = self._all[key] = Tag(*key, len(self._all))
+            if len(self._by_mask) >= REMEMBERED:
+                self._by_mask.clear()
+            self._by_mask[mask] = tag
+        return tag
 
 
 class View:
@@ -47,17 +85,15 @@ class View:
         found = self.caps.get(needs)
         if found is None:
             found = sum(
-                positions.bit_count() * (free.count // needs[sort] if needs[sort] else 0)
-                for (free, sort), positions in self.slots.items()
+                positions.bit_count() * (tag.count // needs[tag.sort] if needs[tag.sort] else 0)
+                for tag, positions in self.slots.items()
             )
             self.caps[needs] = found
         return found
 
     def free(self) -> int:
         """Free leaves in it."""
-        return sum(
-            positions.bit_count() * free.count for (free, _), positions in self.slots.items()
-        )
+        return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
 
 
 class Region:
@@ -69,14 +105,15 @@ class Region:
         self.views: dict[int, View] = {}
         self.whole: dict[int, int] = {}
         self.tags: dict[int, Tag] = {}
-        self._sets: dict[tuple[Tag, int], int] = {}
-        self._heaps: dict[Wish, list[tuple[Rank, tuple[Tag, int]]]] = {}
-        self._queued: dict[Wish, set[tuple[Tag, int]]] = {}
+        self._sets: dict[int, int] = {}
+        self._keys: dict[int, tuple[Tag, int]] = {}
+        self._heaps: dict[Wish, list[tuple[Rank, int]]] = {}
+        self._queued: dict[Wish, set[int]] = {}
 
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
         old = self.tags.get(number)
-        if old == tag:
+        if old is tag:
             return
         self.tags[number] = tag
         rack, bit = self.places[number]
@@ -85,7 +122,7 @@ class Region:
             view = self.views[rack] = View(self.racks[rack])
         elif view.caps:
             view.caps.clear()
-        by = tag[0].is_whole - (old is not None and old[0].is_whole)
+        by = tag.is_whole - (old is not None and old.is_whole)
         if by:
             self._count(view, rack, by)
         if old is not None:
@@ -93,7 +130,7 @@ class Region:
         positions = view.slots.get(tag, 0)
         view.slots[tag] = positions | bit
         if not positions:
-            self._add((tag, view.whole), 1 << rack)
+            self._add(tag, view.whole, 1 << rack)
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""
@@ -103,7 +140,7 @@ class Region:
         rack, bit = self.places[number]
         view = self.views[rack]
         view.caps.clear()
-        if old[0].is_whole:
+        if old.is_whole:
             self._count(view, rack, -1)
         self._take(view, rack, bit, old)
         if not view.slots:
@@ -120,7 +157,7 @@ class Region:
             racks = self._sets.get(key)
             if racks:
                 rack = (racks & -racks).bit_length() - 1
-                return rank, self._lowest(self.views[rack], key[0])
+                return rank, self._lowest(self.views[rack], self._keys[key][0])
             heappop(heap)
             self._queued[wish].discard(key)
         return None
@@ -130,19 +167,21 @@ class Region:
         tag = self.tags.get(number)
         if tag is None:
             return None
-        return _rank((tag, self.views[self.places[number][0]].whole), (needs, False))
+        return _rank(tag, self.views[self.places[number][0]].whole, (needs, False))
 
     def ranked(self, needs: Needs, *, is_guest: bool = False) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first."""
         wish = (needs, is_guest)
-        ranks = sorted((rank, key) for key in self._sets if (rank := _rank(key, wish)) is not None)
+        ranks = sorted(
+            (rank, key) for key in self._sets if (rank := _rank(*self._keys[key], wish)) is not None
+        )
         for rank, key in ranks:
             racks = self._sets.get(key, 0)
             while racks:
                 rack = (racks & -racks).bit_length() - 1
                 racks &= racks - 1
                 view = self.views[rack]
-                yield from ((rank, number) for number in self._numbers(view, key[0]))
+                yield from ((rank, number) for number in self._numbers(view, self._keys[key][0]))
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
@@ -163,27 +202,32 @@ class Region:
             positions ^= lowest
             yield view.rack.slots[lowest.bit_length() - 1].number
 
-    def _open(self, wish: Wish) -> list[tuple[Rank, tuple[Tag, int]]]:
+    def _open(self, wish: Wish) -> list[tuple[Rank, int]]:
         """Begin to keep an order for such pods."""
         if len(self._heaps) >= ORDERS_KEPT:
             oldest = next(iter(self._heaps))
             del self._heaps[oldest], self._queued[oldest]
-        heap = [(rank, key) for key in self._sets if (rank := _rank(key, wish)) is not None]
+        heap = [
+            (rank, key) for key in self._sets if (rank := _rank(*self._keys[key], wish)) is not None
+        ]
         heapify(heap)
         self._heaps[wish] = heap
         self._queued[wish] = {key for _, key in heap}
         return heap
 
-    def _add(self, key: tuple[Tag, int], bit: int) -> None:
+    def _add(self, tag: Tag, whole: int, bit: int) -> None:
+        key = tag.number << WHOLE_BITS | whole
         before = self._sets.get(key, 0)
         self._sets[key] = before | bit
         if not before:
+            self._keys[key] = tag, whole
             for wish, queued in self._queued.items():
-                if key not in queued and (rank := _rank(key, wish)) is not None:
+                if key not in queued and (rank := _rank(tag, whole, wish)) is not None:
                     heappush(self._heaps[wish], (rank, key))
                     queued.add(key)
 
-    def _remove(self, key: tuple[Tag, int], bit: int) -> None:
+    def _remove(self, tag: Tag, whole: int, bit: int) -> None:
+        key = tag.number << WHOLE_BITS | whole
         after = self._sets[key] & ~bit
         if after:
             self._sets[key] = after
@@ -196,15 +240,15 @@ class Region:
             view.slots[tag] = positions
         else:
             del view.slots[tag]
-            self._remove((tag, view.whole), 1 << rack)
+            self._remove(tag, view.whole, 1 << rack)
 
     def _count(self, view: View, rack: int, by: int) -> None:
         """The rack's number of free nodes changes, and with it the key of each of its nodes."""
         bit, before = 1 << rack, view.whole
         view.whole = after = before + by
         for tag in view.slots:
-            self._remove((tag, before), bit)
-            self._add((tag, after), bit)
+            self._remove(tag, before, bit)
+            self._add(tag, after, bit)
         if before:
             left = self.whole[before] & ~bit
             if left:
@@ -215,10 +259,9 @@ class Region:
             self.whole[after] = self.whole.get(after, 0) | bit
 
 
-def _rank(key: tuple[Tag, int], wish: Wish) -> Rank | None:
-    (free, sort), whole = key
-    need = wish[0][sort]
-    if not 0 < need <= free.count:
+def _rank(tag: Tag, whole: int, wish: Wish) -> Rank | None:
+    free, need = tag.free, wish[0][tag.sort]
+    if not 0 < need <= tag.count:
         return None
     pick = free.picks[need]
-    return pick.level, -whole if wish[1] else whole, pick.block, free.count, free.form, sort
+    return pick.level, pick.block, tag.count, -whole if wish[1] else whole, free.form, tag.sort

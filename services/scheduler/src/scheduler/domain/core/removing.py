@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.covering import cover
+from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 
 
@@ -26,27 +28,15 @@ class Removal:
                 self._bindings.append((pod, pod.bindings))
                 cluster.count_charge(live, pod, -1)
                 hardware.discharge(pod)
-            if is_reserved and pod.state is not None:
-                pod.state.reserved &= ~pod.gpus
-                pod.machine.charge(pod.take, -1)
-                hardware.refresh(pod.state)
-            elif lifts and not is_reserved:
-                hardware.lift(pod)
+            if lifts or is_reserved:
+                hardware.lift(pod, is_reserved=is_reserved)
 
     def undo(self) -> None:
         """As it was before; everything done since has been undone."""
-        hardware, live = self.cluster.hardware, self.live
-        for pod in reversed(list(live.pods.values())):
-            is_reserved = pod.name in live.reserved
-            if is_reserved and pod.state is not None:
-                pod.state.reserved |= pod.gpus
-                pod.machine.charge(pod.take, 1)
-                hardware.refresh(pod.state)
-            elif self.lifts and not is_reserved:
-                hardware.lower(pod)
+        self._bring_back()
         for pod, bindings in reversed(self._bindings):
-            hardware.recharge(pod, bindings)
-            self.cluster.count_charge(live, pod, 1)
+            self.cluster.hardware.recharge(pod, bindings)
+            self.cluster.count_charge(self.live, pod, 1)
 
     def spare(self) -> bool:
         """The gang is not needed after all: give it back what it had, if that can still be had."""
@@ -57,7 +47,7 @@ class Removal:
             if pod.state is not None and pod.leaves:
                 owner = self._owner(pod)
                 is_taken = pod.leaves & pod.state.charged
-                bindings = None if is_taken else hardware.cover(owner, pod.state, pod.leaves)
+                bindings = None if is_taken else cover(hardware, owner, pod.state, pod.leaves)
             if bindings is None:
                 for done, _ in reversed(covered):
                     hardware.discharge(done)
@@ -78,19 +68,12 @@ class Removal:
             self.cluster.touch(self.live.owner)
 
     def _bring_back(self) -> None:
-        hardware, live = self.cluster.hardware, self.live
-        for pod in live.pods.values():
-            if pod.name in live.reserved:
-                if pod.state is not None:
-                    pod.state.reserved |= pod.gpus
-                    pod.machine.charge(pod.take, 1)
-                    hardware.refresh(pod.state)
-            elif self.lifts:
-                hardware.lower(pod)
+        for pod in self.live.pods.values():
+            is_reserved = pod.name in self.live.reserved
+            if self.lifts or is_reserved:
+                self.cluster.hardware.lower(pod, is_reserved=is_reserved)
 
     def _owner(self, pod: Pod) -> str:
-        from scheduler.domain.core.hardware import pin_owner
-
         return self.live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
 
 

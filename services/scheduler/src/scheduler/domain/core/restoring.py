@@ -1,9 +1,11 @@
 """Gangs that run already get the cells that they had, or such as they would get now."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.covering import bind_exactly, cover, floors, uncover
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState, Take
@@ -16,7 +18,6 @@ from scheduler.domain.core.model import (
     PodPlace,
     PreemptionCancelled,
     Restored,
-    Role,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +47,10 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
     if is_charged:
-        is_charged = _charge(
-            cluster, live, pods, restored.cells, is_free=restored.gang_class is None
+        cells = () if restored.gang_class is None else restored.cells
+        is_charged = any(
+            _charge(cluster, live, pods, cells, floor)
+            for floor in floors(cluster.hardware, live.owner)
         )
         if not is_charged:
             pods = _give_up(cluster, live, restored, pods)
@@ -61,7 +64,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
             cluster.count_charge(live, pod, 1)
     live.reserved = reserved
     if reserved:
-        roles = [Role(r.kind, tuple(p for p in r.pods if p in reserved)) for r in gang.roles]
+        roles = [replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in gang.roles]
         live.waiting = tuple(role for role in roles if role.pods)
         cluster.reserved.add(live.id)
     if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
@@ -73,7 +76,7 @@ def _give_up(cluster: "Cluster", live: Live, restored: Restored, pods: Sequence[
     waits = {place.pod for place in restored.places} if live.started_at is None else set()
     waits |= set(restored.reserved)
     if waits:
-        roles = [Role(r.kind, tuple(p for p in r.pods if p in waits)) for r in live.gang.roles]
+        roles = [replace(r, pods=tuple(p for p in r.pods if p in waits)) for r in live.gang.roles]
         live.waiting = tuple(role for role in roles if role.pods)
         cluster.said.append(PreemptionCancelled(live.id))
     live.gang_class = GangClass.DOWNGRADED
@@ -116,15 +119,15 @@ def _state(machine: Machine, gpus: Sequence[int]) -> SlotState | None:
 
 
 def _charge(
-    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse], *, is_free: bool
+    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse], floor: int
 ) -> bool:
     """Bind what the pods are in; False, with nothing changed, where that is not allowed."""
     hardware = cluster.hardware
     if live.strangers:
         return False
     bound: list[Binding] = []
-    for use in () if is_free else cells:
-        binding = hardware.bind_exactly(live.owner, use.quota, use.cell)
+    for use in cells:
+        binding = bind_exactly(hardware, live.owner, use.quota, use.cell)
         if binding is not None:
             bound.append(binding)
     done: list[Pod] = []
@@ -138,7 +141,7 @@ def _charge(
         ):
             break
         owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
-        bindings = hardware.cover(owner, pod.state, pod.leaves) if pod.leaves else ()
+        bindings = cover(hardware, owner, pod.state, pod.leaves, floor) if pod.leaves else ()
         if bindings is None:
             break
         taken[number] = taken.get(number, 0) | pod.leaves
@@ -146,11 +149,13 @@ def _charge(
         bound.extend(bindings)
         done.append(pod)
     else:
-        hardware.uncover(b for b in dict.fromkeys(bound) if not any(b in p.bindings for p in done))
+        uncover(
+            hardware, [b for b in dict.fromkeys(bound) if not any(b in p.bindings for p in done)]
+        )
         return True
     for pod in done:
         pod.bindings = ()
-    hardware.uncover(dict.fromkeys(bound))
+    uncover(hardware, dict.fromkeys(bound))
     return False
 
 
@@ -162,7 +167,14 @@ def _may_own(cluster: "Cluster", live: Live, pod: Pod) -> bool:
 
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
-    """Carry all gangs over into a cluster of another configuration."""
+    """Carry nodes' health and all gangs over into a cluster of another configuration."""
+    for name, machine in old.hardware.machines.items():
+        found = fresh.hardware.machines.get(name)
+        if found is not None:
+            found.is_healthy, found.is_cordoned = machine.is_healthy, machine.is_cordoned
+            found.is_drained, found.avoided = machine.is_drained, machine.avoided
+            _carry_masks(machine, found)
+            fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
     for live in sorted(old.gangs.values(), key=lambda live: live.order):
         if live.pods or live.strangers:
@@ -176,3 +188,12 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
         carried.told = live.told
         if not carried.is_leaving and not carried.reserved:
             fresh.enqueue(carried)
+
+
+def _carry_masks(machine: Machine, found: Machine) -> None:
+    """Bad and blocked GPUs are so by their index."""
+    for state in machine.slots:
+        sick, blocked = state.slot.indices(state.sick), state.slot.indices(state.blocked)
+        for other in found.slots:
+            other.sick |= other.slot.mask_of(sick)
+            other.blocked |= other.slot.mask_of(blocked)

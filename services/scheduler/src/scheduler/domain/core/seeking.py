@@ -9,6 +9,7 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind, Role
+from scheduler.domain.core.packing import many
 from scheduler.domain.core.regions import Needs
 
 TYPE_CHOICES = 64
@@ -56,18 +57,22 @@ class Seeker:
 
     def place(self, roles: Sequence[Role]) -> bool:
         """Place all pods, or none."""
-        kinds: Kinds
-        if len(roles) == 1:
-            kinds = ((roles[0].kind, roles[0].pods),)
-        else:
-            kinds = merge(roles)
+        first = roles[0]
+        kinds = ((first.kind, first.pods),) if len(roles) == 1 else self._merge(roles)
         if len(kinds) == 1:
             kind, names = kinds[0]
             if any(self._kind(kind, names, t) for t in self._types(kind)):
                 return True
+            if self.hardware.is_greed_exact(self.owner):
+                return False
         elif self._several(kinds):
             return True
         return self._search(kinds)
+
+    def _merge(self, roles: Sequence[Role]) -> Kinds:
+        """Pods by what they want; roles that can choose their GPU type choose each for itself."""
+        sure = [role for role in roles if len(self._types(role.kind)) == 1]
+        return [*merge(sure), *((r.kind, r.pods) for r in roles if r not in sure)]
 
     def undo(self, to: int = 0) -> None:
         """Give back all but the first pods."""
@@ -124,9 +129,8 @@ class Seeker:
         enough = sorted(
             (number not in near, room, number) for number, room in rooms.items() if room >= wanted
         )
-        racks = self.hardware.forest.racks[gpu_type]
         for _, _, number in enough[:RACK_TRIES]:
-            yield racks[number]
+            yield self.hardware.forest.racks[gpu_type][number]
 
     def _racks_of(self, pods: Iterable[Pod]) -> list[Rack]:
         racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
@@ -170,7 +174,7 @@ class Seeker:
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
         ground = Ground(self, kind, self._needs(kind), gpu_type)
-        if ground.one(names[0]) if len(names) == 1 else ground.many(names):
+        if ground.one(names[0]) if len(names) == 1 else many(ground, names):
             return True
         self.undo(before)
         return False
@@ -213,7 +217,7 @@ class Seeker:
 
     def _search(self, kinds: Kinds) -> bool:
         """Try all ways on few nodes: cells inside nodes, and several kinds, can need it."""
-        wanted = [(kind, name) for kind, names in kinds for name in names]
+        wanted = [(index, name) for index, (_, names) in enumerate(kinds) for name in names]
         every = self.hardware.forest.gpu_types
         choices = [
             every if kind.gpus == 0 and kind.pin is None else self._types(kind) for kind, _ in kinds
@@ -221,11 +225,17 @@ class Seeker:
         for number, types in enumerate(product(*choices)):
             if number == TYPE_CHOICES:
                 break
-            grounds = {
-                kind: Ground(self, kind, self._needs(kind), gpu_type)
+            grounds = [
+                Ground(self, kind, self._needs(kind), gpu_type)
                 for (kind, _), gpu_type in zip(kinds, types, strict=True)
-            }
-            nodes = {number for ground in grounds.values() for number in ground.numbers()}
+            ]
+            nodes = {number for ground in grounds for number in ground.numbers()}
+            if any(
+                ground.room_for() < len(names)
+                for ground, (kind, names) in zip(grounds, kinds, strict=True)
+                if kind.gpus
+            ):
+                continue
             self._steps = SEARCH_STEPS if len(nodes) <= SEARCH_NODES else 0
             if nodes and self._try_all(wanted, grounds, 0, (-1, -1)):
                 return True
@@ -233,20 +243,20 @@ class Seeker:
 
     def _try_all(
         self,
-        wanted: Sequence[tuple[Kind, str]],
-        grounds: dict[Kind, Ground],
+        wanted: Sequence[tuple[int, str]],
+        grounds: Sequence[Ground],
         at: int,
         after: tuple[int, int],
     ) -> bool:
         if at == len(wanted):
             return True
-        kind, name = wanted[at]
+        index, name = wanted[at]
+        ground, kind = grounds[index], grounds[index].kind
         if kind.gpus == 0 and kind.pin is None and self._for_nothing(kind, [name]):
             if self._try_all(wanted, grounds, at + 1, (-1, -1)):
                 return True
             self.undo(at)
-        is_same = at + 1 < len(wanted) and wanted[at + 1][0] == kind
-        ground = grounds[kind]
+        is_same = at + 1 < len(wanted) and wanted[at + 1][0] == index
         for number, leaves in ground.ways(after):
             self._steps -= 1
             if self._steps < 0:

@@ -57,7 +57,7 @@ class Free:
 
 class Shape:
     """A node's inside. ``counts[level]``: how many children a complete cell of that level has;
-    ``levels``: the node's own level.
+    ``levels``: the node's own level. ``indices``: leaves and GPU indices → those of the leaves.
     """
 
     def __init__(self, tree: Tree, counts: Sequence[int]) -> None:
@@ -67,6 +67,7 @@ class Shape:
         self.parts: list[list[Part]] = [[] for _ in counts]
         self.root, self.leaves = self._part(tree, self.levels, 0)
         self.full = self.root.mask
+        self.indices: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
         self._free: dict[int, Free] = {}
         self._forms: dict[tuple[object, ...], Free] = {}
         self._picks: dict[tuple[int, int], Pick | None] = {}
@@ -109,6 +110,8 @@ class Shape:
         Smallest common cell first, then the smallest whole block broken, then the fewest free
         leaves beside them, then the lowest.
         """
+        if not count:
+            return Pick(0, 0, 0)
         key = (mask, count)
         if key not in self._picks:
             if len(self._picks) >= REMEMBERED:

@@ -29,7 +29,7 @@ def overlapping(cluster: Cluster, pods: Sequence[Pod], removed: Sequence[Live]) 
     for other in removed:
         for pod in other.pods.values():
             if pod.state is not None and any(
-                mine.state is pod.state and (mine.gpus | mine.leaves) & (pod.gpus | pod.leaves)
+                mine.state is pod.state and (mine.gpus & pod.gpus or mine.leaves & pod.leaves)
                 for mine in pods
             ):
                 found.add(other.id)
@@ -210,24 +210,16 @@ class _Chooser:
         take = state.machine.sort.take(kind)
         if take is None or not state.usable:
             return None
-        hardware = self.cluster.hardware
-        owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
-        space = hardware.cells[state.slot.chain.name].space[state.slot.number]
-        mine = state.bound.get(owner, 0) | (space if kind.pin is None else 0)
-        mine &= state.usable & ~self.used.get(state.slot.number, 0)
+        mine = self._mine(state, kind)
         fixed = state.reserved | state.charged | state.held
         here: list[tuple[Live, int]] = []
         for gang in sorted({*state.holders, *state.chargers, *state.machine.pods}):
             other = self.candidates.get(gang)
             if other is not None:
-                mask = 0
-                for pod in other.pods.values():
-                    if pod.state is state:
-                        mask |= pod.leaves | pod.gpus if other.is_charged else pod.gpus
+                mask = _mask(other, state)
                 fixed &= ~mask
-                if other.id in self.victims or other.is_leaving:
-                    continue
-                here.append((other, mask))
+                if other.id not in self.victims and not other.is_leaving:
+                    here.append((other, mask))
         best: tuple[Cost, int, list[Live]] | None = None
         for victims in _subsets(here):
             gone = [other for other, _ in victims]
@@ -245,6 +237,14 @@ class _Chooser:
                 best = cost, 0 if pick is None else pick.leaves, gone
         return best
 
+    def _mine(self, state: SlotState, kind: Kind) -> int:
+        """Leaves that the gang's virtual cluster has there or may have."""
+        owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
+        mine = state.bound.get(owner, 0)
+        if kind.pin is None:
+            mine |= self.cluster.hardware.cells[state.slot.chain.name].space[state.slot.number]
+        return mine & state.usable & ~self.used.get(state.slot.number, 0)
+
     def _has(self, machine: Machine, take: Take, gone: Sequence[Live]) -> bool:
         if not machine.sort.names:
             return True
@@ -258,6 +258,15 @@ class _Chooser:
         for other in self.taken.get(machine.name, ()):
             free = [a - b for a, b in zip(free, other.amounts, strict=True)]
         return all(a >= b or not b for a, b in zip(free, take.amounts, strict=True))
+
+
+def _mask(other: Live, state: SlotState) -> int:
+    """What would be free without the gang."""
+    mask = 0
+    for pod in other.pods.values():
+        if pod.state is state:
+            mask |= pod.leaves | pod.gpus if other.is_charged else pod.gpus
+    return mask
 
 
 def _cost_of(gangs: Sequence[Live]) -> Cost:

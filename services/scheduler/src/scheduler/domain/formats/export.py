@@ -5,10 +5,10 @@ counts from 0; numbers that are missing are told as released, or have no place.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored, Role
 from scheduler.domain.formats.decisions import place_fields
 from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
@@ -29,20 +29,38 @@ def requested_events(at: float, gang: Gang) -> list[dict[str, object]]:
         "event": "gang-requested",
         "gang": gang_fields(file),
     }
-    released: dict[str, object] = {"at": whole(at), "event": "pod-released", "gang": gang.id}
-    return [requested, *(released | {"pod": pod} for pod in over)]
+    return [requested, *_released(at, gang.id, over)]
 
 
-def grown_event(at: float, gang: Gang) -> dict[str, object]:
-    """A gang that runs wants its pods too. Raises ValueError: see `file_of`."""
-    counts: dict[str, int] = {}
-    file = file_of(gang)
-    for role in gang.roles:
-        for pod in role.pods:
-            name = pod.rpartition("-")[0]
-            counts[name] = counts.get(name, 0) + 1
-    pods = [_pods_fields(replace(each, count=counts[each.name])) for each in file.pods]
-    return {"at": whole(at), "event": "gang-grown", "gang": gang.id, "pods": pods}
+def _released(at: float, gang: str, pods: Iterable[str]) -> Iterator[dict[str, object]]:
+    for pod in pods:
+        yield {"at": whole(at), "event": "pod-released", "gang": gang, "pod": pod}
+
+
+def grown_events(at: float, gang: Gang, roles: Sequence[Role]) -> list[dict[str, object]]:
+    """A gang waits for these pods beside those that it has: its growth, and the pods of that which
+    are over already.
+
+    Raises ValueError where pods can't be written: see `file_of`, and where one of them is numbered
+    before one that the gang has.
+    """
+    had = {pods.name: pods.count for pods in file_of(gang).pods}
+    wanted = file_of(replace(gang, roles=tuple(roles))).pods
+    if not wanted:
+        return []
+    waiting = {pod for role in roles for pod in role.pods}
+    grown: list[dict[str, object]] = []
+    over: list[str] = []
+    for pods in wanted:
+        first = had.get(pods.name, 0)
+        more = replace(pods, count=pods.count - first)
+        numbered = more.role(first).pods if more.count > 0 else ()
+        if any(pod.rpartition("-")[0] == pods.name for pod in waiting - set(numbered)):
+            raise ValueError(f"a pod of {pods.name!a} of {gang.id!a} waits before one that runs")
+        grown.append(_pods_fields(more))
+        over += [pod for pod in numbered if pod not in waiting]
+    event: dict[str, object] = {"at": whole(at), "event": "gang-grown", "gang": gang.id}
+    return [event | {"pods": grown}, *_released(at, gang.id, over)]
 
 
 def restored_event(at: float, restored: Restored) -> dict[str, object]:

@@ -12,7 +12,6 @@ from scheduler.domain.core.model import (
     Kind,
     PodPlace,
     Restored,
-    Role,
 )
 from scheduler.domain.formats.fields import MAX_NUMBER, Table
 from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
@@ -193,7 +192,7 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
 def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
     """The gang with these pods alone."""
     names = frozenset(kept)
-    roles = (Role(role.kind, tuple(p for p in role.pods if p in names)) for role in gang.roles)
+    roles = (replace(role, pods=tuple(p for p in role.pods if p in names)) for role in gang.roles)
     return replace(gang, roles=tuple(role for role in roles if role.pods))
 
 

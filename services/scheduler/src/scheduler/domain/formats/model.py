@@ -19,7 +19,7 @@ class Pods:
     def role(self, first: int = 0) -> Role:
         """What the core takes, with pods counted from ``first``."""
         numbers = range(first, first + self.count)
-        return Role(self.kind, tuple(f"{self.name}-{number}" for number in numbers))
+        return Role(self.kind, tuple(f"{self.name}-{number}" for number in numbers), self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,18 +49,18 @@ Warn = Callable[[Finding], None]
 
 class Simulation:
     """A cluster and its gangs. ``warnings`` are about the configuration; ``warn`` gets those about
-    events. ``runs`` are the gangs that are not over; ``tally`` has the sums.
+    events. ``cluster`` is the core's; ``runs`` are the gangs that are not over; ``tally`` has sums.
     """
 
     def __init__(self, config: ClusterConfig, warn: Warn) -> None:
         """Raises ConfigError where the configuration can't be honoured."""
-        self._cluster = Cluster(config)
+        self.cluster = Cluster(config)
         self._is_requeued = config.policy.is_requeued
         self._warn = warn
         self._agenda = Agenda()
         self.runs: dict[str, GangRun] = {}
-        self.tally = Tally.of(self._cluster.hardware.forest)
-        self.warnings = tuple(self._cluster.warnings)
+        self.tally = Tally.of(self.cluster.hardware.forest)
+        self.warnings = tuple(self.cluster.warnings)
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
         """Decisions and when they were made. Raises FormatError for an event that can't be."""
@@ -73,7 +73,7 @@ class Simulation:
             while event is not None and event.at <= now:
                 self._apply(event)
                 event = next(upcoming, None)
-            for decision in run_cycle(self._cluster, now):
+            for decision in run_cycle(self.cluster, now):
                 self._follow(decision)
                 yield now, decision
 
@@ -88,7 +88,7 @@ class Simulation:
     def _end(self, gang: str, end: End) -> None:
         run = self.runs.pop(gang)
         self._agenda.forget(gang)
-        self._cluster.release(gang)
+        self.cluster.release(gang)
         if end is End.RUN:
             self.tally.stop(run)
             return
@@ -96,7 +96,7 @@ class Simulation:
         run.stop(self.tally.now)
         if self._is_requeued:
             self.runs[gang] = run
-            self._cluster.request(run.gang)
+            self.cluster.request(run.gang)
 
     # What the file says.
 
@@ -128,7 +128,7 @@ class Simulation:
         group = self.tally.group(run)
         if isinstance(event, GangRequested):
             group.requested += 1
-            self._cluster.request(event.file.gang)
+            self.cluster.request(event.file.gang)
             return
         group.restored += 1
         self._restore(event, run)
@@ -147,7 +147,7 @@ class Simulation:
             if place in running and space.is_used(place):
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
-        self._cluster.restore(restored, event.at)
+        self.cluster.restore(restored, event.at)
         if restored.started_at is None:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
@@ -165,9 +165,9 @@ class Simulation:
             return
         self._agenda.forget(gang)
         if run.started_at is None:
-            self._cluster.withdraw(gang)
+            self.cluster.withdraw(gang)
         else:
-            self._cluster.release(gang)
+            self.cluster.release(gang)
             self.tally.stop(run)
 
     def _release_pod(self, event: PodReleased) -> None:
@@ -178,7 +178,7 @@ class Simulation:
             self._release(event.gang)
             return
         place = run.remove(event.pod)
-        self._cluster.release_pod(event.gang, event.pod)
+        self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
 
@@ -191,16 +191,16 @@ class Simulation:
             if run.kinds.get(pods.name, pods.kind) != pods.kind:
                 message = f"{pods.name!a} want something else already; use another name"
                 raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
-        self._cluster.grow(event.gang, run.grow(event.pods))
+        self.cluster.grow(event.gang, run.grow(event.pods))
 
     def _change(self, event: ClusterChanged) -> None:
         try:
-            self._cluster.change(event.config, event.at)
+            self.cluster.change(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
         self._is_requeued = event.config.policy.is_requeued
-        self.tally.space.change(self._cluster.hardware.forest)
-        for finding in self._cluster.warnings:
+        self.tally.space.change(self.cluster.hardware.forest)
+        for finding in self.cluster.warnings:
             self._warn(_in_event(finding, event))
 
     def _apply_to_node(
@@ -213,22 +213,22 @@ class Simulation:
             return
         match event:
             case NodeHealthChanged(node=node, is_healthy=is_healthy):
-                self._cluster.set_node_health(node, is_healthy)
+                self.cluster.set_node_health(node, is_healthy)
                 space.set_node_health(node, is_healthy)
             case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
                 if not space.has(node, gpu):
                     self._warn(Finding("gpu", f"{gpu} is not on {node!a}: ignored", event.line))
                     return
-                self._cluster.set_gpu_health(node, gpu, is_healthy)
+                self.cluster.set_gpu_health(node, gpu, is_healthy)
                 space.set_gpu_health(node, gpu, is_healthy)
             case NodeCordoned(node=node):
-                self._cluster.cordon(node)
+                self.cluster.cordon(node)
                 space.set_open(node, False)
             case NodeDrained(node=node):
-                self._cluster.drain(node)
+                self.cluster.drain(node)
                 space.set_open(node, False)
             case NodeUncordoned(node=node):
-                self._cluster.uncordon(node)
+                self.cluster.uncordon(node)
                 space.set_open(node, True)
             case _:
                 assert_never(event)
@@ -268,11 +268,11 @@ class Simulation:
         """A refused gang is over; of one that runs, only its growth."""
         if run.started_at is None:
             del self.runs[gang]
-            self._cluster.release(gang)
+            self.cluster.release(gang)
             return
         for pod in run.without_place():
             run.remove(pod)
-            self._cluster.release_pod(gang, pod)
+            self.cluster.release_pod(gang, pod)
 
 
 def _in_event(finding: Finding, event: ClusterChanged) -> Finding:

@@ -1,0 +1,127 @@
+"""Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
+
+from collections.abc import Iterable
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.forest import Cell, Quota, Slot
+from scheduler.domain.core.hardware import Hardware, key_of
+from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.shapes import Part
+
+
+def cover(
+    hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int = 0
+) -> tuple[Binding, ...] | None:
+    """Bound cells of the owner around these leaves; where there are none new ones are bound,
+    of level ``floor`` or above.
+
+    None, with nothing changed, where the owner's quota or the others' don't allow it.
+    """
+    used: dict[int, Binding] = {}
+    rest = leaves
+    for mask, binding in state.bindings.get(owner, ()):
+        if mask & rest:
+            used[id(binding)] = binding
+            rest &= ~mask
+    new: list[Binding] = []
+    while rest:
+        binding_or_none = _bind_around(hardware, owner, state, rest, floor)
+        if binding_or_none is None:
+            uncover(hardware, new)
+            return None
+        new.append(binding_or_none)
+        used[id(binding_or_none)] = binding_or_none
+        rest &= ~_mask_on(binding_or_none, state)
+    return tuple(used.values())
+
+
+def floors(hardware: Hardware, owner: str) -> list[int]:
+    """Levels from which up an owner may bind: all of its unbound quota first."""
+    left = hardware.unbound.get(owner, {})
+    levels = {quota.level for quota in hardware.quotas.get(owner, ()) if left[quota.path]}
+    return [0, *sorted(levels)[1:]]
+
+
+def uncover(hardware: Hardware, bindings: Iterable[Binding]) -> None:
+    """Take back bindings that nobody uses."""
+    for binding in bindings:
+        if not binding.users and binding.quota is not None:
+            hardware.unbind(binding)
+
+
+def _mask_on(binding: Binding, state: SlotState) -> int:
+    return state.slot.shape.full if binding.part is None else binding.part.mask
+
+
+def _bind_around(
+    hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
+) -> Binding | None:
+    """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
+    some.
+    """
+    slot, left = state.slot, hardware.unbound.get(owner, {})
+    cells = hardware.cells[slot.chain.name]
+    some: tuple[Quota, Cell, Part | None] | None = None
+    quotas = [
+        q
+        for q in hardware.quotas.get(owner, ())
+        if q.chain is slot.chain and left[q.path] and q.level >= floor
+    ]
+    for quota in sorted(quotas, key=lambda q: q.level):
+        for cell, part in _around(slot, quota.level, leaves):
+            if cells.may_bind(cell, part):
+                if part is None or not leaves & ~part.mask:
+                    return _bind_quota(hardware, owner, quota, cell, part)
+                if some is None or some[0].level < quota.level:
+                    some = quota, cell, part
+    return None if some is None else _bind_quota(hardware, owner, *some)
+
+
+def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
+    """The cells of a level that some of the leaves are in."""
+    cell: Cell | None = slot.cell
+    if level < slot.cell.level:
+        parts = slot.shape.parts[level]
+        return [(slot.cell, part) for part in parts if part.mask & leaves]
+    while cell is not None and cell.level < level:
+        cell = cell.parent
+    return [] if cell is None else [(cell, None)]
+
+
+def _bind_quota(
+    hardware: Hardware, owner: str, quota: Quota, cell: Cell, part: Part | None
+) -> Binding:
+    hardware.unbound[owner][quota.path] -= 1
+    hardware.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
+    return hardware.bind(Binding(owner, quota, cell, part))
+
+
+def bind_exactly(hardware: Hardware, owner: str, path: str, address: str) -> Binding | None:
+    """The owner's binding of this cell out of this quota, made if need be; None where that is
+    not allowed.
+    """
+    quota = next((q for q in hardware.quotas.get(owner, ()) if q.path == path), None)
+    found = None if quota is None else _find(hardware, quota, address)
+    if quota is None or found is None:
+        return None
+    cell, part = found
+    known = hardware.bindings.get(key_of(cell, part))
+    if known is not None:
+        return known if known.owner == owner and known.quota is quota else None
+    if not hardware.unbound[owner][path]:
+        return None
+    if not hardware.cells[quota.chain.name].may_bind(cell, part):
+        return None
+    return _bind_quota(hardware, owner, quota, cell, part)
+
+
+def _find(hardware: Hardware, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:
+    """The cell of a quota's level by its address."""
+    for cell in hardware.forest.by_address(quota.chain, address):
+        if cell.level == quota.level and cell.address == address:
+            return cell, None
+        if cell.slot is not None and quota.level < cell.level:
+            for part in cell.slot.shape.parts[quota.level]:
+                if cell.slot.address(part) == address:
+                    return cell, part
+    return None

@@ -1,0 +1,138 @@
+"""Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
+
+from collections.abc import Iterator, Sequence
+
+from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.ground import Ground
+
+RACK_TRIES = 64
+"""Racks that are tried for all equal pods of a gang together, at the most."""
+
+
+def many(ground: Ground, names: Sequence[str]) -> bool:
+    """Place equal pods on the fewest racks, and there on the fewest nodes."""
+    quick = _quick(ground, len(names))
+    if quick is not None and _all_in(ground, quick, names):
+        return True
+    caps = ground.caps()
+    if any(_all_in(ground, rack, names) for rack in _enough(ground, caps, len(names))):
+        return True
+    return _spread(ground, names, caps)
+
+
+def _all_in(ground: Ground, rack: Rack, names: Sequence[str]) -> bool:
+    before = len(ground.seeker.pods)
+    for floor in ground.floors():
+        if _fill(ground, rack, names, floor) == len(names):
+            return True
+        ground.seeker.undo(before)
+    return False
+
+
+def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> Iterator[Rack]:
+    """Racks that should hold all: near ones, bound ones, those with the least left."""
+    near = {rack.number for rack in ground.seeker.near}
+    sign = -1 if ground.seeker.owner is None else 1
+    enough = sorted(
+        (number not in near, is_fresh, sign * cap, number)
+        for number, (cap, is_fresh) in caps.items()
+        if cap >= count
+    )
+    region = ground.bound or ground.empty
+    assert region is not None or not enough
+    for _, _, _, number in enough[:RACK_TRIES]:
+        assert region is not None
+        yield region.racks[number]
+
+
+def _spread(ground: Ground, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:
+    """One rack after another, the one that holds most first; the last as tight as can be."""
+    left = list(names)
+    caps = _nearest(ground, caps, len(left))
+    region = ground.bound or ground.empty
+    barred: set[int] = set()
+    while left and region is not None:
+        inside = {n: cap for n, cap in caps.items() if n not in barred and cap[0]}
+        if not inside:
+            return False
+        enough = [(fresh, cap, n) for n, (cap, fresh) in inside.items() if cap >= len(left)]
+        if enough:
+            number = min(enough)[2]
+        else:
+            number = min((-cap, fresh, n) for n, (cap, fresh) in inside.items())[2]
+        left = left[_fill(ground, region.racks[number], left, 0) :]
+        barred.add(number)
+    return not left
+
+
+def _quick(ground: Ground, count: int) -> Rack | None:
+    """Whole nodes in one rack of bound cells: the index knows it."""
+    region, seeker = ground.bound, ground.seeker
+    if region is None or seeker.owner is None or seeker.near or seeker.within is not None:
+        return None
+    if seeker.only is not None or not ground.hardware.is_plain:
+        return None
+    if any(need != ground.hardware.sorts[i].gpus for i, need in enumerate(ground.needs)):
+        return None
+    enough = [whole for whole in region.whole if whole >= count]
+    if not enough:
+        return None
+    racks = region.whole[min(enough)]
+    return region.racks[(racks & -racks).bit_length() - 1]
+
+
+def _nearest(
+    ground: Ground, caps: dict[int, tuple[int, bool]], count: int
+) -> dict[int, tuple[int, bool]]:
+    """The racks of the smallest cell above racks that holds all; every rack, if none does."""
+    region = ground.bound or ground.empty
+    if region is None:
+        return caps
+    above: dict[int, tuple[int, int, list[int]]] = {}
+    cells = {number: region.racks[number].cell.parent for number in caps}
+    while any(cell is not None for cell in cells.values()):
+        above.clear()
+        for number, cell in cells.items():
+            if cell is not None:
+                total, at, inside = above.get(id(cell), (0, cell.number, []))
+                above[id(cell)] = (total + caps[number][0], at, [*inside, number])
+        enough = [(total, at, inside) for total, at, inside in above.values() if total >= count]
+        if enough:
+            return {number: caps[number] for number in min(enough)[2]}
+        cells = {n: None if cell is None else cell.parent for n, cell in cells.items()}
+    return caps
+
+
+def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
+    """Put as many as possible on a rack's nodes; how many that were."""
+    done, nodes = 0, _nodes(ground, rack)
+    while done < len(names) and nodes:
+        left = len(names) - done
+        number = min((*_fit(left, *found), n) for n, found in nodes.items())[-1]
+        del nodes[number]
+        while done < len(names) and ground.put(number, names[done], 0, floor):
+            done += 1
+    return done
+
+
+def _nodes(ground: Ground, rack: Rack) -> dict[int, tuple[int, int, int]]:
+    """The rack's nodes: how many of the pods fit, free leaves, whether cells are to be bound."""
+    free: dict[int, tuple[int, int]] = {}
+    for region, is_fresh in ((ground.bound, 0), (ground.empty, 1)):
+        view = None if region is None else region.views.get(rack.number)
+        if region is not None and view is not None:
+            for tag, slot in region.slots_of(view):
+                if tag.count:
+                    before = free.get(slot.number, (0, 1))
+                    free[slot.number] = before[0] + tag.count, min(before[1], is_fresh)
+    states = ground.hardware.states
+    return {
+        number: (fits, leaves, is_fresh)
+        for number, (leaves, is_fresh) in free.items()
+        if (fits := ground.fits_on(leaves, states[number]))
+    }
+
+
+def _fit(left: int, fits: int, leaves: int, is_fresh: int) -> tuple[bool, int, int]:
+    """The node that holds all the rest with the least left, else the one that holds most."""
+    return fits < left, leaves if fits >= left else -fits, is_fresh

@@ -1,0 +1,23 @@
+"""The core behind the door that histories go through."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import Decision
+
+
+class CoreDoor:
+    """The core, with its cycle beside its other methods."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.core = Cluster(config)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def decide(self, now: float) -> Sequence[Decision]:
+        """One cycle."""
+        return run_cycle(self.core, now)

@@ -1,0 +1,299 @@
+"""What the definitions choose for one gang: whether, at whose cost, how near, and why not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, combinations, product
+
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Role
+
+from oracle.fitting import Fit, Search, Want
+from oracle.hardware import Hardware
+from oracle.state import Record, State, is_lazy
+from oracle.views import Terms, View, look
+
+CANDIDATES = 8
+"""Gangs among which all sets of victims are tried."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A fit with the types of GPU that the roles got, in the view in which it was found."""
+
+    fit: Fit
+    types: tuple[str | None, ...]
+    view: View
+    wants: tuple[Want, ...]
+
+
+def type_choices(hardware: Hardware, roles: tuple[Role, ...]) -> Iterator[tuple[str | None, ...]]:
+    """The GPU types of the roles, what is preferred first."""
+    options: list[tuple[str | None, ...]] = []
+    for role in roles:
+        if role.kind.gpus == 0 and not role.kind.gpu_types:
+            options.append((None,))
+        else:
+            known = hardware.gpu_types()
+            options.append(tuple(t for t in (role.kind.gpu_types or known) if t in known))
+    yield from product(*options)
+
+
+def find(
+    state: State,
+    gang: Gang,
+    terms: Terms,
+    types: tuple[str | None, ...] | None = None,
+    roles: tuple[Role, ...] | None = None,
+) -> Found | None:
+    """A fit under terms, of the first choice of types that has one (or of that choice)."""
+    view = look(state, gang, terms)
+    roles = gang.roles if roles is None else roles
+    choices = type_choices(state.hardware, roles) if types is None else [types]
+    for choice in choices:
+        wants = tuple(
+            Want(pod, role.kind, gpu_type)
+            for role, gpu_type in zip(roles, choice, strict=True)
+            for pod in role.pods
+        )
+        search = Search(view, list(wants))
+        if search.run():
+            assert search.found is not None
+            return Found(search.found, choice, view, wants)
+    return None
+
+
+def leaving(state: State) -> frozenset[str]:
+    """Gangs that were told to leave and are still there."""
+    return frozenset(name for name, record in state.records.items() if record.is_leaving)
+
+
+def lazy_ones(state: State, gang: Gang) -> frozenset[str]:
+    """Gangs that may be downgraded for this one."""
+    return frozenset(
+        record.gang.id
+        for record in below(state, gang)
+        if record.is_guaranteed and not record.is_reserved and is_lazy(state, record.gang)
+    )
+
+
+def below(state: State, gang: Gang) -> list[Record]:
+    """Gangs of the same virtual cluster with cells and a lower priority, that are not leaving."""
+    return [
+        record
+        for record in state.records.values()
+        if record.is_guaranteed
+        and not record.is_leaving
+        and record.gang.virtual_cluster == gang.virtual_cluster
+        and record.gang.priority < gang.priority
+    ]
+
+
+def candidates(state: State, gang: Gang) -> list[Record]:
+    """Gangs that may be told to leave for this one."""
+    others = [
+        record
+        for record in state.records.values()
+        if not record.is_guaranteed and not record.is_leaving
+    ]
+    return [*others, *below(state, gang)]
+
+
+def terms_of(state: State, gang: Gang, step: str) -> Terms:
+    """What is thought gone or downgraded at a step of "whom it costs"."""
+    match step:
+        case "nobody":
+            return Terms()
+        case "nobody more":
+            return Terms(gone=leaving(state))
+        case "downgrades, now":
+            return Terms(downgraded=lazy_ones(state, gang))
+        case "downgrades":
+            return Terms(gone=leaving(state), downgraded=lazy_ones(state, gang))
+        case "victims":
+            victims = frozenset(record.gang.id for record in candidates(state, gang))
+            return Terms(leaving(state) | victims, lazy_ones(state, gang))
+        case _:
+            raise ValueError(step)
+
+
+STEPS_OF_COST = ("nobody", "nobody more", "downgrades", "victims")
+
+
+def cheapest_step(state: State, gang: Gang) -> str | None:
+    """The first step of "whom it costs" that succeeds."""
+    if gang.priority == OPPORTUNISTIC:
+        return "nobody" if find(state, gang, Terms()) else None
+    for step in STEPS_OF_COST:
+        if find(state, gang, terms_of(state, gang, step)):
+            return step
+    return None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a set of victims costs."""
+
+    gpus: int
+    longest_s: float
+    victims: frozenset[str]
+
+
+def prices(
+    state: State, gang: Gang, now: float, downgraded: frozenset[str]
+) -> Iterator[tuple[Price, Terms]]:
+    """All sets of victims, the cheapest first."""
+    some = candidates(state, gang)
+    sets = chain.from_iterable(combinations(some, size) for size in range(len(some) + 1))
+    priced = [
+        Price(
+            sum(record.gpus() for record in victims),
+            max((now - r.started_at for r in victims if r.started_at is not None), default=0.0),
+            frozenset(record.gang.id for record in victims),
+        )
+        for victims in sets
+    ]
+    priced.sort(key=lambda price: (price.gpus, price.longest_s, len(price.victims)))
+    for price in priced:
+        gone = leaving(state) | price.victims
+        yield price, Terms(gone, downgraded - price.victims)
+
+
+def cheapest_victims(
+    state: State, gang: Gang, now: float, types: tuple[str | None, ...] | None = None
+) -> list[Price]:
+    """The fewest GPUs of victims with and without downgrades beside them; empty: too many
+    candidates to try all sets.
+    """
+    if len(candidates(state, gang)) > CANDIDATES:
+        return []
+    best = []
+    for downgraded in {lazy_ones(state, gang), frozenset[str]()}:
+        for price, terms in prices(state, gang, now, downgraded):
+            if find(state, gang, terms, types):
+                best.append(price)
+                break
+    return best
+
+
+def is_refused(state: State, gang: Gang) -> bool:
+    """Whether no healthy, empty cluster of this configuration could hold it."""
+    pins = {role.kind.pin for role in gang.roles if role.kind.pin is not None}
+    if any(state.hardware.pin_owner.get(pin) != gang.virtual_cluster for pin in pins):
+        return True
+    empty = state.emptied()
+    if find(empty, gang, Terms()):
+        return False
+    return not (is_without_gpus(gang) and find(empty, gang, Terms(as_opportunistic=True)))
+
+
+def is_without_gpus(gang: Gang) -> bool:
+    """Whether no pod of it wants a GPU."""
+    return all(role.kind.gpus == 0 for role in gang.roles)
+
+
+def may_have_codes(state: State, gang: Gang) -> set[str]:
+    """Why a gang waits that fits nowhere: more than one code where the words leave room."""
+    if cheapest_step(state.healed(), gang) is not None:
+        return {"health"}
+    codes = set()
+    over = _over_quota(state, gang)
+    if gang.priority > OPPORTUNISTIC and over is not False:
+        codes.add("quota")
+        if over:
+            return codes
+    widest = "nobody" if gang.priority == OPPORTUNISTIC else "victims"
+    plain = terms_of(state, gang, widest)
+    shaped = replace(plain, has_shape_alone=True)
+    codes.add("resource" if find(state, gang, shaped) else "shape")
+    if "resource" in codes and _is_above_share(state, gang):
+        codes.add("shape")
+    return codes
+
+
+def _over_quota(state: State, gang: Gang) -> bool | None:
+    """Whether it wants more leaves than its virtual cluster owns beyond what gangs of its
+    priority or higher are charged; None: that depends on where it would be.
+    """
+    hardware, vc = state.hardware, gang.virtual_cluster
+    if _is_above_share(state, gang) or any(
+        _is_above_share(state, record.gang) for record in state.records.values()
+    ):
+        return None
+    wanted = sum(role.kind.gpus * len(role.pods) for role in gang.roles)
+    owned = sum(
+        count * hardware.leaves_per(path.split("/")[0], path.split("/")[-1])
+        for path, count in hardware.quotas(vc).items()
+    )
+    pinned = sum(
+        len(hardware.leaves(cell))
+        for pin, cell in hardware.pins.items()
+        if hardware.pin_owner.get(pin) == vc
+    )
+    charged = sum(
+        record.gpus()
+        for record in state.records.values()
+        if record.is_guaranteed
+        and not record.is_leaving
+        and record.gang.virtual_cluster == vc
+        and record.gang.priority >= gang.priority
+    )
+    leaving_too = charged + sum(
+        record.gpus()
+        for record in state.records.values()
+        if record.is_guaranteed
+        and record.is_leaving
+        and record.gang.virtual_cluster == vc
+        and record.gang.priority >= gang.priority
+    )
+    answers = {wanted > owned + pinned - charged, wanted > owned + pinned - leaving_too}
+    if pinned:
+        answers.add(wanted > owned - charged)
+    if len({hardware.leaf_type(top) for top in hardware.tops}) > 1:
+        answers.add(True)
+    return None if len(answers) > 1 else answers.pop()
+
+
+def _is_above_share(state: State, gang: Gang) -> bool:
+    return any(
+        state.hardware.leaves_needed(role.kind, machine) != role.kind.gpus
+        for role in gang.roles
+        for machine in state.hardware.machines
+    )
+
+
+def lowest_level(state: State, gang: Gang, terms: Terms, types: tuple[str | None, ...]) -> int:
+    """The smallest level at which the GPUs of a gang of one pod fit."""
+    hardware = state.hardware
+    levels = range(1, 1 + max(hardware.level(node) for node in hardware.node_cells()))
+    for level in levels:
+        for cell in hardware.cells:
+            if hardware.level(cell.number) != level or hardware.leaf_type(cell.number) != types[0]:
+                continue
+            only = frozenset(hardware.leaves(cell.number))
+            if find(state, gang, replace(terms, only=only), types):
+                return level
+    raise AssertionError("It fits, but in no node")
+
+
+def fewest_racks(
+    state: State, gang: Gang, terms: Terms, types: tuple[str | None, ...], at_most: int
+) -> int:
+    """The least number of racks below ``at_most`` that can hold the gang, else ``at_most``."""
+    hardware = state.hardware
+    racks = sorted({hardware.rack_of(node) for node in hardware.node_cells()})
+    for count in range(1, at_most):
+        for some in combinations(racks, count):
+            only = frozenset(leaf for rack in some for leaf in hardware.leaves(rack))
+            if find(state, gang, replace(terms, only=only), types):
+                return count
+    return at_most
+
+
+def group_racks(state: State, gang: Gang) -> set[int]:
+    """The racks where pods of it or of its group run."""
+    return {
+        state.hardware.rack_of(leaf)
+        for record in state.records.values()
+        if record.gang.id == gang.id.rstrip("+")
+        or (gang.group and (record.gang.job, record.gang.group) == (gang.job, gang.group))
+        for leaf in state.leaves_of(record)
+    }

@@ -1,0 +1,392 @@
+"""One cycle of the core, decision by decision, beside the definitions.
+
+Every decision is judged in the state at that moment and then taken over, places and cells as the
+core chose them: of two that are equally good either is legal, and the histories stay one.
+What comes back are the sentences of the definitions that were not kept.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    Decision,
+    Gang,
+    GangClass,
+    PodPlace,
+    Preempted,
+    Restored,
+)
+
+from oracle import choices, covers
+from oracle.change import changed
+from oracle.checker import findings
+from oracle.fitting import TooHardError
+from oracle.hardware import Hardware, Path
+from oracle.judge import Bill, Judge, is_place_usable
+from oracle.private import fits_in_private
+from oracle.reserved import is_place_free, taken_reservations
+from oracle.settling import without_cells
+from oracle.state import Record, State, kinds_of, order_of
+from oracle.told import Told, growth_of, sort_out
+
+Exported = Callable[[str], Restored]
+EPSILON = 1e-9
+
+
+class Follower:
+    """The plain state beside a core, and what the core was seen to do against the definitions.
+
+    ``judges``: "" checks states alone, "cost" all but how near pods are, "all" everything.
+    """
+
+    def __init__(self, hardware: Hardware, judges: str = "all") -> None:
+        self.state = State(hardware)
+        self.codes: dict[str, str] = {}
+        self.compared = 0
+        self.too_hard = 0
+        self._judges = judges
+        self._problems: list[str] = []
+        self._now = 0.0
+        self._told = Told()
+        self._exported: Exported
+        self._withdrawn: set[str] = set()
+        self._may_repeat: set[str] = set()
+        self._doubts: list[tuple[Gang, str, set[str]]] = []
+
+    def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
+        """Take over one cycle; the problems since the last come back."""
+        self._now = now
+        self._told, self._exported = sort_out(decisions, self.state.growing), exported
+        for name in sorted(self._withdrawn):
+            self._expect(name in self._told.cancelled, f"{name}'s reservation is cancelled")
+            self._told.cancelled = [other for other in self._told.cancelled if other != name]
+        self._withdrawn = set()
+        self._drain()
+        self._start_or_lose()
+        self._serve_all()
+        self._raise_again()
+        self._judge_codes_again()
+        self._compare_states()
+        self._say(findings(self.state))
+        for gang in self.state.waiting.values():
+            if fits_in_private(self.state, gang):
+                text = f"{gang.id} waits and fits in its virtual cluster as hardware of its own"
+                self._say([text])
+        problems, self._problems = self._problems, []
+        return problems
+
+    def forget(self, gang: str) -> None:
+        """A gang is gone or withdrawn; if something was reserved for it, that is said next."""
+        for name in (gang, growth_of(gang)):
+            record = self.state.records.pop(name, None)
+            if record is not None and record.is_reserved:
+                self._withdrawn.add(gang)
+            self.codes.pop(name, None)
+        self.state.waiting.pop(gang, None)
+        self.state.growing.pop(gang, None)
+
+    def change(self, hardware: Hardware, exported: Exported) -> None:
+        """Another configuration from now on."""
+        self.state, problems, lost = changed(self.state, hardware, exported)
+        self._say(problems)
+        self._withdrawn |= lost
+        self._may_repeat |= lost
+
+    def _say(self, problems: Iterable[str]) -> None:
+        self._problems += problems
+
+    def _expect(self, is_so: bool, text: str) -> None:
+        if not is_so:
+            self._problems.append(f"expected: {text}")
+
+    def _judge(self) -> Judge | None:
+        if not self._judges:
+            return None
+        return Judge(self.state, self._now, judges_nearness=self._judges == "all")
+
+    # Steps 1 and 2
+
+    def _drain(self) -> None:
+        state = self.state
+        due = {
+            name
+            for name, record in state.records.items()
+            if not record.is_leaving
+            and not record.is_reserved
+            and any(place.node in state.drained for place in record.places.values())
+        }
+        told = self._told.victims.pop(None, [])
+        names = {decision.gang for decision in told}
+        self._expect(due == names, f"{sorted(due)} leave drained nodes, not {sorted(names)}")
+        self._leave(told, None)
+
+    def _leave(self, told: Sequence[Preempted], for_gang: str | None) -> None:
+        until = self._now + self.state.hardware.config.policy.grace_s
+        for decision in told:
+            is_due = abs(decision.until - until) < EPSILON
+            self._expect(is_due, f"{decision.gang} may stay until {until}: {decision}")
+            record = self.state.records.get(decision.gang)
+            if record is None:
+                self._say([f"{decision.gang} is preempted and does not run"])
+                continue
+            self.state.records[decision.gang] = replace(
+                record,
+                cells=frozenset(),
+                preempted_until=decision.until,
+                preempted_for=for_gang and for_gang.rstrip("+"),
+            )
+
+    def _start_or_lose(self) -> None:
+        state = self.state
+        reserved = [record for record in state.records.values() if record.is_reserved]
+        for record in sorted(reserved, key=lambda r: order_of(r.gang)):
+            name = record.gang.id
+            if not is_place_usable(state, record):
+                self._expect(name in self._told.cancelled, f"{name}'s reserved place turned bad")
+                self._cancel(name)
+            elif is_place_free(state, record):
+                placed = self._told.placed.pop(name, None)
+                if placed is None:
+                    self._say([f"{name}'s reserved GPUs are free and it does not start"])
+                    continue
+                same = {pod.pod: pod for pod in placed} == dict(record.places)
+                self._expect(same, f"{name} starts where reserved, not at {placed}")
+                self._settle(replace(record, started_at=self._now))
+
+    def _cancel(self, name: str) -> None:
+        if name in self._told.cancelled:
+            self._told.cancelled.remove(name)
+        gang = self.state.records.pop(name).gang
+        if not name.endswith("+"):
+            self.state.waiting[name] = gang
+        self._may_repeat.add(name)
+
+    # Step 3
+
+    def _serve_all(self) -> None:
+        served: set[str] = set()
+        while True:
+            todo = [*self.state.waiting.values(), *self._growths()]
+            todo = [gang for gang in todo if gang.id not in served]
+            if not todo:
+                break
+            gang = min(todo, key=self._order_of)
+            served.add(gang.id)
+            self._serve(gang)
+        for name in [*self._told.placed, *self._told.refused]:
+            self._say([f"{name} was decided on and did not wait"])
+        for name in self._told.cancelled:
+            self._say([f"{name}'s reservation was cancelled for nothing"])
+        for for_gang, victims in self._told.victims.items():
+            self._say([f"preempted for {for_gang}, which did not wait: {victims}"])
+
+    def _growths(self) -> list[Gang]:
+        """The pods by which gangs want to grow, as gangs of the class that theirs have."""
+        state = self.state
+        return [
+            replace(
+                state.records[name].gang,
+                id=growth_of(name),
+                roles=roles,
+                priority=state.records[name].gang.priority
+                if state.records[name].is_guaranteed
+                else OPPORTUNISTIC,
+            )
+            for name, roles in state.growing.items()
+            if growth_of(name) not in state.records and not state.records[name].is_leaving
+        ]
+
+    def _order_of(self, gang: Gang) -> tuple[int, float, str]:
+        name = gang.id.rstrip("+")
+        return order_of(self.state.records[name].gang if name != gang.id else gang)
+
+    def _serve(self, gang: Gang) -> None:
+        self.compared += 1
+        name, told = gang.id, self._told
+        if name in told.refused:
+            del told.refused[name]
+            self._try(lambda judge: judge.refused(gang))
+            self.state.waiting.pop(name, None)
+            self.state.growing.pop(name.rstrip("+"), None)
+            self.codes.pop(name, None)
+        elif name in told.placed:
+            self._place(gang, told.placed.pop(name))
+        elif name in told.victims or self._has_reservation(name):
+            self._publish(gang)
+        else:
+            self._try(lambda judge: judge.waits(gang))
+            judge = self._judge()
+            is_known = judge is not None and not self._is_growth_of_downgraded(gang)
+            self._note_code(gang, judge.codes(gang) if judge and is_known else None)
+
+    def _is_growth_of_downgraded(self, gang: Gang) -> bool:
+        whole = self.state.records.get(gang.id.rstrip("+"))
+        return whole is not None and whole.gang_class is GangClass.DOWNGRADED
+
+    def _try(self, judgement: Callable[[Judge], Iterable[str]]) -> None:
+        """Judge, if that is asked for and can be done."""
+        judge = self._judge()
+        try:
+            self._say(judgement(judge) if judge else ())
+        except TooHardError:
+            self.too_hard += 1
+
+    def _has_reservation(self, name: str) -> bool:
+        told = self._told.deferred.get(name)
+        return told is not None and told.reason.code == "preempting"
+
+    def _kept_cells(self, name: str) -> set[tuple[int, Path]]:
+        cells = set()
+        for use in self._exported(name).cells:
+            at = self.state.hardware.cell_at(use.cell, use.quota)
+            if at is None:
+                self._say([f"{name} holds {use}, which is no cell"])
+            else:
+                cells.add((at, use.quota))
+        return cells
+
+    def _adopt(self, gang: Gang, is_reserved: bool) -> Record:
+        """The gang (or the growth of one) with the places and cells that the core has for it."""
+        name, hardware = gang.id.rstrip("+"), self.state.hardware
+        kept = self._exported(name)
+        wanted = kinds_of(gang.roles)
+        places = {place.pod: place for place in kept.places if place.pod in wanted}
+        assert kept.gang_class is not None
+        started = None if is_reserved else self._now
+        record = Record(gang, places, kept.gang_class, frozenset(), started)
+        used = {at for leaf in self.state.charged_by(record) for at in hardware.path_up(leaf)}
+        if name == gang.id and name not in self.state.growing:
+            used |= {at for at, _ in self._kept_cells(name)}
+        cells = frozenset(use for use in self._kept_cells(name) if use[0] in used)
+        if growth_of(name) == gang.id:
+            self._expect(is_reserved == bool(kept.reserved), f"{gang.id} reserves: {kept}")
+        else:
+            self._expect(is_reserved == (kept.started_at is None), f"{name} starts: {kept}")
+        return replace(record, cells=cells)
+
+    def _place(self, gang: Gang, placed: tuple[PodPlace, ...]) -> None:
+        record = self._adopt(gang, is_reserved=False)
+        same = {pod.pod: pod for pod in placed} == dict(record.places)
+        self._expect(same, f"{gang.id} is kept at {placed}, not {record.places}")
+        downgraded = self._told.downgraded.pop(gang.id, [])
+        bill = Bill((), downgraded, self._cancelled_by(gang, record))
+        self._try(lambda judge: judge.placed(gang, record, bill))
+        self._downgrade(gang, bill)
+        for other in bill.cancelled:
+            self._cancel(other)
+        self._settle(record)
+
+    def _publish(self, gang: Gang) -> None:
+        name = gang.id
+        record = self._adopt(gang, is_reserved=True)
+        bill = Bill(
+            self._told.victims.pop(name, []),
+            self._told.downgraded.pop(name, []),
+            self._cancelled_by(gang, record),
+        )
+        self._try(lambda judge: judge.published(gang, record, bill))
+        self._downgrade(gang, bill)
+        self._leave(bill.victims, name)
+        for other in bill.cancelled:
+            self._cancel(other)
+        self._settle(record)
+        self._note_code(gang, {"preempting"})
+
+    def _cancelled_by(self, gang: Gang, record: Record) -> list[str]:
+        return taken_reservations(self.state, gang, record, self._told.cancelled)
+
+    def _settle(self, record: Record) -> None:
+        """It has its places from now on."""
+        name = record.gang.id
+        self.state.waiting.pop(name, None)
+        self.state.records[name] = record
+        if record.is_reserved:
+            return
+        self.codes.pop(name, None)
+        if name.endswith("+"):
+            del self.state.records[name]
+            whole = self.state.records[name.rstrip("+")]
+            roles = whole.gang.roles + self.state.growing.pop(whole.gang.id)
+            self.state.records[whole.gang.id] = replace(
+                whole,
+                gang=replace(whole.gang, roles=roles),
+                places={**whole.places, **record.places},
+                cells=whole.cells | record.cells,
+            )
+
+    def _downgrade(self, gang: Gang, bill: Bill) -> None:
+        allowed = choices.lazy_ones(self.state, gang)
+        for name in bill.downgraded:
+            self._expect(name in allowed, f"{name} is not downgraded for {gang.id}")
+            if name in self.state.records:
+                record = self.state.records[name]
+                self.state.records[name] = without_cells(record, GangClass.DOWNGRADED)
+
+    def _note_code(self, gang: Gang, expected: set[str] | None) -> None:
+        told, before = self._told.deferred.pop(gang.id, None), self.codes.get(gang.id)
+        if told is not None:
+            self.codes[gang.id] = told.reason.code
+            is_new = told.reason.code != before or gang.id in self._may_repeat
+            self._expect(is_new, f"{gang.id} is not told {before} again")
+        code = self.codes.get(gang.id)
+        if code is None:
+            self._say([f"{gang.id} waits and is not told why"])
+        elif expected is not None and code not in expected:
+            self._doubts.append((gang, code, expected))
+
+    # Steps 4 and 5
+
+    def _raise_again(self) -> None:
+        state = self.state
+        low = [
+            record
+            for record in state.records.values()
+            if record.gang_class is GangClass.DOWNGRADED and not record.is_leaving
+        ]
+        for record in sorted(low, key=lambda r: (r.gang.submitted_at, r.gang.id)):
+            name = record.gang.id
+            if name in self._told.upgraded:
+                self._told.upgraded.remove(name)
+                has_cells = covers.cells_for(state, record, with_bad_ones=True) is not None
+                self._expect(has_cells, f"{name} is not upgraded: there are no cells for it")
+                kept = self._adopt(record.gang, is_reserved=False)
+                state.records[name] = replace(
+                    record, gang_class=kept.gang_class, cells=kept.cells, places=kept.places
+                )
+            else:
+                is_stuck = covers.cells_for(state, record) is None
+                self._expect(is_stuck, f"{name} is upgraded: there are cells for it")
+        for name in self._told.upgraded:
+            self._say([f"{name} is upgraded and was not downgraded"])
+        for name, told in self._told.deferred.items():
+            if name.rstrip("+") not in state.growing:
+                self._say([f"{name} does not wait and is told {told.reason.code}"])
+
+    def _judge_codes_again(self) -> None:
+        """A reason may be that of the gang's turn or of the end of the cycle."""
+        judge = self._judge()
+        for gang, code, expected in self._doubts:
+            later = judge.codes(gang) if judge else None
+            if code not in (later or ()):
+                text = f"the definitions say {sorted(expected)}, after the cycle {later}"
+                self._say([f"{gang.id} waits for {code}; {text}"])
+        self._doubts = []
+
+    def _compare_states(self) -> None:
+        for name, record in self.state.records.items():
+            if growth_of(name) in self.state.records or name.endswith("+"):
+                continue
+            kept = self._exported(name)
+            mine = self._adopt(record.gang, record.is_reserved)
+            pairs = {
+                "places": (dict(mine.places), dict(record.places)),
+                "class": (mine.gang_class, record.gang_class),
+                "cells": (mine.cells, record.cells),
+                "start": (kept.started_at, record.started_at),
+                "end": (kept.preempted_until, record.preempted_until),
+                "for": (kept.preempted_for, record.preempted_for),
+            }
+            for what, (theirs, ours) in pairs.items():
+                if theirs != ours:
+                    self._say([f"{what} of {name} is exported as {theirs}; decided was {ours}"])

@@ -1,0 +1,48 @@
+"""Reservations: when they can be used, and who took them."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from scheduler.domain.core.model import Gang
+
+from oracle import choices
+from oracle.checker import findings
+from oracle.state import Record, State
+
+
+def is_place_free(state: State, record: Record) -> bool:
+    """Whether the GPUs of a reservation are free, all its victims gone, and CPU and so on free."""
+    running = {name: other for name, other in state.records.items() if not other.is_reserved}
+    held = {leaf for other in running.values() for leaf in state.leaves_of(other)}
+    if held & set(state.leaves_of(record)):
+        return False
+    name = record.gang.id.rstrip("+")
+    if any(other.preempted_for == name for other in running.values()):
+        return False
+    alone = State(state.hardware, running)
+    alone.records[record.gang.id] = replace(record, started_at=0.0)
+    return not [text for text in findings(alone) if " is used of " in text]
+
+
+def taken_reservations(
+    state: State, gang: Gang, record: Record, cancelled: Collection[str]
+) -> list[str]:
+    """Whose reservations a gang took: those in its place; where their quota is taken too, all."""
+    machines = {place.node for place in record.places.values()}
+    below = [
+        other
+        for other in choices.below(state, gang)
+        if other.is_reserved and other.gang.id in cancelled
+    ]
+    near = [
+        other.gang.id
+        for other in below
+        if machines & {place.node for place in other.places.values()}
+    ]
+    trial = State(state.hardware, dict(state.records))
+    for name in near:
+        del trial.records[name]
+    before = len(findings(trial))
+    trial.records[gang.id] = record
+    is_over = len(findings(trial)) > before
+    return [other.gang.id for other in below] if is_over else near

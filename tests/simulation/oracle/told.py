@@ -1,0 +1,66 @@
+"""What one cycle decided, sorted by gang."""
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Grown,
+    Placed,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Upgraded,
+)
+
+
+@dataclass
+class Told:
+    """What one cycle decided, by gang."""
+
+    placed: dict[str, tuple[PodPlace, ...]] = field(default_factory=dict)
+    deferred: dict[str, Deferred] = field(default_factory=dict)
+    refused: dict[str, Refused] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    upgraded: list[str] = field(default_factory=list)
+    victims: dict[str | None, list[Preempted]] = field(default_factory=lambda: defaultdict(list))
+    downgraded: dict[str | None, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+
+def sort_out(decisions: Sequence[Decision], growing: Collection[str]) -> Told:
+    """Decisions by what they are; the pods by which a gang grows are told of like a gang."""
+    told = Told()
+
+    def wanting(name: str) -> str:
+        return growth_of(name) if name in growing else name
+
+    for decision in decisions:
+        match decision:
+            case Placed():
+                told.placed[decision.gang] = decision.pods
+            case Grown():
+                told.placed[growth_of(decision.gang)] = decision.pods
+            case Deferred():
+                told.deferred[wanting(decision.gang)] = decision
+            case Refused():
+                told.refused[wanting(decision.gang)] = decision
+            case Preempted():
+                for_gang = decision.for_gang
+                told.victims[for_gang and wanting(for_gang)].append(decision)
+            case PreemptionCancelled():
+                told.cancelled.append(wanting(decision.gang))
+            case Downgraded():
+                for_gang = decision.for_gang
+                told.downgraded[for_gang and wanting(for_gang)].append(decision.gang)
+            case Upgraded():
+                told.upgraded.append(decision.gang)
+    return told
+
+
+def growth_of(gang: str) -> str:
+    """What the pods by which a gang grows are called here, until they run."""
+    return f"{gang}+"

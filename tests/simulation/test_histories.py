@@ -1,0 +1,52 @@
+"""The core beside the oracle, through seeded random histories of small clusters.
+
+`HISTORIES` says how many (`make test-deep`: 10,000). A failure prints its seed and the shortest
+history that fails in the same way, as a program for `histories.replay`.
+"""
+
+import os
+
+import pytest
+from core_door import CoreDoor
+from histories import History, history, replay
+from random_clusters import Traits
+from shrinking import script, shrink
+
+HISTORIES = int(os.environ.get("HISTORIES", "200"))
+BLOCK = 10
+HARDEST_SHARE = 0.01
+
+
+def report(failed: History) -> str:
+    """The seed and a short history."""
+    short = shrink(failed, CoreDoor)
+    decided = "\n".join(f"# {decision}" for decision in short.decisions)
+    return f"seed {failed.seed}: {failed.problems}\n\n{script(short)}\n\n{decided}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, HISTORIES, BLOCK))
+def test_the_core_decides_as_the_definitions_say(first: int) -> None:
+    compared = too_hard = 0
+    for seed in range(first, min(first + BLOCK, HISTORIES)):
+        told = history(seed, CoreDoor)
+        if told.problems:
+            pytest.fail(report(told), pytrace=False)
+        compared += told.compared
+        too_hard += told.too_hard
+    assert too_hard <= HARDEST_SHARE * compared, "The oracle gave up too often to prove anything."
+
+
+@pytest.mark.parametrize("first", range(100_000, 100_000 + max(BLOCK, HISTORIES // 10), BLOCK))
+def test_restart_equals_no_restart(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        told = history(seed, CoreDoor, Traits(restarts=0.7, judges=""))
+        if told.problems:
+            pytest.fail(report(told), pytrace=False)
+
+
+def test_replay_equals_the_original() -> None:
+    for seed in range(200_000, 200_000 + BLOCK):
+        told = history(seed, CoreDoor, Traits(judges=""))
+        again = replay(told.config, told.events, CoreDoor, judges="")
+        assert repr(told.decisions) == repr(again.decisions), f"seed {seed}"

@@ -1,0 +1,178 @@
+"""The oracle itself: the slow scheduler keeps what the checker asks for, and the checker sees what
+is broken.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from histories import Run, history
+from oracle.checker import findings
+from oracle.hardware import Hardware
+from oracle.private import fits_in_private
+from oracle.slow import SlowCluster
+from oracle.state import State, is_honoured, spare
+from random_clusters import Traits
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    QuotaCells,
+    VirtualCluster,
+)
+from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
+
+SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
+
+TYPES = {
+    "switch": CellType("gpu", 2),
+    "node": CellType("switch", 2, is_node=True),
+    "rack": CellType("node", 2),
+}
+
+
+def two_racks(**virtual_clusters: VirtualCluster) -> ClusterConfig:
+    """Two racks of two machines with four GPUs each."""
+    cells = (
+        PhysicalCell("rack", name="r0", nodes=("n0", "n1")),
+        PhysicalCell("rack", name="r1", nodes=("n2", "n3")),
+    )
+    nodes = {name: NodeLimits(cpu=16) for name in ("n0", "n1", "n2", "n3")}
+    return ClusterConfig(TYPES, cells, nodes, virtual_clusters)
+
+
+def owner(path: str, count: int = 1) -> VirtualCluster:
+    """A virtual cluster with cells of one type."""
+    return VirtualCluster((QuotaCells(path, count),))
+
+
+def a_gang(name: str, vc: str, gpus: int, pods: int = 1, priority: int = 0, cpu: int = 0) -> Gang:
+    """Equal pods."""
+    role = Role(Kind(gpus, cpu=cpu), tuple(f"p{number}" for number in range(pods)))
+    return Gang(name, vc, "user", priority, (role,))
+
+
+def a_running_pair() -> State:
+    """One gang in x's node cell, an opportunistic one on the machine beside it."""
+    run = Run(SlowCluster, two_racks(x=owner("rack/node", 2), y=owner("rack", 1)), "cost")
+    run.apply(("request", a_gang("own", "x", 2, pods=2)))
+    run.apply(("request", a_gang("guest", "y", 4, priority=-1)))
+    run.apply(("cycle", 0.0))
+    assert run.problems == []
+    assert findings(run.state) == []
+    state: State = run.state
+    return state
+
+
+def test_spare_cells_are_counted_from_the_top_of_a_chain_down() -> None:
+    config = two_racks(x=owner("rack", 1), y=owner("rack/node", 1))
+    hardware = Hardware(config)
+    assert list(spare(hardware, {}).values()) == [1, 1, 2, 4]
+    assert list(spare(hardware, {0: ("x", "rack")}).values()) == [1, 1, 2, 4]
+    last_rack = next(cell.number for cell in hardware.cells if cell.address == "r1")
+    spread = {last_rack + 1: ("y", "rack/node"), 1: ("y", "rack/node")}
+    assert spare(hardware, spread)["rack", "rack"] == -1
+
+
+def test_more_cells_than_there_are_can_not_be_promised() -> None:
+    assert is_honoured(Hardware(two_racks(x=owner("rack", 1), y=owner("rack/node", 2))))
+    assert not is_honoured(Hardware(two_racks(x=owner("rack", 1), y=owner("rack/node", 3))))
+
+
+def _twice(state: State) -> None:
+    place = replace(state.records["guest"].places["p0"], node="n0")
+    state.records["guest"] = replace(state.records["guest"], places={"p0": place})
+
+
+def _lost_pod(state: State) -> None:
+    places = dict(state.records["own"].places)
+    del places["p1"]
+    state.records["own"] = replace(state.records["own"], places=places)
+
+
+def _lost_cell(state: State) -> None:
+    state.records["own"] = replace(state.records["own"], cells=frozenset())
+
+
+def _over_quota(state: State) -> None:
+    nodes = [cell.number for cell in state.hardware.cells if cell.type == "node"]
+    cells = frozenset((number, "rack/node") for number in nodes[:3])
+    state.records["own"] = replace(state.records["own"], cells=cells)
+
+
+def _cells_of_a_guest(state: State) -> None:
+    record = state.records["own"]
+    state.records["own"] = replace(record, gang=replace(record.gang, priority=-1))
+
+
+def _in_the_last_free_rack(state: State) -> None:
+    moved = {
+        pod: PodPlace(pod, "n2", place.gpus) for pod, place in state.records["own"].places.items()
+    }
+    cells = {cell.address: cell.number for cell in state.hardware.cells}
+    state.records["own"] = replace(
+        state.records["own"], places=moved, cells=frozenset({(cells["r1/n2"], "rack/node")})
+    )
+    guest = a_gang("other", "x", 4)
+    place = {"p0": PodPlace("p0", "n0", (0, 1, 2, 3))}
+    state.records["other"] = replace(
+        state.records["own"],
+        gang=guest,
+        places=place,
+        cells=frozenset({(cells["r0/n0"], "rack/node")}),
+    )
+
+
+def _too_much_cpu(state: State) -> None:
+    state.records["guest"] = replace(
+        state.records["guest"], gang=a_gang("guest", "y", 4, priority=-1, cpu=17)
+    )
+
+
+@pytest.mark.parametrize(
+    ("break_it", "expected"),
+    [
+        (_twice, "is own's and guest's"),
+        (_lost_pod, "own: has pods"),
+        (_lost_cell, "in no cell of its gang"),
+        (_over_quota, "has bound 3 of rack/node and owns 2"),
+        (_cells_of_a_guest, "has priority -1 and is guaranteed"),
+        (_in_the_last_free_rack, "safety: S of rack in rack is -1"),
+        (_too_much_cpu, "17 of cpu is used of 16"),
+    ],
+)
+def test_the_checker_sees_what_is_broken(break_it: Callable[[State], None], expected: str) -> None:
+    state = a_running_pair()
+    break_it(state)
+    assert any(expected in found for found in findings(state)), findings(state)
+
+
+def test_a_gang_that_waits_in_spite_of_its_own_cells_is_seen() -> None:
+    state = a_running_pair()
+    assert fits_in_private(state, a_gang("more", "x", 4))
+    assert not fits_in_private(state, a_gang("more", "x", 4, pods=2))
+    assert fits_in_private(state, a_gang("more", "x", 4, pods=2, priority=1))
+    state.bad_nodes.add("n3")
+    assert not fits_in_private(state, a_gang("more", "x", 4))
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_the_slow_scheduler_keeps_the_definitions(block: int) -> None:
+    for seed in range(block * 6, block * 6 + 6):
+        told = history(seed, SlowCluster, SLOW)
+        assert told.problems == (), f"seed {seed}: {told.problems}"
+
+
+def test_a_scheduler_that_forgets_a_cell_is_found_out() -> None:
+    class Forgetful(SlowCluster):
+        """Binds nothing."""
+
+        def decide(self, now: float) -> list:  # type: ignore[type-arg]
+            """One cycle, after which nobody has cells."""
+            decisions = super().decide(now)
+            for name, record in self.state.records.items():
+                self.state.records[name] = replace(record, cells=frozenset())
+            return decisions
+
+    assert any(history(seed, Forgetful, SLOW).problems for seed in range(5))
