@@ -270,6 +270,7 @@ class History(RuleBasedStateMachine):
     def lose(self, node: str) -> None:
         if not self.state.ledger.nodes[node].is_lost:
             self.state.lose(node, self.now)
+            self.store.write(self.state, [])
 
     @rule(node=st.sampled_from(sorted(NODES)), are_pods_over=st.booleans())
     def come_back(self, node: str, are_pods_over: bool) -> None:
