@@ -21,9 +21,10 @@ from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
+from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
-from scheduler.domain.state import KnownGang, State
+from scheduler.domain.state import State
 from scheduler.domain.words import word_of
 
 Kit = Any

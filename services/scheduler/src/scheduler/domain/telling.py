@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from muster.contracts.model import Reason
 
+from scheduler.domain.core import model
 from scheduler.domain.requests import Asked
 from scheduler.domain.rules import Rules
 
@@ -78,3 +79,8 @@ class Telling:
             elif name not in self.untold:
                 names.append(name)
         return names
+
+
+def told(reason: model.Reason) -> Reason:
+    """A reason as it is said."""
+    return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))
