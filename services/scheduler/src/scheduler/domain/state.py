@@ -46,7 +46,7 @@ from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
-from scheduler.domain.telling import Telling, told
+from scheduler.domain.telling import Telling, told, until_left
 
 LEFT = "released "
 """Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
@@ -357,7 +357,7 @@ class State:
         if live is None:
             return None
         if live.reserved:
-            return told(preempting(self.cluster, live))
+            return until_left(preempting(self.cluster, live))
         line = self.cluster.queue.line_of(gang)
         if line is None or line.reason is None:
             return None
