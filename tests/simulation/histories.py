@@ -131,6 +131,8 @@ class Run:
         record = self.state.records.get(gang)
         if record is None or record.is_reserved or pod not in record.places:
             return
+        if len(record.places) == 1 and gang in self.state.growing:
+            return
         for core in self._both():
             core.release_pod(gang, pod)
         release_pod(self.state, gang, pod)
@@ -202,7 +204,7 @@ class Run:
         for name, roles in sorted(state.growing.items()):
             if growth_of(name) not in state.records:
                 twin.grow(name, roles)
-        codes = self.follower.codes
+        codes = self.follower.codes.told
         self.twin, self._codes_of_twin = twin, {k.rstrip("+"): v for k, v in codes.items()}
 
     def _on_cycle(self, now: float) -> None:

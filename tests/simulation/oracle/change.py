@@ -37,7 +37,9 @@ def changed(
         others = covers.cells_for(state, state.records[name], with_bad_ones=True)
         if record.is_reserved and not may_keep and others is None:
             lost.add(name)
-            state.waiting[name] = state.records.pop(name).gang
+            gang = state.records.pop(name).gang
+            if not name.endswith("+"):
+                state.waiting[name] = gang
             continue
         kept = exported(name)
         if kept.gang_class is GangClass.GUARANTEED:

@@ -141,8 +141,8 @@ class Judge:
         """There is no place for it at any cost."""
         state, name = self.state, gang.id
         if choices.is_without_gpus(gang):
-            both = (Terms(), Terms(as_opportunistic=True))
-            if any(choices.find(state, gang, terms) for terms in both):
+            ways = [Terms()] if name.endswith("+") else [Terms(), Terms(as_opportunistic=True)]
+            if any(choices.find(state, gang, terms) for terms in ways):
                 yield f"{name} waits and could be placed"
             return
         step = choices.cheapest_step(state, gang)
@@ -151,9 +151,14 @@ class Judge:
         elif choices.is_refused(state, gang):
             yield f"{name} waits and should be refused"
 
-    def codes(self, gang: Gang) -> set[str] | None:
-        """Why it may be told to wait; None: not known, or it should not wait at all."""
-        if choices.is_without_gpus(gang) or choices.cheapest_step(self.state, gang) is not None:
+    def codes(self, gang: Gang, may_fit: bool = True) -> set[str] | None:
+        """Why it may be told to wait; None: not known, or it should not wait at all.
+
+        ``may_fit`` False: that it fits nowhere is known.
+        """
+        if choices.is_without_gpus(gang):
+            return None
+        if may_fit and choices.cheapest_step(self.state, gang) is not None:
             return None
         return choices.may_have_codes(self.state, gang)
 
