@@ -66,8 +66,8 @@ class Cluster:
         if live.gang.group is not None:
             self.groups.setdefault((live.gang.job, live.gang.group), set()).add(live.id)
 
-    def grow(self, gang: str, roles: Sequence[Role]) -> None:
-        """A gang wants more pods, all of these at once or none."""
+    def grow(self, gang: str, roles: Sequence[Role], told: str | None = None) -> None:
+        """A gang wants more pods, all of these at once or none. ``told``: as with `request`."""
         live = self.gangs.get(gang)
         if live is None:
             return
@@ -75,7 +75,7 @@ class Cluster:
         self.cancel(live)
         live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
         live.waiting = joined(live.waiting, roles)
-        live.told = None
+        live.told = told
         if not live.is_leaving:
             self.enqueue(live)
 
