@@ -28,8 +28,10 @@ from muster.service import Runtime, running
 from muster.settings import ServiceSettings
 from prometheus_client import CollectorRegistry
 from scheduler.app import build
-from scheduler.domain.cluster import Cluster
-from scheduler.domain.model import Policy
+from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.model import Decision
+from scheduler.domain.rules import Rules
+from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -39,6 +41,7 @@ HEARD = (
     "placement-decided",
     "placement-deferred",
     "placement-refused",
+    "gang-preempted",
     "node-lost",
     "node-returned",
     "node-reported",
@@ -117,13 +120,37 @@ class Kit:
         """Equal pods of a gang."""
         return tuple(PodAsk(pod=f"{gang}-w-{i}", role="w", **wants) for i in range(count))
 
-    def cluster(self, *reports: NodeReport, policy: Policy | None = None) -> Cluster:
-        """A cluster whose nodes are alive and have reported."""
-        cluster = Cluster(policy or Policy(settle_s=0.0))
+    def state(
+        self,
+        *reports: NodeReport,
+        rules: Rules | None = None,
+        file: ClusterConfig | None = None,
+        policy: Policy | None = None,
+    ) -> State:
+        """A state whose nodes are alive and have reported."""
+        state = State(rules or Rules(settle_s=0.0), file, policy)
         for report in reports:
-            cluster.report(report, 0.0)
-            cluster.hear(report.node, report.journal, 0.0)
-        return cluster
+            state.report(report, 0.0)
+            state.ledger.hear(report.node, report.journal, 0.0)
+        return state
+
+    def decide(self, state: State, now: float) -> list[Decision]:
+        """One cycle, as the service runs it; the core's clock goes like the other."""
+        if state.is_outdated:
+            state.remake(now)
+        return state.decide(now, now)
+
+    def free(self, state: State, now: float = 0.0) -> int:
+        """GPUs that the next gang may have, after a cycle."""
+        self.decide(state, now)
+        slots = state.cluster.hardware.states
+        return sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
+
+    def ports(self, state: State, pod: str) -> tuple[int, ...]:
+        """The ports of a pod that was placed."""
+        hold = state.ledger.hold_of(pod)
+        assert hold is not None
+        return hold.placement.port_numbers
 
 
 @pytest.fixture(scope="session")

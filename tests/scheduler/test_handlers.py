@@ -13,7 +13,6 @@ from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import Kind
 from muster.errors import Broken
-from scheduler.domain.cycle import run_cycle
 from scheduler.handlers import record
 
 Kit = Any
@@ -35,11 +34,12 @@ def test_a_pod_that_may_start_singly_is_a_gang_of_its_own_name(kit: Kit) -> None
         submitted_at=kit.start,
         spec=JobSpec(gang=False, task_roles=roles),
     )
-    cluster = kit.cluster(kit.report("n0", gpus=2))
+    state = kit.state(kit.report("n0", gpus=2))
     for say in decide("j", None, request, now=kit.start, policy=LauncherPolicy()).says:
         assert record(say.subject, None, say.word, kit.start).state == say.word
-        cluster.request(say.word, 0.0)
-    assert {d.gang for d in run_cycle(cluster, 0.0)} == {"j-0-w-0-0", "j-0-w-1-0"}
+        assert isinstance(say.word, GangRequest)
+        state.request(say.word, 0.0, 0.0)
+    assert {d.gang for d in kit.decide(state, 0.0)} == {"j-0-w-0-0", "j-0-w-1-0"}
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def words(draw: st.DrawFn) -> GangRequest:
 @given(said=st.lists(words(), min_size=1, max_size=4))
 def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangRequest]) -> None:
     """Else one word would end the Scheduler, again and again."""
-    cluster = kit.cluster(kit.report("n0", gpus=1))
+    state = kit.state(kit.report("n0", gpus=1))
     for number, word in enumerate((kit.gang("well", *kit.pods("well", 1, gpus=1)), *said)):
         try:
             record(word.gang, None, word, kit.start)
         except Broken:
             continue
-        cluster.request(word, number)
-        run_cycle(cluster, number)
-        changes = cluster.take_changes()
-        assert all(0 <= place.cpu < 2**63 for place in changes.placed.values())
-        holds = [hold for pod in changes.changed if (hold := cluster.hold_of(pod))]
+        state.request(word, number, number)
+        kit.decide(state, number)
+        rows = state.take_changes().rows
+        assert all(0 <= place.kind.cpu < 2**63 for place in rows.placed.values())
+        holds = [hold for pod in rows.changed if (hold := state.ledger.hold_of(pod))]
         assert all(0 <= hold.free_from < 2**63 for hold in holds)
 
 

@@ -1,11 +1,11 @@
-"""Properties of the core over random histories of nodes and gangs.
+"""Properties of the service's state over random histories of nodes and gangs.
 
-Safety: no GPU or port twice, nothing oversubscribed, gangs whole or absent. Liveness: what is
-released is free again, and what fits is placed (a plain, slow oracle says what fits). A choice
-depends on the state alone: the same state, rebuilt, decides the same.
+No GPU or port twice, nothing oversubscribed, gangs whole or absent; what is released is free again.
+What is stored is enough: a state that is rebuilt from it decides the same, in any order of rows.
 """
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
@@ -18,11 +18,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from muster.contracts.gangs import GangRequest, PodRelease
+from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
-from scheduler.domain.cluster import Cluster
-from scheduler.domain.cycle import run_cycle
-from scheduler.domain.model import Deferred, Demand, Placed, Policy, Refused
-from scheduler.domain.nodes import room
+from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
+from scheduler.domain.placements import Hold
+from scheduler.domain.rules import Rules
+from scheduler.domain.state import KnownGang, State
 from scheduler.domain.words import word_of
 
 Kit = Any
@@ -37,6 +38,9 @@ DEMANDS = st.fixed_dictionaries(
         "ports": st.sampled_from([{}, {}, {"x": 1}, {"x": 2, "y": 1}]),
     }
 )
+
+
+RULES = Rules(settle_s=0.0, port_rest_s=0.0)  # which ports rest is not stored
 
 
 class World:
@@ -63,7 +67,7 @@ class World:
             port_range=PORTS,
             lease=self.lease[node],
             pods=tuple(
-                PodOnNode(pod=pod, gpus=p.gpus, ports=p.port_numbers, cpu=p.cpu)
+                PodOnNode(pod=pod, gpus=p.gpus, ports=p.port_numbers, cpu=p.kind.cpu)
                 for pod, p in self.running[node].items()
             ),
         ).model_copy(
@@ -85,16 +89,38 @@ class World:
         return report
 
 
-def fits_somehow(pods: list[Demand], rooms: list[Demand]) -> bool:
-    """Pod by pod on every node: slow and plain."""
-    if not pods:
-        return True
-    first, *rest = pods
-    return any(
-        room(each, first, 1)
-        and fits_somehow(rest, [*rooms[:at], each + first.times(-1), *rooms[at + 1 :]])
-        for at, each in enumerate(rooms)
-    )
+class Store:
+    """What the database has, written as the service writes it."""
+
+    def __init__(self) -> None:
+        self.gangs: dict[str, KnownGang] = {}
+        self.holds: dict[str, Hold] = {}
+
+    def record(self, word: GangRequest) -> None:
+        """A word is recorded before any cycle sees it."""
+        known = self.gangs.get(word.gang)
+        if known is None:
+            self.gangs[word.gang] = KnownGang(word)
+            return
+        is_refused = known.is_refused and known.request.pods == word.pods
+        self.gangs[word.gang] = replace(known, request=word, is_refused=is_refused)
+
+    def write(self, state: State, decisions: list[Any]) -> None:
+        """A cycle's transaction."""
+        changes = state.take_changes()
+        rows = changes.rows
+        for pod in rows.gone:
+            self.holds.pop(pod, None)
+        for pod in rows.changed:
+            hold = state.ledger.hold_of(pod)
+            if hold is not None:
+                self.holds[pod] = hold
+        for pod, placement in rows.placed.items():
+            self.holds[pod] = Hold(placement)
+        for gang in changes.ended:
+            self.gangs.pop(gang, None)
+        for gang in {*changes.kept, *(d.gang for d in decisions)}:
+            self.gangs[gang] = state.known(gang)
 
 
 class History(RuleBasedStateMachine):
@@ -104,76 +130,101 @@ class History(RuleBasedStateMachine):
         super().__init__()
         self.kit = kit
         self.world = World(kit)
-        self.cluster = Cluster(Policy(settle_s=0.0))
+        self.store = Store()
+        self.state = State(RULES)
         self.now = 0.0
         self.requests: dict[str, GangRequest] = {}
         self.refused: set[str] = set()
         self.names = 0
         for node in NODES:
-            self.cluster.report(self.world.report(node), self.now)
-            self.cluster.hear(node, "", self.now)
+            self.state.report(self.world.report(node), self.now)
+            self.state.ledger.hear(node, "", self.now)
 
     def _gangs(self) -> list[str]:
         return sorted(self.requests)
+
+    def _say(self, word: GangRequest) -> None:
+        self.store.record(word)
+        self.state.request(word, self.now, self.now)
 
     @rule(
         demand=DEMANDS,
         other=DEMANDS,
         counts=st.sampled_from([(1, 0), (2, 0), (3, 0), (5, 0), (1, 1), (2, 2), (2, 3)]),
-        priority=st.integers(0, 2),
+        priority=st.integers(-1, 2),
+        is_lazy=st.sampled_from([None, True]),
     )
-    def submit(self, demand: Any, other: Any, counts: tuple[int, int], priority: int) -> None:
+    def submit(
+        self,
+        demand: Any,
+        other: Any,
+        counts: tuple[int, int],
+        priority: int,
+        is_lazy: bool | None,
+    ) -> None:
         name = f"g{self.names}"
         self.names += 1
         pods = self.kit.pods(name, counts[0], **demand)
         pods += self.kit.pods(f"{name}-o", counts[1], **other)
-        self.requests[name] = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
-        self.cluster.request(self.requests[name], self.now)
+        word = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
+        self.requests[name] = word.model_copy(update={"lazy_preemption": is_lazy})
+        self._say(self.requests[name])
+
+    @precondition(lambda self: self.requests)
+    @rule(data=st.data(), demand=DEMANDS)
+    def grow(self, data: st.DataObject, demand: Any) -> None:
+        name = data.draw(st.sampled_from(self._gangs()))
+        word = self.requests[name]
+        self.names += 1
+        more = self.kit.pods(f"{name}-more{self.names}", 1, **demand)
+        self.requests[name] = word.model_copy(update={"pods": word.pods + more})
+        self._say(self.requests[name])
+
+    @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(list(Order)[:3]))
+    def order(self, node: str, order: Order) -> None:
+        self.state.order(node, order)
 
     @rule()
     def cycle(self) -> None:
-        self._check(run_cycle(self.cluster, self.now))
+        others = [rebuilt(self, reverse=False), rebuilt(self, reverse=True)]
+        decisions = self.kit.decide(self.state, self.now)
+        self._check(decisions)
+        self.store.write(self.state, decisions)
+        for other in others:
+            self._is_same(decisions, self.kit.decide(other, self.now))
+
+    @staticmethod
+    def _is_same(decisions: list[Any], others: list[Any]) -> None:
+        """All but what is said about waits, whose rhythm begins anew."""
+        one, other = (
+            [d for d in found if not isinstance(d, Deferred)] for found in (decisions, others)
+        )
+        assert one == other
 
     def _check(self, decisions: list[Any]) -> None:
         for decision in decisions:
             match decision:
-                case Placed(gang=gang):
-                    word = word_of(self.cluster, self.cluster.gangs[gang], 1)
-                    assert {p.state.value for p in word.pods} <= {"placed", "lost"}, word
+                case Placed(gang=gang) | Grown(gang=gang):
+                    word = word_of(self.state, self.state.gangs[gang], 1)
+                    assert {p.state.value for p in word.pods} <= {
+                        "placed",
+                        "lost",
+                        "give-back",
+                    }, word
                 case Refused(gang=gang):
                     self.refused.add(gang)
-                    assert not self._empty_fits(gang)
                 case Deferred(reason=reason):
-                    assert reason.code in ("health", "resource")
-                    assert reason.numbers
-
-    def _empty_fits(self, gang: str) -> bool:
-        kinds: dict[Any, int] = {}
-        for ask in self.requests[gang].pods:
-            key = (ask.gpus, ask.cpu, ask.memory_mb, sum(ask.ports.values()))
-            kinds[key] = kinds.get(key, 0) + 1
-        if len(kinds) > 1:
-            return False  # the oracle knows gangs of one kind only
-        ((gpus, cpu, memory_mb, ports), count) = next(iter(kinds.items()))
-        return count <= sum(
-            min(
-                has_gpus // gpus if gpus else count,
-                has_cpu // cpu if cpu else count,
-                100 // memory_mb if memory_mb else count,
-                6 // ports if ports else count,
-            )
-            for has_gpus, has_cpu in NODES.values()
-        )
+                    codes = ("health", "quota", "shape", "resource", "preempting")
+                    assert reason.code in codes
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def start_pods(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self._gangs()))
-        for pod, node in self.cluster.gangs[name].places.items():
-            hold = self.cluster.hold_of(pod)
-            assert hold is not None
-            if hold.lost_lease is None:
-                self.world.running[node][pod] = hold.placement
+        for pod in self.state.gangs[name].asks:
+            hold = self.state.ledger.hold_of(pod)
+            if hold is not None and not hold.is_lost:
+                self.world.running[hold.placement.node][pod] = hold.placement
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data(), whole=st.booleans(), report=st.booleans(), told=st.booleans())
@@ -183,11 +234,11 @@ class History(RuleBasedStateMachine):
         keep = () if whole else request.pods[1:]
         ends = []
         for ask in request.pods:
-            node = self.cluster.gangs[name].places.get(ask.pod)
+            node = self.state.ledger.pods.get(ask.pod)
             if ask in keep or node is None:
                 continue
             # A lost node's pods may go on, out of sight or until the Launcher's answer comes.
-            lost = self.cluster.nodes[node].is_lost or ask.pod in self.world.leftover
+            lost = self.state.ledger.nodes[node].is_lost or ask.pod in self.world.leftover
             if not lost:
                 self.world.running[node].pop(ask.pod, None)
             ends.append(
@@ -198,9 +249,9 @@ class History(RuleBasedStateMachine):
                 )
             )
             if report and not lost:
-                self.cluster.report(self.world.report(node), self.now)
+                self.state.report(self.world.report(node), self.now)
         word = request.model_copy(update={"pods": keep, "released": ends if told else ()})
-        self.cluster.request(word, self.now)
+        self._say(word)
         self.requests[name] = word
         if not keep:
             del self.requests[name]
@@ -209,32 +260,33 @@ class History(RuleBasedStateMachine):
     def report(self, node: str, gpu: int, late: bool) -> None:
         """A report is made; it is read, or an older one is read once more."""
         self.world.bad[node] ^= {gpu} if gpu < NODES[node][0] and gpu == 3 else set()
-        if self.cluster.nodes[node].is_lost:
+        if self.state.ledger.nodes[node].is_lost:
             return
         newest = self.world.report(node)
         older = self.world.reports[node][len(self.world.reports[node]) // 2]
-        self.cluster.report(older if late else newest, self.now)
+        self.state.report(older if late else newest, self.now)
 
     @rule(node=st.sampled_from(sorted(NODES)))
     def lose(self, node: str) -> None:
-        if not self.cluster.nodes[node].is_lost:
-            self.cluster.lose(node, self.now)
+        if not self.state.ledger.nodes[node].is_lost:
+            self.state.lose(node, self.now)
+            self.store.write(self.state, [])
 
     @rule(node=st.sampled_from(sorted(NODES)), are_pods_over=st.booleans())
     def come_back(self, node: str, are_pods_over: bool) -> None:
         """It speaks, is told its lease, and names it; its old pods may need longer to end."""
-        if not self.cluster.nodes[node].is_lost:
+        if not self.state.ledger.nodes[node].is_lost:
             return
-        assert self.cluster.hear(node, "", self.now)
-        self.cluster.take_back(node)
-        self.cluster.report(self.world.report(node), self.now)
-        self.world.lease[node] = self.cluster.nodes[node].lease
+        assert self.state.ledger.hear(node, "", self.now)
+        self.state.ledger.take_back(node)
+        self.state.report(self.world.report(node), self.now)
+        self.world.lease[node] = self.state.ledger.nodes[node].lease
         if are_pods_over:
             self.world.running[node].clear()
             return
         for pod in list(self.world.running[node]):
-            hold = self.cluster.hold_of(pod)
-            if hold is None or hold.lost_lease is not None:
+            hold = self.state.ledger.hold_of(pod)
+            if hold is None or hold.is_lost:
                 self.world.leftover.add(pod)
 
     @rule(node=st.sampled_from(sorted(NODES)))
@@ -246,12 +298,12 @@ class History(RuleBasedStateMachine):
     @rule(node=st.sampled_from(sorted(NODES)))
     def remove(self, node: str) -> None:
         """A node that is lost is gone for good, and then speaks again all the same."""
-        lease = self.cluster.nodes[node].lease
-        if self.cluster.remove(node):
-            assert node not in self.cluster.nodes
-            self.cluster.report(self.world.report(node), self.now)
-            assert self.cluster.nodes[node].is_lost
-            assert self.cluster.nodes[node].lease == lease
+        lease = self.state.ledger.nodes[node].lease
+        if self.state.remove(node):
+            assert node not in self.state.ledger.nodes
+            self.state.report(self.world.report(node), self.now)
+            assert self.state.ledger.nodes[node].is_lost
+            assert self.state.ledger.nodes[node].lease == lease
 
     @rule(seconds=st.sampled_from([1.0, 61.0]))
     def wait(self, seconds: float) -> None:
@@ -259,7 +311,7 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_held_twice(self) -> None:
-        for node in self.cluster.nodes.values():
+        for node in self.state.ledger.nodes.values():
             gpus = [g for h in node.holds.values() if h.is_occupying for g in h.placement.gpus]
             ports = [
                 p for h in node.holds.values() if h.is_occupying for p in h.placement.port_numbers
@@ -272,108 +324,100 @@ class History(RuleBasedStateMachine):
     @invariant()
     def nothing_is_given_that_a_pod_of_the_agent_holds(self) -> None:
         """What the agents run, listed or lost or not yet stopped, against what is placed."""
-        for name, node in self.cluster.nodes.items():
+        for name, node in self.state.ledger.nodes.items():
             for pod, running in self.world.running[name].items():
                 for other, hold in node.holds.items():
-                    if other != pod and hold.is_occupying and hold.lost_lease is None:
+                    if other != pod and hold.is_occupying and not hold.is_lost:
                         place = hold.placement
                         assert not set(running.gpus) & set(place.gpus), (pod, other)
                         assert not set(running.port_numbers) & set(place.port_numbers)
 
     @invariant()
     def a_lost_pod_that_nobody_wants_has_no_row(self) -> None:
-        for node in self.cluster.nodes.values():
-            assert all(h.is_wanted or h.lost_lease is None for h in node.holds.values())
+        for node in self.state.ledger.nodes.values():
+            assert all(h.is_wanted or not h.is_lost for h in node.holds.values())
 
     @invariant()
     def no_node_is_oversubscribed(self) -> None:
-        for node in self.cluster.nodes.values():
+        for node in self.state.ledger.nodes.values():
             held = [h.placement for h in node.holds.values() if h.is_occupying]
-            assert sum(p.cpu for p in held) <= NODES[node.name][1]
-            assert sum(p.memory_mb for p in held) <= 100
+            assert sum(p.kind.cpu for p in held) <= NODES[node.name][1]
+            assert sum(p.kind.memory_mb for p in held) <= 100
 
     @invariant()
     def gangs_are_whole_or_absent(self) -> None:
-        for name in self.requests:
-            gang = self.cluster.gangs[name]
-            assert len(gang.waiting()) in (0, len(gang.specs))
+        for word in self.requests.values():
+            first = [ask.pod for ask in word.pods if "more" not in ask.pod]
+            held = [pod for pod in first if self.state.ledger.hold_of(pod)]
+            assert len(held) in (0, len(first))
 
     @invariant()
-    def counts_match_a_count_from_scratch(self) -> None:
-        for node in self.cluster.nodes.values():
-            before = (node.free, node.cpu_free, node.memory_free, node.ports_free)
-            node.recount(self.now)
-            assert before == (node.free, node.cpu_free, node.memory_free, node.ports_free)
-        free = sum(n.gpus_free for n in self.cluster.nodes.values() if n.is_eligible)
-        assert self.cluster.free.gpus == free
-
-    @invariant()
-    def what_fits_is_placed_by_the_next_cycle(self) -> None:
-        """The oracle: equal pods fit where the nodes' rooms add up."""
-        if self.now % 2 == 0:  # not after every step: it ends every wait
-            return
-        self._check(run_cycle(self.cluster, self.now))
-        for name in self._gangs():
-            gang = self.cluster.gangs[name]
-            demands = {spec.demand for spec in gang.waiting()}
-            if len(demands) == 1 and not gang.is_refused:
-                (demand,) = demands
-                count = len(gang.waiting())
-                rooms = [
-                    node.fits(demand, count)
-                    for node in self.cluster.nodes.values()
-                    if node.is_eligible
-                ]
-                assert sum(rooms) < count, (name, rooms)
-            elif demands and not gang.is_refused:
-                nodes = [n.room for n in self.cluster.nodes.values() if n.is_eligible]
-                assert not fits_somehow([spec.demand for spec in gang.waiting()], nodes), name
-
-    @invariant()
-    def the_same_state_rebuilt_decides_the_same(self) -> None:
-        if self.names % 3:
-            return
-        one, other = rebuilt(self, reverse=False), rebuilt(self, reverse=True)
-        assert run_cycle(one, self.now) == run_cycle(other, self.now)
+    def what_is_reserved_or_placed_is_in_the_core(self) -> None:
+        for name, gang in self.state.gangs.items():
+            live = self.state.cluster.gangs.get(name)
+            for pod in gang.asks:
+                hold = self.state.ledger.hold_of(pod)
+                if hold is not None and not hold.is_lost:
+                    assert live is not None
+                    assert pod in live.pods
+                    assert live.pods[pod].machine.name == hold.placement.node
 
     def teardown(self) -> None:
         """Everything is released, every node well: then everything is free."""
         for name in self._gangs():
-            self.cluster.request(self.requests[name].model_copy(update={"pods": ()}), self.now)
+            self._say(self.requests[name].model_copy(update={"pods": ()}))
+        nodes = self.state.ledger.nodes
         for node in NODES:
-            if self.cluster.nodes[node].is_lost:
-                self.cluster.take_back(node)
-            self.world.lease[node] = self.cluster.nodes[node].lease
+            self.state.order(node, Order.NONE)
+            if nodes[node].is_lost:
+                self.state.ledger.take_back(node)
+            self.world.lease[node] = nodes[node].lease
             self.world.running[node].clear()
             self.world.bad[node].clear()
-            self.cluster.report(self.world.report(node), self.now)
-        assert self.cluster.free.gpus == sum(gpus for gpus, _ in NODES.values())
-        assert self.cluster.free.cpu == sum(cpu for _, cpu in NODES.values())
-        assert self.cluster.free.ports == 6 * len(NODES)
-        assert not self.cluster.holds
-        assert not self.cluster.gangs
-        assert self.cluster.queue.size == 0
+            self.state.report(self.world.report(node), self.now)
+            self.state.ledger.hear(node, "", self.now)
+        self.now += 61.0
+        assert self.kit.free(self.state, self.now) == sum(gpus for gpus, _ in NODES.values())
+        cluster = self.state.cluster
+        for name, (_, cpu) in NODES.items():
+            machine = cluster.hardware.machines[name]
+            assert dict(zip(machine.sort.names, machine.free, strict=True)) == {
+                "cpu": cpu,
+                "memoryMB": 100,
+                "ports": 6,
+            }
+            assert not machine.ports
+        assert not self.state.ledger.pods
+        assert not self.state.gangs
+        assert not cluster.gangs
+        assert not cluster.queue.keys
+        self.store.write(self.state, [])
+        assert not self.store.gangs
+        assert not self.store.holds
 
 
-def rebuilt(history: History, *, reverse: bool) -> Cluster:
-    """The same state, as a restart finds it."""
-    old = history.cluster
-    cluster = Cluster(old.policy)
-    nodes = sorted(old.nodes.values(), key=lambda n: n.name, reverse=reverse)
+def rebuilt(history: History, *, reverse: bool) -> State:
+    """The same state, as a restart makes it of what is stored and reported."""
+    old, store, now = history.state, history.store, history.now
+    state = State(RULES)
+    nodes = sorted(old.ledger.nodes.values(), key=lambda n: n.name, reverse=reverse)
     for node in nodes:
-        cluster.restore_node(node.name, lease=node.lease, is_lost=node.is_lost)
-        for hold in node.holds.values():
-            cluster.restore_hold(hold)
-    for name in sorted(old.gangs, reverse=reverse):
-        gang = old.gangs[name]
-        cluster.restore_gang(gang.request, gang.said, gang.is_refused, history.now)
+        state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
+    pods = sorted(store.holds, reverse=reverse)
+    state.restore_holds([store.holds[pod] for pod in pods], now)
     for node in nodes:
         if node.report is not None:
-            cluster.report(node.report, history.now)
+            state.report(node.report, now)
+    for name, order in old.orders.items():
+        state.order(name, order)
+    state.remake(now)
+    for name in sorted(store.gangs, reverse=reverse):
+        state.restore_gang(store.gangs[name], now, now)
+    for node in nodes:
         if node.is_alive:
-            cluster.hear(node.name, "", history.now)
-    cluster.restored(history.now)
-    return cluster
+            state.ledger.hear(node.name, "", now)
+    state.restored(now, now)
+    return state
 
 
 HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))

@@ -112,8 +112,8 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
             why = (await client.get("/jobs/c/why")).json()
             (gang,) = why["gangs"]
             assert (gang["state"], gang["position"], gang["ahead"]) == ("waiting", 2, ["b"])
-            assert gang["reason"]["code"] == "resource"
-            assert gang["reason"]["numbers"]["freeGpus"] == 0
+            assert gang["reason"]["code"] == "quota"
+            assert gang["reason"]["numbers"]["cellsLeft"] == 0
             assert (await client.get("/gangs/a")).json()["state"] == "placed"
             assert (await client.get("/jobs/nobody/why")).status_code == 404
             for odd in ("-1", "²", "9" * 5000, "x"):

@@ -5,6 +5,8 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import structlog
 from muster.contracts.topics import Service
@@ -17,9 +19,11 @@ from muster.settings import read
 from scheduler import leadership
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
+from scheduler.cluster_file import Loaded, Refused, load, load_or_exit
 from scheduler.decider import Decider
 from scheduler.handlers import TOPICS_HEARD, words_beside
 from scheduler.leadership import Deposed
+from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
 
 _log = structlog.get_logger()
@@ -104,18 +108,26 @@ class Candidate:
             await asyncio.sleep(self._settings.watch_s)
 
     def _measure(self) -> None:
-        cluster, metrics = self._decider.cluster, self._decider.metrics
+        state, metrics = self._decider.state, self._decider.metrics
         counts = dict.fromkeys(("alive", "lost", "stopping", "unhealthy", "unknown"), 0)
-        for node in cluster.nodes.values():
+        for node in state.ledger.nodes.values():
             counts[state_of(node)] += 1
-        for state, count in counts.items():
-            metrics.nodes.labels(state).set(count)
-        usable = [node for node in cluster.nodes.values() if node.is_eligible]
-        metrics.gpus.labels("healthy").set(sum(node.healthy.bit_count() for node in usable))
-        metrics.gpus.labels("free").set(cluster.free.gpus)
-        metrics.waiting.set(cluster.queue.size)
-        metrics.gangs.set(len(cluster.gangs))
-        metrics.placements.set(len(cluster.holds))
+        for name, count in counts.items():
+            metrics.nodes.labels(name).set(count)
+        cluster, at = state.cluster, self._decider.at()
+        slots = cluster.hardware.states
+        usable = sum(slot.usable.bit_count() for slot in slots)
+        free = sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
+        metrics.gpus.labels("healthy").set(usable)
+        metrics.gpus.labels("free").set(free)
+        metrics.waiting.set(len(cluster.queue.keys) + len(cluster.reserved))
+        metrics.gangs.set(len(state.gangs))
+        metrics.placements.set(len(state.ledger.pods))
+        leaving = [cluster.gangs[gang] for gang in cluster.told_to_leave if gang in state.gangs]
+        metrics.leaving.set(len(leaving))
+        metrics.overdue.set(sum((live.preempted_until or 0.0) < at for live in leaving))
+        metrics.reservations.set(len(cluster.reserved))
+        metrics.downgraded.set(len(cluster.downgraded))
 
     async def resign(self) -> None:
         """Let the standby decide at once, instead of after some seconds."""
@@ -127,16 +139,49 @@ class Candidate:
                         await leadership.resign(conn, decider.epoch, decider.holder)
 
 
+async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
+    """Take the cluster's file again whenever its content is another, until cancelled."""
+    refused: list[str] | None = None
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            file = await asyncio.to_thread(load, path)
+        except Refused as error:
+            if error.problems != refused:
+                refused = error.problems
+                decider.metrics.configs.labels("refused").inc()
+                _log.error("the cluster's file is refused; the one before goes on", why=refused)
+            continue
+        refused = None
+        if decider.file is None or file.content != decider.file.content:
+            _warn(file)
+            decider.file_came(file)
+
+
+def _warn(file: Loaded) -> None:
+    for warning in file.warnings:
+        _log.warning("the cluster's file", warning=warning)
+
+
 @asynccontextmanager
-async def build(runtime: Runtime) -> AsyncIterator[None]:
-    """Set the Scheduler up; its tasks run until the stop."""
+async def build(runtime: Runtime, collector: Collector | None = None) -> AsyncIterator[None]:
+    """Set the Scheduler up; its tasks run until the stop. Ends the process where the cluster's file
+    is wrong.
+    """
     settings = runtime.settings
     assert isinstance(settings, SchedulerSettings)
     holder = f"{settings.instance}/{secrets.token_hex(4)}"
-    decider = Decider(runtime, settings, holder)
+    path = settings.cluster_file
+    file = None if path is None else load_or_exit(path)
+    decider = Decider(runtime, settings, holder, file, collector)
     candidate = Candidate(runtime, settings, decider)
+    if file is not None and path is not None:
+        _warn(file)
+        poll_s = settings.cluster_file_poll_s
+        runtime.spawn("file", partial(follow_file, decider, path, poll_s))
     runtime.spawn("reports", decider.watch.reports.run)
     runtime.spawn("heartbeats", decider.watch.heartbeats.run)
+    runtime.spawn("orders", decider.watch.orders.run)
     runtime.spawn("candidate", candidate.run)
     runtime.routes.extend(routes(decider, settings))
     try:
@@ -148,4 +193,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 def main() -> None:
     """Run the service until it is told to stop."""
     settings = read(SchedulerSettings)
-    run_service(Service.SCHEDULER, settings, settings.http_port, build)
+    if settings.cluster_file is not None:
+        load_or_exit(settings.cluster_file)
+    collected = partial(build, collector=Collector())
+    run_service(Service.SCHEDULER, settings, settings.http_port, collected)

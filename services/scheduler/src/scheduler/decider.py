@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import assert_never
 
 import asyncpg
 import structlog
@@ -21,14 +22,28 @@ from muster.service import Runtime
 from muster.subjects import Say, say_all
 
 from scheduler import leadership, store
-from scheduler.domain.cluster import Cluster
-from scheduler.domain.cycle import run_cycle
-from scheduler.domain.gangs import Changes
-from scheduler.domain.model import Decision, Deferred, Hold, Placed, Refused
-from scheduler.domain.words import DECIDED, DEFERRED, REFUSED, ended, word_of
+from scheduler.cluster_file import Loaded
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Grown,
+    Placed,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Upgraded,
+)
+from scheduler.domain.formats.decisions import decision_fields
+from scheduler.domain.ledger import Rows
+from scheduler.domain.state import Changes, State
+from scheduler.domain.words import DECIDED, DEFERRED, PREEMPTED, REFUSED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
+from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
-from scheduler.store import KnownNode, Told
+from scheduler.store import KnownNode
 from scheduler.watch import Watch
 
 _log = structlog.get_logger()
@@ -53,24 +68,36 @@ class Outcome:
 class Decider:
     """Decides while this process leads."""
 
-    def __init__(self, runtime: Runtime, settings: SchedulerSettings, holder: str) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: SchedulerSettings,
+        holder: str,
+        file: Loaded | None = None,
+        collector: Collector | None = None,
+    ) -> None:
         self.metrics = SchedulerMetrics(runtime.registry)
         self.settings = settings
         self.holder = holder
+        self.file = file
         self.epoch = 0
         self.is_leading = False
         self.deciding = asyncio.Lock()
         self.known: dict[str, KnownNode] = {}
-        cluster = Cluster(settings.policy())
-        self.watch = Watch(runtime.bus, settings, self.metrics, cluster, holder, self.wake)
+        self.watch = Watch(runtime.bus, settings, self.metrics, self._blank(), holder, self.wake)
         self._runtime = runtime
+        self._collector = collector
+        self._tidied_at = 0.0
         self._woken = asyncio.Event()
         self._has_words = True
+        self._has_file = False
+        self._remake_from = 0.0
+        self._clock = (0.0, 0.0)
 
     @property
-    def cluster(self) -> Cluster:
-        """The cluster as it is known now."""
-        return self.watch.cluster
+    def state(self) -> State:
+        """All that is known now."""
+        return self.watch.state
 
     def wake(self) -> None:
         """Something has changed."""
@@ -81,37 +108,64 @@ class Decider:
         self._has_words = True
         self._woken.set()
 
-    async def rebuild(self) -> None:
-        """Memory anew: what the database has, then what nodes have reported.
+    def file_came(self, file: Loaded) -> None:
+        """The cluster's file is another."""
+        self.file = file
+        self._has_file = True
+        self._woken.set()
 
-        Gangs come in parts, between which this process renews its leadership.
+    def _config(self) -> ClusterConfig | None:
+        return None if self.file is None else self.file.config
+
+    def _blank(self) -> State:
+        return State(self.settings.rules(), self._config(), self.settings.policy())
+
+    def at(self) -> float:
+        """Seconds since 1970, of a clock that outlives this process and never goes back."""
+        wall, since = self._clock
+        return round(wall + time.monotonic() - since, 3)
+
+    async def rebuild(self) -> None:
+        """Memory anew: what nodes have reported, then what the database has.
+
+        Placements and gangs come in parts, between which this process renews its leadership.
         """
+        await self.watch.wait_for_reports()
         started = now = time.monotonic()
-        self._has_words = True
-        cluster = Cluster(self.settings.policy())
+        self._has_words, self._has_file = True, False
+        state, limit = self._blank(), self.settings.load_gangs
         async with self._runtime.pool.acquire() as conn:
+            self._clock = await store.clock(conn), now
             nodes = await store.load_nodes(conn)
-            self._restore(cluster, nodes, await store.load_holds(conn))
+            self._restore(state, nodes)
             after = ""
-            while gangs := await store.load_gangs(conn, after, self.settings.load_gangs):
+            while holds := await store.load_holds(conn, after, limit):
+                state.restore_holds(holds, now)
+                after = holds[-1].pod
+            self.watch.pass_on(state)
+            state.remake(self.at())
+            after = ""
+            while gangs := await store.load_gangs(conn, after, limit):
                 for gang in gangs:
-                    cluster.restore_gang(gang.request, gang.reason, gang.is_refused, now)
+                    state.restore_gang(gang, now, self.at())
                 after = gangs[-1].request.gang
         self.known = {node.node: node for node in nodes}
-        self.watch.lead(cluster, nodes)
-        cluster.restored(now)
+        self.watch.lead(state, nodes)
+        state.restored(now, self.at())
+        if self._collector is not None:
+            self._collector.settle()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
     @staticmethod
-    def _restore(cluster: Cluster, nodes: list[KnownNode], holds: list[Hold]) -> None:
+    def _restore(state: State, nodes: list[KnownNode]) -> None:
         for node in nodes:
             if node.is_removed:
-                cluster.removed[node.node] = node.lease
+                state.ledger.removed[node.node] = node.lease
             else:
-                cluster.restore_node(node.node, lease=node.lease, is_lost=node.is_lost)
-        for hold in holds:
-            cluster.restore_hold(hold)
+                state.ledger.restore_node(
+                    node.node, lease=node.lease, is_lost=node.is_lost, size=node.size
+                )
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""
@@ -140,8 +194,19 @@ class Decider:
             async with asyncio.timeout(self.settings.cycle_poll_s):
                 await self._woken.wait()
         except TimeoutError:
-            pass
+            self._tidy(is_idle=True)
         self._woken.clear()
+
+    def _tidy(self, *, is_idle: bool) -> None:
+        """Collect garbage where nothing waits for it, or it is long since."""
+        now = time.monotonic()
+        if self._collector is None or now - self._tidied_at < self.settings.collect_s:
+            return
+        self._tidied_at = now
+        if is_idle and self._collector.is_settling_due:
+            self._collector.settle()
+        else:
+            self._collector.tidy()
 
     async def cycle(self) -> None:
         """One cycle, and where it decided anything its transaction. Raises Deposed."""
@@ -165,6 +230,7 @@ class Decider:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             elapsed = time.monotonic() - started
+            self._tidy(is_idle=False)
             await asyncio.sleep(max(self.settings.cycle_interval_s - elapsed, 0))
 
     @asynccontextmanager
@@ -176,51 +242,72 @@ class Decider:
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
         started = time.perf_counter()
-        now = time.monotonic()
-        cluster, watch = self.cluster, self.watch
-        outcome = Outcome(Changes())
+        now, at = time.monotonic(), self.at()
+        state, watch = self.state, self.watch
+        outcome = Outcome(Changes(Rows()))
+        self._remake(now, at)
         for request in requests:
-            cluster.request(request, now)
+            state.request(request, now, at)
         watch.settle()
         for name in sorted(watch.to_lose):
-            outcome.lost[name] = cluster.lose(name, now, int(time.time() * 1000))
+            outcome.lost[name] = state.lose(name, now, int(time.time() * 1000))
             outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
         for name in sorted(watch.to_return):
-            cluster.take_back(name)
+            state.ledger.take_back(name)
             outcome.returned.append(name)
-        outcome.removed = [name for name in sorted(watch.to_remove) if cluster.remove(name)]
-        outcome.decisions = run_cycle(cluster, now)
+        outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
+        outcome.decisions = state.decide(now, at)
         for decision in outcome.decisions:
-            outcome.topics[decision.gang] = _topic(decision)
-        if cluster.has_more:
+            outcome.topics[decision.gang] = _topic(decision, outcome.topics.get(decision.gang))
+        if state.has_more:
             self._woken.set()
-        outcome.changes = cluster.take_changes()
-        new = [n.name for n in cluster.nodes.values() if n.is_alive and n.name not in self.known]
-        outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new})
+        outcome.changes = state.take_changes()
+        nodes = state.ledger.nodes.values()
+        new = [n.name for n in nodes if n.is_alive and n.name not in self.known]
+        sized = outcome.changes.rows.sized & state.ledger.nodes.keys()
+        outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new, *sized})
         outcome.nodes += outcome.removed
         self.metrics.core_seconds.observe(time.perf_counter() - started)
         return outcome
 
+    def _remake(self, now: float, at: float) -> None:
+        """Take the file's new content, and nodes that are new or of another size."""
+        state = self.state
+        is_due = state.is_outdated and now >= self._remake_from
+        if not (self._has_file or is_due):
+            return
+        try:
+            state.change(self._config() if self._has_file else state.file, at)
+        except ConfigError as error:
+            self.metrics.configs.labels("refused").inc()
+            _log.error(
+                "the configuration can't be honoured; the one before goes on", why=str(error)
+            )
+            state.keep_config()
+        else:
+            self.metrics.configs.labels("taken").inc()
+        self._has_file = False
+        took = time.monotonic() - now
+        self._remake_from = now + took / self.settings.remake_share
+
     async def _write(self, conn: Connection, outcome: Outcome, now: datetime) -> None:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
-        changes, cluster = outcome.changes, self.cluster
+        changes, state = outcome.changes, self.state
+        rows = changes.rows
         known = self._nodes(outcome, now)
         says = [self._say(gang, topic) for gang, topic in sorted(outcome.topics.items())]
         says += [
             Say(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
             for gang, request in sorted(changes.ended.items())
         ]
-        told = [
-            Told(gang, cluster.gangs[gang].said, cluster.gangs[gang].is_refused)
-            for gang in sorted(outcome.topics)
-        ]
-        holds = [hold for pod in sorted(changes.changed) if (hold := cluster.hold_of(pod))]
-        placements = [changes.placed[pod] for pod in sorted(changes.placed)]
-        await store.delete_placements(conn, sorted(changes.gone))
+        kept = [state.known(gang) for gang in sorted({*outcome.topics, *changes.kept})]
+        holds = [hold for pod in sorted(rows.changed) if (hold := state.ledger.hold_of(pod))]
+        placements = [rows.placed[pod] for pod in sorted(rows.placed)]
+        await store.delete_placements(conn, sorted(rows.gone))
         await store.update_holds(conn, holds)
         await store.insert_placements(conn, placements, self.epoch)
         await store.delete_gangs(conn, sorted(changes.ended))
-        await store.note_told(conn, told)
+        await store.keep_gangs(conn, kept)
         await store.save_nodes(conn, known)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
@@ -230,29 +317,25 @@ class Decider:
     def _nodes(self, outcome: Outcome, now: datetime) -> list[KnownNode]:
         rows = []
         for name in outcome.nodes:
-            node = self.cluster.nodes.get(name)
+            node = self.state.ledger.nodes.get(name)
             if node is None:
                 rows.append(replace(self.known[name], is_removed=True))
             else:
-                since = now if node.is_lost else None
-                rows.append(KnownNode(name, node.lease, node.is_lost, since))
+                before = self.known.get(name)
+                since = None if before is None or not before.is_lost else before.lost_since
+                since = (since or now) if node.is_lost else None
+                rows.append(KnownNode(name, node.lease, node.is_lost, since, size=node.size))
         return rows
 
     def _say(self, gang: str, topic: str) -> Say:
-        word = word_of(self.cluster, self.cluster.gangs[gang], self.epoch)
+        word = word_of(self.state, self.state.gangs[gang], self.epoch)
         return Say(Kind.GANG, gang, topic, gang, word)
 
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""
         for decision in outcome.decisions:
-            self.metrics.decisions.labels(_topic(decision)).inc()
-            match decision:
-                case Placed(gang=gang, placements=placements):
-                    _log.info("placed", gang=gang, nodes=sorted({p.node for p in placements}))
-                case Deferred(gang=gang, reason=reason):
-                    _log.info("waits", gang=gang, code=reason.code, reason=reason.text)
-                case Refused(gang=gang, reason=reason):
-                    _log.info("refused", gang=gang, code=reason.code, reason=reason.text)
+            self.metrics.decisions.labels(_name(decision)).inc()
+            _tell(decision)
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()
             _log.error("a node is lost", node=node, gangs=gangs)
@@ -268,14 +351,53 @@ class Decider:
             await self.watch.tell(self.known)
 
 
-def _topic(decision: Decision) -> str:
+_RANKS = (DEFERRED, REFUSED, DECIDED, PREEMPTED)
+"""Of several topics of one gang in a cycle the last of these is its word's."""
+
+
+def _topic(decision: Decision, before: str | None) -> str:
     match decision:
-        case Placed():
-            return DECIDED
-        case Deferred():
-            return DEFERRED
+        case Placed() | Grown() | Downgraded() | Upgraded():
+            topic = DECIDED
+        case Deferred() | PreemptionCancelled():
+            topic = DEFERRED
         case Refused():
-            return REFUSED
+            topic = REFUSED
+        case Preempted():
+            topic = PREEMPTED
+        case _:
+            assert_never(decision)
+    return topic if before is None else max(topic, before, key=_RANKS.index)
+
+
+def _name(decision: Decision) -> str:
+    """As the simulator's lines call it."""
+    return str(decision_fields(decision)["decision"])
+
+
+def _tell(decision: Decision) -> None:
+    match decision:
+        case Placed(gang=gang, pods=pods) | Grown(gang=gang, pods=pods):
+            _log.info(_name(decision), gang=gang, nodes=sorted({pod.node for pod in pods}))
+        case Deferred(gang=gang, reason=reason):
+            _log.info("waits", gang=gang, code=reason.code, reason=reason.text)
+        case Refused(gang=gang, reason=reason):
+            _log.info("refused", gang=gang, code=reason.code, reason=reason.text)
+        case Preempted(gang=gang, for_gang=other, until=until, reason=reason):
+            _log.info(
+                "preempted",
+                gang=gang,
+                for_gang=other,
+                until=until,
+                code=reason.code,
+                reason=reason.text,
+            )
+        case Downgraded(gang=gang, for_gang=other):
+            _log.info("downgraded", gang=gang, for_gang=other)
+        case PreemptionCancelled(gang=gang) | Upgraded(gang=gang):
+            _log.info(_name(decision), gang=gang)
+        case _:
+            assert_never(decision)
 
 
 def _passes(error: Exception) -> bool:

@@ -37,7 +37,10 @@ def record(
     for ask in given.pods:
         if ask.pod != gang and not ask.pod.startswith(f"{gang}-"):
             raise Broken(f"the pod {ask.pod} is not named after its gang {gang}")
-        if min(ask.gpus, ask.cpu, ask.memory_mb, *ask.ports.values(), 0) < 0:
+        if (
+            min(ask.gpus, ask.cpu, ask.memory_mb, *ask.ports.values(), *ask.resources.values(), 0)
+            < 0
+        ):
             raise Broken(f"the pod {ask.pod} asks for less than nothing")
     return Decision(given)
 

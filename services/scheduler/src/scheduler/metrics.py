@@ -26,6 +26,15 @@ class SchedulerMetrics:
         self.decisions = counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"
         )
+        self.configs = counter(
+            "configurations", "Configurations of the cluster, by what became of them.", "outcome"
+        )
+        self.leaving = gauge("leaving_gangs", "Gangs that were told to leave and hold pods still.")
+        self.overdue = gauge(
+            "overdue_gangs", "Those of them whose time is over: the Launcher does not stop them."
+        )
+        self.reservations = gauge("reservations", "Gangs that wait for others to leave.")
+        self.downgraded = gauge("downgraded_gangs", "Gangs that run without their cells.")
         self.waiting = gauge("waiting_gangs", "Gangs that wait.")
         self.gangs = gauge("gangs", "Gangs that are not over.")
         self.placements = gauge("placements", "Placements whose node is not free yet.")

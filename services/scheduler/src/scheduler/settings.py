@@ -1,5 +1,6 @@
 """Settings of the Scheduler, all from the environment (``MUSTER_…``). Units are in the names."""
 
+from pathlib import Path
 from typing import Self
 
 from muster.settings import DatabaseSettings
@@ -12,8 +13,9 @@ from pydantic import (
     model_validator,
 )
 
+from scheduler.domain.core.config import Policy
 from scheduler.domain.leases import LeasePolicy
-from scheduler.domain.model import Policy
+from scheduler.domain.rules import Rules
 
 _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
@@ -38,13 +40,32 @@ class SchedulerSettings(DatabaseSettings):
     cycle_gangs: PositiveInt = Field(
         500, description="Gangs placed, refused, or told why they wait, each, in one cycle."
     )
-    search_nodes: PositiveInt = Field(
-        32, le=64, description="Nodes over which mixed gangs are searched a place exactly."
+    load_gangs: PositiveInt = Field(
+        1000, description="Gangs, or pods, loaded at once at a take-over."
     )
-    search_steps: PositiveInt = Field(
-        5000, description="Steps of that search in one cycle, for all gangs; some 10 us each."
+    catch_up_s: NonNegativeFloat = Field(
+        5.0, description="A new leader waits so long for what nodes reported before it."
     )
-    load_gangs: PositiveInt = Field(1000, description="Gangs loaded at once at a take-over.")
+    collect_s: PositiveFloat = Field(
+        10.0, description="Python's garbage is collected this often, best while nothing is to do."
+    )
+
+    cluster_file: Path | None = Field(
+        None, description="Cells, virtual clusters and policy; none: the nodes make the cluster."
+    )
+    cluster_file_poll_s: PositiveFloat = Field(3.0, description="It is looked at this often.")
+    remake_share: PositiveFloat = Field(
+        0.1, le=1, description="Of the time: for making the cluster anew as nodes come and go."
+    )
+    preemption_grace_s: NonNegativeFloat = Field(
+        30.0, description="Without a file: a preempted gang is to be gone so much later."
+    )
+    lazy_preemption: bool = Field(
+        False, description="Without a file: jobs that don't say lose their cells before they end."
+    )
+    overdue_s: PositiveFloat = Field(
+        60.0, description="What an ended pod holds is waited for so long, then worked around."
+    )
     settle_s: NonNegativeFloat = Field(
         30.0, description="Nothing is refused before the cluster has not grown for so long."
     )
@@ -95,16 +116,19 @@ class SchedulerSettings(DatabaseSettings):
         return self
 
     def policy(self) -> Policy:
-        """How the core decides."""
-        return Policy(
+        """How the core decides where no file says it."""
+        return Policy(is_lazy=self.lazy_preemption, grace_s=self.preemption_grace_s)
+
+    def rules(self) -> Rules:
+        """What is free, what is said, and when."""
+        return Rules(
             cycle_gangs=self.cycle_gangs,
-            search_nodes=self.search_nodes,
-            search_steps=self.search_steps,
             settle_s=self.settle_s,
             defer_again_s=self.defer_again_s,
             defer_again_gangs=self.defer_again_gangs,
             foreign_port_s=self.foreign_port_s,
             port_rest_s=self.port_rest_s,
+            overdue_s=self.overdue_s,
         )
 
     def lease_policy(self) -> LeasePolicy:

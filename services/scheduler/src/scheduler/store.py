@@ -4,21 +4,16 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from muster.contracts.gangs import GangRequest
+from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 from muster.db import Connection
 
-from scheduler.domain.model import Hold, Placement
-
-
-@dataclass(frozen=True, slots=True)
-class KnownGang:
-    """A gang as it is stored."""
-
-    request: GangRequest
-    reason: Reason | None
-    is_refused: bool
+from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
+from scheduler.domain.nodes import Size
+from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.state import KnownGang
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +25,7 @@ class KnownNode:
     is_lost: bool
     lost_since: datetime | None
     is_removed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a gang's row keeps of the last word about it."""
-
-    gang: str
-    reason: Reason | None
-    is_refused: bool
+    size: Size | None = None
 
 
 async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> None:
@@ -46,7 +33,8 @@ async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> No
     await conn.execute(
         "INSERT INTO gang (gang, request)"
         " SELECT gang, request::jsonb FROM unnest($1::text[], $2::text[]) AS n (gang, request)"
-        " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true",
+        " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true,"
+        " is_refused = gang.is_refused AND gang.request->'pods' = excluded.request->'pods'",
         [request.gang for request in requests],
         [request.model_dump_json(exclude_defaults=True) for request in requests],
     )
@@ -64,18 +52,38 @@ async def take_dirty(conn: Connection, limit: int) -> list[GangRequest]:
     return sorted(requests, key=lambda request: request.gang)
 
 
-async def note_told(conn: Connection, told: Sequence[Told]) -> None:
-    """Keep what was said about gangs, so that a restart does not say it again."""
-    if told:
+async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
+    """Write what is known of gangs beside the Launcher's word; a restart goes on from it."""
+    if gangs:
         await conn.execute(
-            "UPDATE gang SET reason = n.reason::jsonb, is_refused = n.is_refused"
-            " FROM unnest($1::text[], $2::text[], $3::boolean[]) AS n (gang, reason, is_refused)"
-            " WHERE gang.gang = n.gang AND (gang.reason IS DISTINCT FROM n.reason::jsonb"
-            " OR gang.is_refused <> n.is_refused)",
-            [t.gang for t in told],
-            [None if t.reason is None else t.reason.model_dump_json() for t in told],
-            [t.is_refused for t in told],
+            "UPDATE gang SET reason = n.reason::jsonb, is_refused = n.is_refused, class = n.class,"
+            " cells = n.cells::jsonb, started_at = n.started_at,"
+            " preempted_until = n.preempted_until, preempted_for = n.preempted_for,"
+            " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb"
+            " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
+            " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[])"
+            " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
+            " preempted_for, preemption, reserved) WHERE gang.gang = n.gang",
+            [g.request.gang for g in gangs],
+            [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
+            [g.is_refused for g in gangs],
+            [None if g.gang_class is None else g.gang_class.value for g in gangs],
+            [json.dumps([[use.cell, use.quota] for use in g.cells]) for g in gangs],
+            [g.started_at for g in gangs],
+            [g.preempted_until for g in gangs],
+            [g.preempted_for for g in gangs],
+            [None if g.preemption is None else g.preemption.model_dump_json() for g in gangs],
+            [json.dumps([_place_row(place) for place in g.reserved]) for g in gangs],
         )
+
+
+def _place_row(place: PodPlace) -> list[Any]:
+    return [place.pod, place.node, place.gpus, place.ports, place.charged]
+
+
+def _place_of(row: Sequence[Any]) -> PodPlace:
+    pod, node, gpus, ports, charged = row
+    return PodPlace(pod, node, tuple(gpus), tuple(ports), tuple(charged))
 
 
 async def delete_gangs(conn: Connection, gangs: Collection[str]) -> None:
@@ -90,30 +98,48 @@ async def insert_placements(conn: Connection, placements: Sequence[Placement], e
         return
     await conn.execute(
         "INSERT INTO placement"
-        " (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, epoch)"
+        " (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged, wants,"
+        " epoch)"
         " SELECT pod, gang, node, journal, address, log_url, gpus::integer[], ports::jsonb,"
-        " cpu, memory_mb, $11 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[],"
-        " $5::text[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::bigint[])"
-        " AS n (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb)",
+        " cpu, memory_mb, charged::integer[], wants::jsonb, $13"
+        " FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],"
+        " $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::text[], $12::text[])"
+        " AS n (pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged,"
+        " wants)",
         [p.pod for p in placements],
         [p.gang for p in placements],
         [p.node for p in placements],
         [p.journal for p in placements],
         [p.address for p in placements],
         [p.log_url for p in placements],
-        ["{" + ",".join(map(str, p.gpus)) + "}" for p in placements],
+        [_integers(p.gpus) for p in placements],
         [
             json.dumps({label: list(numbers) for label, numbers in p.ports.items()})
             for p in placements
         ],
-        [p.cpu for p in placements],
-        [p.memory_mb for p in placements],
+        [p.kind.cpu for p in placements],
+        [p.kind.memory_mb for p in placements],
+        [_integers(p.charged) for p in placements],
+        [json.dumps(_wants(p.kind)) for p in placements],
         epoch,
     )
     await _hold(conn, "gpu", [(p.node, gpu, p.pod) for p in placements for gpu in p.gpus])
     await _hold(
         conn, "port", [(p.node, port, p.pod) for p in placements for port in p.port_numbers]
     )
+
+
+def _integers(numbers: Sequence[int]) -> str:
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def _wants(kind: Kind) -> dict[str, Any]:
+    wants = {
+        "gpuTypes": kind.gpu_types,
+        "pin": kind.pin,
+        "resources": dict(kind.resources),
+    }
+    return {name: value for name, value in wants.items() if value}
 
 
 async def _hold(conn: Connection, what: str, rows: Sequence[tuple[str, int, str]]) -> None:
@@ -131,15 +157,16 @@ async def update_holds(conn: Connection, holds: Sequence[Hold]) -> None:
         return
     await conn.execute(
         "UPDATE placement SET is_wanted = n.is_wanted, is_occupying = n.is_occupying,"
-        " free_from = n.free_from, lost_lease = n.lost_lease"
-        " FROM unnest($1::text[], $2::boolean[], $3::boolean[], $4::bigint[], $5::bigint[])"
-        " AS n (pod, is_wanted, is_occupying, free_from, lost_lease)"
+        " free_from = n.free_from, lost_lease = n.lost_lease, charged = n.charged::integer[]"
+        " FROM unnest($1::text[], $2::boolean[], $3::boolean[], $4::bigint[], $5::bigint[],"
+        " $6::text[]) AS n (pod, is_wanted, is_occupying, free_from, lost_lease, charged)"
         " WHERE placement.pod = n.pod",
         [hold.placement.pod for hold in holds],
         [hold.is_wanted for hold in holds],
         [hold.is_occupying for hold in holds],
         [hold.free_from for hold in holds],
         [hold.lost_lease for hold in holds],
+        [_integers(hold.placement.charged) for hold in holds],
     )
     await _give_back(conn, [h.placement.pod for h in holds if not h.is_occupying])
 
@@ -161,48 +188,68 @@ async def save_nodes(conn: Connection, nodes: Sequence[KnownNode]) -> None:
     """Write nodes that are new, lost, back or removed."""
     if nodes:
         await conn.execute(
-            "INSERT INTO node (node, lease, is_lost, lost_since, is_removed)"
-            " SELECT * FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[],"
-            " $5::boolean[])"
+            "INSERT INTO node (node, lease, is_lost, lost_since, is_removed, size)"
+            " SELECT node, lease, is_lost, lost_since, is_removed, size::jsonb"
+            " FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[],"
+            " $5::boolean[], $6::text[])"
+            " AS n (node, lease, is_lost, lost_since, is_removed, size)"
             " ON CONFLICT (node) DO UPDATE SET lease = excluded.lease,"
             " is_lost = excluded.is_lost, lost_since = excluded.lost_since,"
-            " is_removed = excluded.is_removed",
+            " is_removed = excluded.is_removed, size = excluded.size",
             [n.node for n in nodes],
             [n.lease for n in nodes],
             [n.is_lost for n in nodes],
             [n.lost_since for n in nodes],
             [n.is_removed for n in nodes],
+            [_size_row(n.size) for n in nodes],
         )
+
+
+def _size_row(size: Size | None) -> str | None:
+    if size is None:
+        return None
+    row = {"gpus": size.gpus, "cpu": size.cpu, "memoryMB": size.memory_mb, "ports": size.ports}
+    return json.dumps(row)
+
+
+def _size_of(row: Any) -> Size | None:
+    if row is None:
+        return None
+    gpus = tuple((int(index), str(model)) for index, model in row["gpus"])
+    first, last = row["ports"]
+    return Size(gpus, row["cpu"], row["memoryMB"], (first, last))
 
 
 async def load_nodes(conn: Connection) -> list[KnownNode]:
     """Every node that was ever heard, removed ones too."""
     rows = await conn.fetch(
-        "SELECT node, lease, is_lost, lost_since, is_removed FROM node ORDER BY node"
+        "SELECT node, lease, is_lost, lost_since, is_removed, size FROM node ORDER BY node"
     )
-    return [KnownNode(**dict(row)) for row in rows]
+    return [
+        KnownNode(
+            row["node"],
+            row["lease"],
+            row["is_lost"],
+            row["lost_since"],
+            row["is_removed"],
+            _size_of(row["size"]),
+        )
+        for row in rows
+    ]
 
 
-async def load_holds(conn: Connection) -> list[Hold]:
-    """Every placement that is not over."""
+async def load_holds(conn: Connection, after: str, limit: int) -> list[Hold]:
+    """The next placements that are not over, by pod."""
     rows = await conn.fetch(
-        "SELECT pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb,"
-        " is_wanted, is_occupying, free_from, lost_lease FROM placement ORDER BY pod"
+        "SELECT pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged,"
+        " wants, is_wanted, is_occupying, free_from, lost_lease FROM placement WHERE pod > $1"
+        " ORDER BY pod LIMIT $2",
+        after,
+        limit,
     )
     return [
         Hold(
-            Placement(
-                row["pod"],
-                row["gang"],
-                row["node"],
-                row["journal"],
-                row["address"],
-                row["log_url"],
-                tuple(row["gpus"]),
-                {label: tuple(numbers) for label, numbers in row["ports"].items()},
-                row["cpu"],
-                row["memory_mb"],
-            ),
+            _placement_of(row),
             row["is_wanted"],
             row["is_occupying"],
             row["free_from"],
@@ -212,19 +259,64 @@ async def load_holds(conn: Connection) -> list[Hold]:
     ]
 
 
+def _placement_of(row: Any) -> Placement:
+    gpus, wants = tuple(row["gpus"]), row["wants"]
+    ports = {label: tuple(numbers) for label, numbers in row["ports"].items()}
+    kind = Kind(
+        len(gpus),
+        tuple(wants.get("gpuTypes", ())),
+        wants.get("pin"),
+        row["cpu"],
+        row["memory_mb"],
+        sum(map(len, ports.values())),
+        tuple(sorted(wants.get("resources", {}).items())),
+    )
+    return Placement(
+        row["pod"],
+        row["gang"],
+        row["node"],
+        row["journal"],
+        row["address"],
+        row["log_url"],
+        gpus,
+        ports,
+        kind,
+        tuple(row["charged"]),
+    )
+
+
+async def clock(conn: Connection) -> float:
+    """Seconds since 1970 by the database; never before what was decided already."""
+    now: float = await conn.fetchval(
+        "SELECT greatest(extract(epoch FROM clock_timestamp())::double precision,"
+        " (SELECT max(started_at) FROM gang))"
+    )
+    return now
+
+
 async def load_gangs(conn: Connection, after: str, limit: int) -> list[KnownGang]:
     """The next gangs by name; words that no cycle has seen yet are left to it."""
     rows = await conn.fetch(
-        "SELECT request::text AS request, reason, is_refused FROM gang WHERE gang > $1"
+        "SELECT request::text AS request, reason, is_refused, class, cells, started_at,"
+        " preempted_until, preempted_for, preemption, reserved FROM gang WHERE gang > $1"
         " ORDER BY gang LIMIT $2",
         after,
         limit,
     )
-    return [
-        KnownGang(
-            GangRequest.model_validate_json(row["request"]),
-            None if row["reason"] is None else Reason.model_validate(row["reason"]),
-            row["is_refused"],
-        )
-        for row in rows
-    ]
+    return [_gang_of(row) for row in rows]
+
+
+def _gang_of(row: Any) -> KnownGang:
+    reason, preemption, gang_class = row["reason"], row["preemption"], row["class"]
+    return KnownGang(
+        GangRequest.model_validate_json(row["request"]),
+        None if reason is None else Reason.model_validate(reason),
+        row["is_refused"],
+        None if gang_class is None else GangClass(gang_class),
+        tuple(CellUse(cell, quota) for cell, quota in row["cells"]),
+        row["started_at"],
+        row["preempted_for"],
+        None if preemption is None else Preemption.model_validate(preemption),
+        row["preempted_until"],
+        tuple(_place_of(place) for place in row["reserved"]),
+    )

@@ -1,8 +1,10 @@
 """The nodes as this process hears them: reports, heartbeats, its own probe, and their leases.
 
-It changes the cluster only by what nodes say; that a node is lost or back it tells the decider.
+It changes the state only by what nodes say; that a node is lost or back it tells the decider.
 """
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,21 +13,24 @@ from datetime import UTC, datetime
 import structlog
 from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.model import Model
+from muster.contracts.node_orders import NODE_SETTING, NodeOrder, Order
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
+from muster.contracts.notices import SettingChanged
 from muster.contracts.topics import Service
 from muster.errors import Transient
 from muster.readers import Follower
 from muster.records import Received
 
-from scheduler.domain.cluster import Cluster
 from scheduler.domain.leases import Judgement, Leases
-from scheduler.domain.nodes import nonsense
+from scheduler.domain.nodes import Node, nonsense
+from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
 
 _log = structlog.get_logger()
 
+SETTINGS = "settings-changed"
 HEARTBEAT, REPORTED, LOST, RETURNED = (
     "node-heartbeat",
     "node-reported",
@@ -46,17 +51,19 @@ class Watch:
     bus: Bus
     settings: SchedulerSettings
     metrics: SchedulerMetrics
-    cluster: Cluster
+    state: State
     holder: str
     wake: Callable[[], None]
     leases: Leases = field(init=False)
     reports: Follower = field(init=False)
     heartbeats: Follower = field(init=False)
+    orders: Follower = field(init=False)
     heard: dict[str, tuple[float, str]] = field(default_factory=dict)
     to_lose: set[str] = field(default_factory=set)
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
+    _ordered: dict[str, int] = field(default_factory=dict)
     _restarts: int = 0
     _withheld: tuple[str, ...] = ()
     _was_round: bool = True
@@ -65,7 +72,20 @@ class Watch:
         self.leases = Leases(self.settings.lease_policy())
         self.reports = Follower(self.bus, [REPORTED], self.on_report)
         self.heartbeats = Follower(self.bus, [HEARTBEAT], self.on_heartbeat, from_start=False)
+        self.orders = Follower(self.bus, [SETTINGS], self.on_setting)
         self.bus.on_new_bus.append(self.begin_anew)
+
+    async def wait_for_reports(self) -> None:
+        """Until all is read that was said before, or for a while: what is not known is not free."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.settings.catch_up_s):
+                await self.reports.caught_up.wait()
+                await self.orders.caught_up.wait()
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The nodes as they are known now."""
+        return self.state.ledger.nodes
 
     # What nodes say.
 
@@ -85,10 +105,24 @@ class Watch:
             _log.error("a report makes no sense", node=word.node, problem=problem)
             return
         self.to_remove.discard(word.node)
-        self.cluster.report(word, now)
+        self.state.report(word, now)
         is_fresh = self.reports.caught_up.is_set()
-        if is_fresh and self.cluster.nodes[word.node].report is word:
+        if is_fresh and self.nodes[word.node].report is word:
             self._hear(word.node, word.journal, now)
+        self.wake()
+
+    def on_setting(self, record: Received, word: Model | None) -> None:
+        """An operator's order about a node, or a null record: there is none any more."""
+        key = record.key or ""
+        if not key.startswith(NODE_SETTING):
+            return
+        name, order = key.removeprefix(NODE_SETTING), Order.NONE
+        if isinstance(word, SettingChanged):
+            if word.revision < self._ordered.get(name, 0):
+                return
+            self._ordered[name] = word.revision
+            order = NodeOrder.model_validate(word.value).order
+        self.state.order(name, order)
         self.wake()
 
     def on_heartbeat(self, record: Received, word: Model | None) -> None:
@@ -103,18 +137,18 @@ class Watch:
             self._hear(word.node, word.journal, now)
 
     def _hear(self, node: str, journal: str, now: float) -> None:
-        was_alive = node in self.cluster.nodes and self.cluster.nodes[node].is_alive
+        was_alive = node in self.nodes and self.nodes[node].is_alive
         self.heard[node] = (now, journal)
         self.leases.hear(node, now)
         self.to_lose.discard(node)
-        if self.cluster.hear(node, journal, now):
+        if self.state.ledger.hear(node, journal, now):
             self.to_return.add(node)
         if not was_alive:
             self.wake()
 
     def settle(self) -> None:
         """Drop what has settled itself before the decider came to it."""
-        nodes = self.cluster.nodes
+        nodes = self.nodes
         self.to_lose = {n for n in self.to_lose if n in nodes and not nodes[n].is_lost}
         self.to_return = {n for n in self.to_return if n in nodes and nodes[n].is_lost}
         self.to_remove = {n for n in self.to_remove if n in nodes and not nodes[n].is_alive}
@@ -125,14 +159,21 @@ class Watch:
         """A new leader, bus or reader: nobody has been silent before."""
         self.leases.begin_anew(time.monotonic())
 
-    def lead(self, cluster: Cluster, nodes: list[KnownNode]) -> None:
-        """Watch for the cluster that was just restored, with all that was heard so far."""
+    def pass_on(self, state: State) -> None:
+        """Tell a state that is being restored what nodes have reported, and what was ordered."""
         now = time.monotonic()
-        before, self.cluster = self.cluster, cluster
-        for node in before.nodes.values():
+        for node in self.nodes.values():
             for report in (node.report, node.rival):
                 if report is not None:
-                    cluster.report(report, now)
+                    state.report(report, now)
+        for name, order in self.state.orders.items():
+            state.order(name, order)
+
+    def lead(self, state: State, nodes: list[KnownNode]) -> None:
+        """Watch for the state that was just restored, with all that was heard so far."""
+        now = time.monotonic()
+        self.pass_on(state)
+        self.state = state
         for known in nodes:
             if known.is_lost:  # by a leader before: its silence is no news
                 self.leases.forget(known.node)
@@ -141,7 +182,7 @@ class Watch:
         for name, (at, journal) in self.heard.items():
             if now - at < self.settings.lease_timeout_s:
                 self.leases.hear(name, at)
-                if cluster.hear(name, journal, now):
+                if state.ledger.hear(name, journal, now):
                     self.to_return.add(name)
         for name in self.to_lose:
             self.leases.forget(name)
@@ -194,7 +235,7 @@ class Watch:
         all others hear.
         """
         now = time.monotonic()
-        for node in list(self.cluster.nodes.values()):
+        for node in list(self.nodes.values()):
             row = known.get(node.name)
             if row is None or node.lease == 0:
                 continue
@@ -212,7 +253,7 @@ class Watch:
                 await self._say(topic, word, row, at)
 
     def _notice(self, row: KnownNode, at: float) -> tuple[str, NodeLost | NodeReturned | None]:
-        node = self.cluster.nodes[row.node]
+        node = self.nodes[row.node]
         if not node.is_lost:
             return RETURNED, NodeReturned(node=row.node, lease=node.lease, at=_utc(at))
         since = row.lost_since or _utc(at)

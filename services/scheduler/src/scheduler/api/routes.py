@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from scheduler.api import views
-from scheduler.domain.cluster import Cluster
+from scheduler.api import clusters, views
+from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
 
@@ -20,7 +20,9 @@ class Leading(Protocol):
     is_leading: bool
 
     @property
-    def cluster(self) -> Cluster: ...
+    def state(self) -> State: ...
+
+    def at(self) -> float: ...
 
 
 LIMIT_DIGITS = 9
@@ -29,7 +31,9 @@ Answer = Callable[[Request], views.Answer | None]
 
 
 def routes(decider: Leading, settings: SchedulerSettings) -> list[Route]:
-    """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``."""
+    """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``,
+    ``/virtual-clusters``, ``/export``.
+    """
 
     def route(path: str, answer: Answer) -> Route:
         return Route(path, _guarded(answer, decider, settings))
@@ -38,19 +42,21 @@ def routes(decider: Leading, settings: SchedulerSettings) -> list[Route]:
         wanted = request.query_params.get("limit", "")
         is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= LIMIT_DIGITS
         limit = int(wanted) if is_number else settings.queue_answer
-        return views.queue(decider.cluster, min(limit, settings.queue_answer))
+        return views.queue(decider.state, min(limit, settings.queue_answer))
 
     return [
         route("/queue", queue),
         route(
             "/gangs/{name}",
-            lambda r: views.gang(decider.cluster, r.path_params["name"], decider.epoch),
+            lambda r: views.gang(decider.state, r.path_params["name"], decider.epoch),
         ),
         route(
             "/jobs/{name}/why",
-            lambda r: views.job(decider.cluster, r.path_params["name"], decider.epoch),
+            lambda r: views.job(decider.state, r.path_params["name"], decider.epoch),
         ),
-        route("/nodes", lambda _: views.nodes(decider.cluster)),
+        route("/nodes", lambda _: views.nodes(decider.state)),
+        route("/virtual-clusters", lambda _: clusters.virtual_clusters(decider.state)),
+        route("/export", lambda _: clusters.export(decider.state, decider.at())),
     ]
 
 

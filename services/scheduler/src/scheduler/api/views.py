@@ -1,15 +1,15 @@
-"""What the HTTP answers show, made from the cluster as it is now."""
+"""What the HTTP answers show, made from the state as it is now."""
 
-from bisect import bisect_left
 from heapq import nsmallest
 from typing import Any
 
 from muster.contracts.model import Model
 
-from scheduler.domain.cluster import Cluster
-from scheduler.domain.gangs import Gang
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.machines import Machine
 from scheduler.domain.nodes import Node
-from scheduler.domain.queue import Order
+from scheduler.domain.requests import Asked
+from scheduler.domain.state import State
 from scheduler.domain.words import word_of
 
 AHEAD_NAMED = 5
@@ -17,51 +17,53 @@ AHEAD_NAMED = 5
 Answer = dict[str, Any]
 
 
-def queue(cluster: Cluster, limit: int) -> Answer:
+def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    orders = (order for line in cluster.queue.lines.values() for order in line.waiting)
-    first = nsmallest(limit, orders)
+    orders = _orders(state)
     gangs = [
-        {"position": place} | _gang(cluster, cluster.gangs[name])
-        for place, (_, _, name) in enumerate(first, 1)
+        {"position": place} | _gang(state, state.gangs[name])
+        for place, (_, _, name) in enumerate(nsmallest(limit, orders), 1)
     ]
-    return {"asOf": cluster.cycle, "waiting": cluster.queue.size, "gangs": gangs}
+    return {"asOf": state.cycle, "waiting": len(orders), "gangs": gangs}
 
 
-def gang(cluster: Cluster, name: str, epoch: int) -> Answer | None:
+def gang(state: State, name: str, epoch: int) -> Answer | None:
     """One gang: its pods, and where it waits why, at which position and behind whom."""
-    found = cluster.gangs.get(name)
+    found = state.gangs.get(name)
     if found is None:
         return None
-    return {"asOf": cluster.cycle} | _why(cluster, found, epoch)
+    return {"asOf": state.cycle} | _why(state, found, epoch)
 
 
-def job(cluster: Cluster, job_id: str, epoch: int) -> Answer | None:
+def job(state: State, job_id: str, epoch: int) -> Answer | None:
     """The same for every gang of a job."""
-    gangs = [gang for gang in cluster.gangs.values() if gang.request.job == job_id]
+    gangs = [gang for gang in state.gangs.values() if gang.request.job == job_id]
     if not gangs:
         return None
     gangs.sort(key=lambda gang: gang.name)
     return {
-        "asOf": cluster.cycle,
+        "asOf": state.cycle,
         "job": job_id,
-        "gangs": [_why(cluster, gang, epoch) for gang in gangs],
+        "gangs": [_why(state, gang, epoch) for gang in gangs],
     }
 
 
-def nodes(cluster: Cluster) -> Answer:
+def nodes(state: State) -> Answer:
     """The nodes and what is free on them."""
-    return {
-        "asOf": cluster.cycle,
-        "nodes": [_node(cluster.nodes[name]) for name in sorted(cluster.nodes)],
-    }
+    found = state.ledger.nodes
+    return {"asOf": state.cycle, "nodes": [_node(state, found[name]) for name in sorted(found)]}
 
 
-def _gang(cluster: Cluster, gang: Gang) -> Answer:
+def _orders(state: State) -> list[Order]:
+    """Of every gang that waits, or has a reservation."""
+    cluster = state.cluster
+    orders = [order for line in cluster.queue.lines.values() for order in line.waiting]
+    return orders + [cluster.gangs[name].order for name in cluster.reserved]
+
+
+def _gang(state: State, gang: Asked) -> Answer:
     request = gang.request
-    reason = gang.said
-    if cluster.is_waiting(gang.name):
-        reason = cluster.queue.lines[cluster.shape(gang)].reason or reason
+    reason = (state.reason_of(gang.name) if state.is_waiting(gang.name) else None) or gang.said
     return {
         "gang": gang.name,
         "job": request.job,
@@ -74,49 +76,73 @@ def _gang(cluster: Cluster, gang: Gang) -> Answer:
     }
 
 
-def _why(cluster: Cluster, gang: Gang, epoch: int) -> Answer:
-    answer = _gang(cluster, gang)
-    answer["pods"] = [_dump(pod) for pod in word_of(cluster, gang, epoch).pods]
-    if not cluster.is_waiting(gang.name):
-        return answer | {"state": "refused" if gang.is_refused else "placed"}
-    ahead = _ahead(cluster, gang.order)
+def _why(state: State, gang: Asked, epoch: int) -> Answer:
+    word = _dump(word_of(state, gang, epoch))
+    live = state.cluster.gangs.get(gang.name)
+    answer = _gang(state, gang) | {
+        "state": _state(state, gang),
+        "pods": word["pods"],
+        "class": word.get("gangClass"),
+        "cells": [] if live is None else [_cell(use.cell, use.quota) for use in live.cells()],
+        "preemption": word.get("preemption"),
+    }
+    if live is None or not state.is_waiting(gang.name):
+        return answer
+    ahead = [order for order in _orders(state) if order < live.order]
     return answer | {
-        "state": "waiting",
-        "position": ahead + 1,
-        "waiting": cluster.queue.size,
-        "ahead": [name for _, _, name in _first(cluster, gang.order)],
+        "position": len(ahead) + 1,
+        "waiting": len(state.cluster.queue.keys) + len(state.cluster.reserved),
+        "ahead": [name for _, _, name in nsmallest(AHEAD_NAMED, ahead)],
     }
 
 
-def _ahead(cluster: Cluster, order: Order) -> int:
-    return sum(bisect_left(line.waiting, order) for line in cluster.queue.lines.values())
+def _state(state: State, gang: Asked) -> str:
+    if gang.preemption is not None:
+        return "preempted"
+    if state.is_waiting(gang.name):
+        return "waiting"
+    return "refused" if gang.is_refused else "placed"
 
 
-def _first(cluster: Cluster, before: Order) -> list[Order]:
-    heads = (order for line in cluster.queue.lines.values() for order in line.waiting[:AHEAD_NAMED])
-    return nsmallest(AHEAD_NAMED, (order for order in heads if order < before))
+def _cell(cell: str, quota: str) -> Answer:
+    return {"cell": cell, "quota": quota}
 
 
-def _node(node: Node) -> Answer:
-    size = node.capacity()
+def _node(state: State, node: Node) -> Answer:
+    size, machine = node.size, state.cluster.hardware.machines.get(node.name)
+    order = state.orders.get(node.name)
+    slots = () if machine is None else machine.slots
+    free = [slot.usable & ~slot.held & ~slot.reserved for slot in slots]
+    well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
+    trouble = node.trouble
+    if trouble is None and machine is None:
+        trouble = "it is not in the cluster's file"
     return {
         "node": node.name,
         "state": state_of(node),
-        "trouble": node.trouble,
+        "trouble": trouble,
+        "order": None if order is None else order.value,
         "lease": node.lease,
         "journal": None if node.report is None else node.report.journal,
         "reportRevision": None if node.report is None else node.report.revision,
         "simulated": node.report is not None and node.report.simulated,
-        "gpus": size.gpus,
-        "gpusHealthy": node.healthy.bit_count(),
-        "gpusFree": node.gpus_free,
-        "cpu": size.cpu,
-        "cpuFree": node.cpu_free,
-        "memoryMB": size.memory_mb,
-        "memoryMBFree": node.memory_free,
+        "gpus": 0 if size is None else len(size.gpus),
+        "gpusHealthy": len(well),
+        "gpusFree": sum(mask.bit_count() for mask in free),
+        "cpu": 0 if size is None else size.cpu,
+        "cpuFree": _left(machine, "cpu"),
+        "memoryMB": 0 if size is None else size.memory_mb,
+        "memoryMBFree": _left(machine, "memoryMB"),
         "pods": sorted(node.holds),
         "unknownPods": sorted(node.strangers),
     }
+
+
+def _left(machine: Machine | None, name: str) -> int | None:
+    """What is left of a resource; None where the node is not limited in it, or not in use."""
+    if machine is None or name not in machine.sort.names:
+        return None
+    return machine.free[machine.sort.names.index(name)]
 
 
 def state_of(node: Node) -> str:

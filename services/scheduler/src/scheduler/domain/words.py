@@ -1,45 +1,63 @@
 """The Scheduler's whole word about a gang, as it stands now."""
 
-from muster.contracts.gangs import GangDecision, GangRequest, PodDecision, PodDecisionState
-from muster.contracts.model import Reason
+from muster.contracts.gangs import (
+    GangClass,
+    GangDecision,
+    GangRequest,
+    PodDecision,
+    PodDecisionState,
+)
 
-from scheduler.domain.cluster import Cluster
-from scheduler.domain.gangs import Gang
-from scheduler.domain.model import Hold
+from scheduler.domain.placements import Hold
+from scheduler.domain.requests import Asked
+from scheduler.domain.state import State
 
-DECIDED, DEFERRED, REFUSED = "placement-decided", "placement-deferred", "placement-refused"
+DECIDED, DEFERRED, REFUSED, PREEMPTED = (
+    "placement-decided",
+    "placement-deferred",
+    "placement-refused",
+    "gang-preempted",
+)
 
 
-def word_of(cluster: Cluster, gang: Gang, epoch: int) -> GangDecision:
-    """Each pod of the gang: placed, lost, waiting or refused."""
+def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
+    """Each pod of the gang: placed, to be given back, lost, waiting or refused."""
     unplaced = PodDecisionState.REFUSED if gang.is_refused else PodDecisionState.WAITING
+    is_leaving = gang.preemption is not None
     pods = []
-    for pod in gang.specs:
-        hold = cluster.hold_of(pod)
-        pods.append(PodDecision(pod=pod, state=unplaced) if hold is None else placed(hold))
-    reason = gang.said if cluster.is_waiting(gang.name) or gang.is_refused else None
-    return word(gang.request, epoch, tuple(pods), reason)
+    for pod in gang.asks:
+        hold = state.ledger.hold_of(pod)
+        pods.append(
+            PodDecision(pod=pod, state=unplaced)
+            if hold is None
+            else placed(hold, is_leaving=is_leaving)
+        )
+    is_waiting = any(pod.state is unplaced for pod in pods)
+    live = state.cluster.gangs.get(gang.name)
+    gang_class = None if live is None or live.started_at is None else live.gang_class
+    return GangDecision(
+        gang=gang.name,
+        job=gang.request.job,
+        epoch=epoch,
+        gang_class=None if gang_class is None else GangClass(gang_class.value),
+        pods=tuple(pods),
+        reason=gang.said if is_waiting else None,
+        preemption=gang.preemption,
+    )
 
 
 def ended(request: GangRequest, epoch: int) -> GangDecision:
     """The gang's end is known."""
-    return word(request, epoch, (), None)
+    return GangDecision(gang=request.gang, job=request.job, epoch=epoch)
 
 
-def word(
-    request: GangRequest, epoch: int, pods: tuple[PodDecision, ...], reason: Reason | None
-) -> GangDecision:
-    """A word about the gang."""
-    return GangDecision(gang=request.gang, job=request.job, epoch=epoch, pods=pods, reason=reason)
-
-
-def placed(hold: Hold) -> PodDecision:
+def placed(hold: Hold, *, is_leaving: bool = False) -> PodDecision:
     """A pod that was placed, or lost since."""
     place = hold.placement
-    is_lost = hold.lost_lease is not None
+    state = PodDecisionState.GIVE_BACK if is_leaving else PodDecisionState.PLACED
     return PodDecision(
         pod=place.pod,
-        state=PodDecisionState.LOST if is_lost else PodDecisionState.PLACED,
+        state=PodDecisionState.LOST if hold.is_lost else state,
         node=place.node,
         address=place.address,
         log_url=place.log_url,

@@ -1,6 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
@@ -26,7 +26,10 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``versions[owner]``: raised when something of an owner's quota becomes free.
+    ``versions[owner]``: raised when something of an owner's quota becomes free. ``most``: decisions
+    after which a cycle admits no more gangs, and ``has_more`` says so; None: no bound.
+    ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
+    the same place, until the caller clears it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -49,6 +52,10 @@ class Cluster:
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.cycle = 0
+        self.most: int | None = None
+        self.has_more = False
+        self.is_settled = True
+        self.moved: set[str] = set()
 
     # Gangs.
 
@@ -212,6 +219,30 @@ class Cluster:
         if machine is not None:
             self.hardware.set_usable(machine)
 
+    def block(
+        self,
+        node: str,
+        gpus: Collection[int] = (),
+        amounts: Mapping[str, int] | None = None,
+        ports: Collection[int] = (),
+    ) -> None:
+        """No known pod holds so much of a node; it replaces what was said before. ``amounts``: by
+        the names of `NodeLimits`.
+        """
+        machine = self.hardware.machines.get(node)
+        if machine is not None:
+            if machine.block(gpus, amounts or {}, ports):
+                self.hardware.usable_version += 1
+                self.hardware.free_version += 1
+            self.hardware.set_usable(machine)
+
+    def settle(self, is_settled: bool) -> None:
+        """Whether what can never be placed is refused from now on."""
+        if is_settled != self.is_settled:
+            self.is_settled = is_settled
+            for line in self.queue.lines.values():
+                line.failed = None
+
     def cordon(self, node: str) -> None:
         """Nothing new goes to the node."""
         self._open(node, is_cordoned=True, is_drained=None)
@@ -246,6 +277,7 @@ class Cluster:
         change(self, fresh, now)
         fresh.draining = self.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
+        fresh.most, fresh.is_settled, fresh.moved = self.most, self.is_settled, self.moved
         self.__dict__.update(fresh.__dict__)
 
     # For the cycle.

@@ -7,12 +7,13 @@ from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Order, Pod
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
 from scheduler.domain.core.queue import Line
-from scheduler.domain.core.reasons import Explainer, preempting
+from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 
 
 def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     """Decide about everything that waits. The cluster is changed accordingly."""
     cluster.cycle += 1
+    cluster.has_more = False
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
@@ -24,6 +25,9 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
     for line, gang in cluster.queue.candidates(cluster.stamp):
+        if cluster.most is not None and len(decisions) >= cluster.most:
+            cluster.has_more = True
+            break
         found = admit(cluster, cluster.gangs[gang], now)
         if found is None:
             line.failed = cluster.stamp(line.key)
@@ -164,7 +168,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
     with Explainer(cluster) as explainer:
         for line in sorted(failed, key=lambda line: line.waiting[0]):
             refusal = explainer.refusal(line)
-            if refusal is not None:
+            if refusal is not None and cluster.is_settled:
                 for _, _, gang in list(line.waiting):
                     live = cluster.gangs[gang]
                     cluster.queue.remove(live)
@@ -173,7 +177,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
                     if not live.pods and not live.strangers:
                         cluster.release(gang)
                 continue
-            reason = explainer.reason(line)
+            reason = unsettled(refusal) if refusal is not None else explainer.reason(line)
             if line.reason is None or line.reason.code != reason.code:
                 line.untold.update(gang for _, _, gang in line.waiting)
             line.reason = reason

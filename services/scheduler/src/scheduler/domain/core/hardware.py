@@ -197,6 +197,9 @@ class Hardware:
 
     def set_usable(self, machine: Machine) -> None:
         """The machine's health, cordon or a GPU's health has changed."""
+        if not machine.slots:
+            self.usable_version += 1
+            self.free_version += 1
         for state in machine.slots:
             full = state.slot.shape.full if machine.is_open else 0
             usable = full & ~state.sick & ~state.blocked

@@ -1,6 +1,6 @@
 """A node while the scheduler runs: what of it is usable, and who holds what."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,7 +101,8 @@ class SlotState:
 class Machine:
     """A node. ``free``: what is left of each limited resource, below 0 while a reservation waits.
 
-    ``guests``: gangs that hold something here without being charged for it.
+    ``pods``: how many of each gang. ``avoided``: ports that are given last. ``blocked``: what
+    no known pod holds of each limited resource.
     """
 
     number: int
@@ -114,6 +115,8 @@ class Machine:
     is_drained: bool = False
     ports: dict[int, int] = field(default_factory=dict)
     avoided: set[int] = field(default_factory=set)
+    blocked: tuple[int, ...] = ()
+    blocked_ports: frozenset[int] = frozenset()
     pods: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -134,6 +137,25 @@ class Machine:
             if amount:
                 self.free[index] -= times * amount
 
+    def block(
+        self, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
+    ) -> bool:
+        """Nobody's pods hold these now; whether more of anything but GPUs is free than before."""
+        for state in self.slots:
+            state.blocked = state.slot.mask_of(tuple(gpus))
+        first, last = self.sort.limits.ports or (FIRST_PORT, LAST_PORT)
+        known = frozenset(p for p in ports if first <= p <= last and p not in self.ports)
+        wanted = {**amounts, "ports": len(known)}
+        before = self.blocked or (0,) * len(self.free)
+        after = tuple(wanted.get(name, 0) for name in self.sort.names)
+        is_more = bool(self.blocked_ports - known) or any(
+            old > new for old, new in zip(before, after, strict=True)
+        )
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            self.free[index] += old - new
+        self.blocked, self.blocked_ports = after, known
+        return is_more
+
     def hold_ports(self, ports: Iterable[int], times: int) -> None:
         """Ports are held (1), or not any more (-1); another may still have one that is reserved."""
         for port in ports:
@@ -153,6 +175,6 @@ class Machine:
         for port in range(first, last + 1):
             if len(chosen) == count:
                 break
-            if port not in self.ports:
+            if port not in self.ports and port not in self.blocked_ports:
                 (spare if port in self.avoided else chosen).append(port)
         return tuple(sorted(chosen + spare[: count - len(chosen)]))

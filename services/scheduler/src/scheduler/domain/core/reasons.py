@@ -149,6 +149,12 @@ def _is_unwell(machine: Machine) -> bool:
     return not machine.is_open or any(s.usable != s.slot.shape.full for s in machine.slots)
 
 
+def unsettled(refusal: Reason) -> Reason:
+    """It would be refused, were all that there is known."""
+    text = f"Not all nodes may be known yet. {refusal.text}"
+    return Reason(HEALTH, text, refusal.numbers)
+
+
 def preempting(cluster: Cluster, live: Live) -> Reason:
     """Its preemption is published; it waits for the others to leave."""
     others = sorted(g.id for g in cluster.leaving() if g.preempted_for == live.id)

@@ -57,6 +57,8 @@ class Removal:
             self.cluster.count_charge(self.live, pod, 1)
             covered.append((pod, bindings))
         self._bring_back()
+        if self.was_charged:
+            self.cluster.moved.add(self.live.id)
         return True
 
     def settle(self) -> None:

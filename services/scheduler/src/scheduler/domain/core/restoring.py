@@ -65,6 +65,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
             cluster.count_charge(live, pod, 1)
     live.reserved = reserved
     if reserved:
+        roles = [replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in gang.roles]
+        live.waiting = tuple(role for role in roles if role.pods)
         cluster.reserved.add(live.id)
     if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
         cluster.downgraded.add(live.id)

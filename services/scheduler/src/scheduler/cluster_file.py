@@ -1,0 +1,75 @@
+"""The configuration's file: read whole at the start, and again whenever its content is another.
+
+A bad one changes nothing: at the start it ends the process, later it is refused and the one before
+it goes on.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from scheduler.domain.core.building import build
+from scheduler.domain.core.config import ClusterConfig, Finding
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
+from scheduler.domain.formats.fields import FormatError
+
+WRONG = 2
+"""The process's exit status, as for any wrong setting."""
+
+
+class Refused(Exception):
+    """The file can't be used. ``problems``: all that is wrong with it, each with its line."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A good file. ``content``: as it was read. ``warnings``: what in it has no effect."""
+
+    content: bytes
+    config: ClusterConfig
+    warnings: tuple[str, ...]
+
+
+def load(path: Path) -> Loaded:
+    """The file's configuration. Raises Refused."""
+    try:
+        with path.open("rb") as source:
+            content = source.read(CLUSTER_FILE.max_bytes + 1)
+    except OSError as error:
+        raise Refused([str(error)]) from None
+    try:
+        file = read_cluster(content)
+        warnings = _check(file)
+    except FormatError as error:
+        more = [f"and {error.more} more"] if error.more else []
+        raise Refused([*_told(path, error.findings), *more]) from None
+    return Loaded(content, file.config, tuple(_told(path, file.placed(warnings))))
+
+
+def load_or_exit(path: Path) -> Loaded:
+    """The same at the start of a process: a bad file ends it, and stderr says why."""
+    try:
+        return load(path)
+    except Refused as error:
+        sys.stderr.write("".join(f"MUSTER_CLUSTER_FILE: {line}\n" for line in error.problems))
+        sys.exit(WRONG)
+
+
+def _check(file: ClusterFile) -> list[Finding]:
+    try:
+        return build(file.config).warnings
+    except ConfigError as error:
+        raise FormatError(file.placed(error.findings)) from None
+
+
+def _told(path: Path, findings: Iterable[Finding]) -> list[str]:
+    return [
+        f"{path}{f':{each.line}' if each.line else ''}: {each.path}: {each.message}"
+        for each in findings
+    ]

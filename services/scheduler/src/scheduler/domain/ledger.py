@@ -1,0 +1,258 @@
+"""The nodes, and who holds what on them until a report shows it free. It knows nothing of cells.
+
+What it changes in its nodes is noted in ``touched``, and which released pods hold nothing any more
+in ``freed``: the caller carries both on to the core.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+
+from muster.contracts.nodes import NodeReport
+
+from scheduler.domain.nodes import Node, Size, claims_of, is_over, size_of
+from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.rules import Rules
+
+
+@dataclass(slots=True)
+class Rows:
+    """What a transaction must write: placements made or changed, and those that are over;
+    ``sized``: nodes whose size is another.
+    """
+
+    placed: dict[str, Placement] = field(default_factory=dict)
+    changed: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
+    sized: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.placed or self.changed or self.gone or self.sized)
+
+
+class Ledger:
+    """Nodes by name. ``removed``: the leases of lost nodes that were removed. ``pods``: the node of
+    each pod that was placed and may hold something. ``version``: raised when a node's size is
+    another; ``grown_at``: when one has grown last, None: there is none.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.nodes: dict[str, Node] = {}
+        self.removed: dict[str, int] = {}
+        self.pods: dict[str, str] = {}
+        self.touched: set[str] = set()
+        self.freed: list[Hold] = []
+        self.overdue: list[Hold] = []
+        self.version = 0
+        self.grown_at: float | None = None
+        self._rows = Rows()
+        self._due: list[tuple[float, str, str]] = []
+
+    # What nodes say.
+
+    def hear(self, name: str, journal: str, now: float) -> bool:
+        """A node has spoken. True when it is one that was declared lost."""
+        node = self._node(name)
+        if node.rival is not None and node.rival.journal == journal != "":
+            self._adopt(node, node.rival, now)
+        if not node.is_alive and not node.is_lost:
+            node.is_alive = True
+            self.touched.add(name)
+        return node.is_lost
+
+    def report(self, report: NodeReport, now: float) -> None:
+        """Take a node's report, unless it is older than the one that is known.
+
+        Within one journal the revision decides. Of two journals the one with the later time is
+        taken, until a heartbeat names the other.
+        """
+        node = self._node(report.node)
+        known = node.report
+        if known is not None and known.journal != report.journal and report.at <= known.at:
+            if node.rival is None or node.rival.revision < report.revision:
+                node.rival = report
+            return
+        if known is None or known.journal != report.journal or known.revision < report.revision:
+            self._adopt(node, report, now)
+
+    def remove(self, name: str) -> bool:
+        """A lost node is gone for good: only its lease is kept, in case it is not. False where it
+        is not lost, or the Launcher has not let go of its pods yet.
+        """
+        node = self.nodes.get(name)
+        if node is None or not node.is_lost or node.holds:
+            return False
+        del self.nodes[name]
+        self.removed[name] = node.lease
+        self.version += 1
+        return True
+
+    def lose(self, name: str, now: float, at_ms: int = 0) -> list[Hold]:
+        """The node's lease ran out: its pods are lost for good. Returns what they held.
+
+        ``at_ms``: the clock, above which the lease's number goes on: a store that was restored from
+        a backup knows too little of the numbers that agents have heard since.
+        """
+        node = self._node(name)
+        node.is_lost, node.is_alive, node.lease = True, False, max(node.lease + 1, at_ms)
+        self.touched.add(name)
+        lost: list[Hold] = []
+        for hold in list(node.holds.values()):
+            if not hold.is_lost:
+                lost.append(hold)
+                self._set(node, replace(hold, lost_lease=node.lease))
+                if not hold.is_wanted:
+                    self._let_go(node, hold.pod, now)
+        self._find_strangers(node)
+        return lost
+
+    def take_back(self, name: str) -> None:
+        """A lost node speaks again; its GPUs count from the report that names its lease."""
+        node = self._node(name)
+        node.is_lost, node.is_alive = False, True
+        self.touched.add(name)
+
+    # Pods.
+
+    def put(self, placement: Placement) -> None:
+        """A pod was placed."""
+        self.nodes[placement.node].holds[placement.pod] = Hold(placement)
+        self.pods[placement.pod] = placement.node
+        self._rows.placed[placement.pod] = placement
+
+    def charge(self, pod: str, charged: tuple[int, ...]) -> None:
+        """The pod is charged other GPUs than before."""
+        hold = self.hold_of(pod)
+        if hold is not None and hold.placement.charged != charged:
+            place = replace(hold.placement, charged=charged)
+            self._set(self.nodes[place.node], replace(hold, placement=place))
+
+    def release(self, pod: str, free_from: int, now: float) -> bool:
+        """The pod is not wanted any more; whether it is known already that it holds nothing.
+
+        A lost pod needs no row for that: its node takes nothing before a report names the lease,
+        and what such a report lists is not free.
+        """
+        node = self.nodes[self.pods[pod]]
+        hold = replace(node.holds[pod], is_wanted=False, free_from=free_from)
+        self._set(node, hold)
+        if hold.is_lost or (node.report is not None and is_over(hold, node.report)):
+            self._let_go(node, pod, now)
+            self._find_strangers(node)
+            return True
+        heappush(self._due, (now + self.rules.overdue_s, node.name, pod))
+        return False
+
+    def hold_of(self, pod: str) -> Hold | None:
+        """What is held for a pod."""
+        node = self.pods.get(pod)
+        return None if node is None else self.nodes[node].holds[pod]
+
+    def expire(self, now: float) -> None:
+        """Ports may be used again, and some pods are not waited for any longer."""
+        while self._due and self._due[0][0] <= now:
+            _, name, pod = heappop(self._due)
+            node = self.nodes.get(name)
+            if node is None:
+                continue
+            self.touched.add(name)
+            hold = node.holds.get(pod)
+            if hold is not None and hold.is_occupying and not hold.is_wanted and not hold.is_lost:
+                node.overdue.add(pod)
+                self.overdue.append(hold)
+
+    # The store.
+
+    def restore_node(self, name: str, *, lease: int, is_lost: bool, size: Size | None) -> None:
+        """What the store knows of a node."""
+        node = self._node(name)
+        node.lease, node.is_lost, node.size = lease, is_lost, size
+        self.version += 1
+
+    def restore_hold(self, hold: Hold, now: float) -> None:
+        """What the store knows of a placement."""
+        place = hold.placement
+        self._node(place.node).holds[place.pod] = hold
+        self.pods[place.pod] = place.node
+        if not hold.is_wanted and not hold.is_lost:
+            heappush(self._due, (now + self.rules.overdue_s, place.node, place.pod))
+
+    def take_rows(self) -> Rows:
+        """What was changed since this was last asked."""
+        rows, self._rows = self._rows, Rows()
+        rows.changed -= rows.placed.keys() | rows.gone
+        return rows
+
+    def sizes(self) -> dict[str, Size]:
+        """The nodes whose size is known, by name."""
+        return {n: node.size for n in sorted(self.nodes) if (node := self.nodes[n]).size}
+
+    # The inside.
+
+    def _node(self, name: str) -> Node:
+        node = self.nodes.get(name)
+        if node is None:
+            node = self.nodes[name] = Node(name)
+            if name in self.removed:
+                node.lease, node.is_lost = self.removed.pop(name), True
+        return node
+
+    def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
+        node.report, node.rival = report, None
+        self.touched.add(node.name)
+        self._wait_for_ports(node, node.foreign, report.foreign_ports, now)
+        for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
+            self._let_go(node, pod, now)
+        self._find_strangers(node)
+        size = size_of(report)
+        if size != node.size:
+            if node.size is None or not _covers(node.size, size):
+                self.grown_at = now
+            node.size = size
+            self.version += 1
+            self._rows.sized.add(node.name)
+        elif self.grown_at is None:
+            self.grown_at = now
+
+    def _wait_for_ports(
+        self, node: Node, kept: dict[int, float], ports: Iterable[int], now: float
+    ) -> None:
+        is_foreign = kept is node.foreign
+        until = now + (self.rules.foreign_port_s if is_foreign else self.rules.port_rest_s)
+        more = dict.fromkeys(ports, until)
+        if more:
+            kept.update(more)
+            heappush(self._due, (until, node.name, ""))
+
+    def _find_strangers(self, node: Node) -> None:
+        node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
+        self.touched.add(node.name)
+
+    def _let_go(self, node: Node, pod: str, now: float) -> None:
+        """The pod takes nothing any more; the caller looks for strangers then."""
+        hold = node.holds[pod]
+        if hold.is_occupying:
+            self._wait_for_ports(node, node.resting, hold.placement.port_numbers, now)
+        if hold.is_wanted:
+            self._set(node, replace(hold, is_occupying=False))
+        else:
+            del node.holds[pod], self.pods[pod]
+            node.overdue.discard(pod)
+            self.freed.append(hold)
+            self._rows.gone.add(pod)
+            self._rows.placed.pop(pod, None)
+
+    def _set(self, node: Node, hold: Hold) -> None:
+        node.holds[hold.pod] = hold
+        self._rows.changed.add(hold.pod)
+
+
+def _covers(one: Size, other: Size) -> bool:
+    """Nothing of the other is more than of the one."""
+    return (
+        len(one.gpus) >= len(other.gpus)
+        and one.cpu >= other.cpu
+        and one.memory_mb >= other.memory_mb
+        and one.ports[1] - one.ports[0] >= other.ports[1] - other.ports[0]
+    )

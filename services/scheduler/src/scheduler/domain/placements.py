@@ -1,0 +1,60 @@
+"""Where pods were put, and what has become of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.domain.core.model import Kind, PodPlace
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A pod's place, as it was decided. ``journal`` is the one that the node's agent had then.
+
+    ``kind``: what it wants. ``charged``: GPUs that it does not use and is charged all the same.
+    """
+
+    pod: str
+    gang: str
+    node: str
+    journal: str
+    address: str
+    log_url: str | None
+    gpus: tuple[int, ...]
+    ports: Mapping[str, tuple[int, ...]]
+    kind: Kind
+    charged: tuple[int, ...] = ()
+
+    @property
+    def port_numbers(self) -> tuple[int, ...]:
+        """Every port of the pod."""
+        return tuple(number for numbers in self.ports.values() for number in numbers)
+
+    def place(self) -> PodPlace:
+        """The same for the core."""
+        return PodPlace(self.pod, self.node, self.gpus, self.port_numbers, self.charged)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A placement and what has become of it.
+
+    ``is_wanted``: the Launcher still lists the pod. ``is_occupying``: its GPUs and ports are not
+    free yet. ``free_from``: the report revision that its end names, 0 if none was told.
+    ``lost_lease``: the lease number under which it was lost, None if it was not.
+    """
+
+    placement: Placement
+    is_wanted: bool = True
+    is_occupying: bool = True
+    free_from: int = 0
+    lost_lease: int | None = None
+
+    @property
+    def pod(self) -> str:
+        """Its name."""
+        return self.placement.pod
+
+    @property
+    def is_lost(self) -> bool:
+        """Its node was lost, and the pod with it, for good."""
+        return self.lost_lease is not None

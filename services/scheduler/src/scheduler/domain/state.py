@@ -1,0 +1,448 @@
+"""The one state that decisions are made from: the Launcher's words, the nodes', and the core.
+
+The core decides in seconds of a clock that outlives this process (``at``); nodes and words are
+counted on this process's own (``now``).
+
+A pod that was released and is not shown free yet is a gang of its own for the core, which leaves
+already: its GPUs are waited for, and cost its virtual cluster nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import assert_never
+
+from muster.contracts.gangs import GangRequest, PodRelease, Preemption
+from muster.contracts.model import Reason
+from muster.contracts.node_orders import Order
+from muster.contracts.nodes import NodeReport
+
+from scheduler.domain.core import model
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    CellUse,
+    Decision,
+    Deferred,
+    Downgraded,
+    Gang,
+    GangClass,
+    Grown,
+    Placed,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Restored,
+    Role,
+    Upgraded,
+)
+from scheduler.domain.core.reasons import HEALTH, preempting
+from scheduler.domain.derived import completed, derived
+from scheduler.domain.ledger import Ledger, Rows
+from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
+from scheduler.domain.rules import Rules
+from scheduler.domain.seen import Seen
+from scheduler.domain.telling import Telling
+
+LEFT = "released "
+"""Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGang:
+    """A gang as it is stored. ``reserved``: places that are kept for its pods."""
+
+    request: GangRequest
+    reason: Reason | None = None
+    is_refused: bool = False
+    gang_class: GangClass | None = None
+    cells: tuple[CellUse, ...] = ()
+    started_at: float | None = None
+    preempted_for: str | None = None
+    preemption: Preemption | None = None
+    preempted_until: float | None = None
+    reserved: tuple[PodPlace, ...] = ()
+
+
+@dataclass(slots=True)
+class Changes:
+    """What a transaction must write: ``ended`` gangs, whose end is to be said; ``kept``: gangs of
+    which the core keeps something else than before.
+    """
+
+    rows: Rows
+    ended: dict[str, GangRequest] = field(default_factory=dict)
+    kept: set[str] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.rows or self.ended or self.kept)
+
+
+class State:
+    """``file``: the configuration, None: the nodes make it. ``gangs``: those that are not over."""
+
+    def __init__(
+        self, rules: Rules, file: ClusterConfig | None = None, policy: Policy | None = None
+    ) -> None:
+        """Raises ConfigError where the configuration can't be honoured."""
+        self.rules = rules
+        self.file = file
+        self.policy = policy or Policy()
+        self.ledger = Ledger(rules)
+        self.gangs: dict[str, Asked] = {}
+        self.orders: dict[str, Order] = {}
+        self.telling = Telling(rules)
+        self.cluster = Cluster(self._config())
+        self.cluster.most = rules.cycle_gangs
+        self.has_more = False
+        self._seen = Seen()
+        self._changes = Changes(Rows())
+        self._reserved: set[str] = set()
+        self._made_of = 0
+        self._held: dict[str, list[Hold]] = {}
+        self._doubt()
+
+    def _config(self) -> ClusterConfig:
+        if self.file is None:
+            return derived(self.ledger.sizes(), self.policy)
+        return completed(self.file, self.ledger.sizes())
+
+    @property
+    def cycle(self) -> int:
+        """The number of the last cycle."""
+        return self.cluster.cycle
+
+    # What operators say.
+
+    def change(self, file: ClusterConfig | None, at: float) -> None:
+        """Another file. Raises ConfigError, and then nothing has changed."""
+        before, self.file = self.file, file
+        try:
+            self.remake(at)
+        except Exception:
+            self.file = before
+            raise
+
+    def remake(self, at: float) -> None:
+        """The cluster as the file and the nodes make it now; all that runs stays where it is."""
+        self.cluster.change(self._config(), at)
+        self._made_of = self.ledger.version
+        self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
+        self._seen.forget()
+        self._doubt()
+        self.ledger.touched.update(self.ledger.nodes, self.orders)
+
+    def _doubt(self) -> None:
+        """Nodes that were never heard take nothing."""
+        for name in self.cluster.hardware.machines.keys() - self.ledger.nodes.keys():
+            self.cluster.set_node_health(name, False)
+
+    def keep_config(self) -> None:
+        """What the nodes have changed can't be taken: it is not tried again."""
+        self._made_of = self.ledger.version
+
+    @property
+    def is_outdated(self) -> bool:
+        """Nodes have another size than those that the cluster was made of."""
+        return self._made_of != self.ledger.version
+
+    def order(self, node: str, order: Order) -> None:
+        """An operator's order about a node."""
+        if order is Order.NONE:
+            self.orders.pop(node, None)
+        else:
+            self.orders[node] = order
+        self.ledger.touched.add(node)
+
+    # What nodes say.
+
+    def report(self, report: NodeReport, now: float) -> None:
+        """A node's report."""
+        self.ledger.report(report, now)
+
+    def lose(self, name: str, now: float, at_ms: int = 0) -> list[str]:
+        """The node's lease ran out: its pods are lost for good. Returns their gangs."""
+        gangs: set[str] = set()
+        for hold in self.ledger.lose(name, now, at_ms):
+            if hold.is_wanted:
+                gang = hold.placement.gang
+                self.cluster.release_pod(gang, hold.pod)
+                self._changes.kept.add(gang)
+                gangs.add(gang)
+        return sorted(gangs & self.gangs.keys())
+
+    def remove(self, name: str) -> bool:
+        """A lost node is gone for good. False where it can't be removed yet."""
+        self._seen.nodes.pop(name, None)
+        return self.ledger.remove(name)
+
+    # What the Launcher says.
+
+    def request(self, request: GangRequest, now: float, at: float) -> None:
+        """Apply the Launcher's whole word about a gang."""
+        gang = self.gangs.get(request.gang)
+        if gang is None:
+            gang = self.gangs[request.gang] = Asked(request)
+        asks = {ask.pod: ask for ask in request.pods}
+        told = {end.pod: end for end in request.released}
+        before, gang.asks, gang.request = gang.asks, asks, request
+        for pod in before:
+            if pod not in asks:
+                self._drop(gang, pod, told.get(pod), now, at)
+        if not asks:
+            self.cluster.release(gang.name)
+            del self.gangs[gang.name]
+            self._changes.ended[gang.name] = request
+            return
+        if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
+            self._want(gang)
+
+    def _want(self, gang: Asked) -> None:
+        """The gang has pods that wait, and some of them are new."""
+        waiting = [
+            (pod, kind_of(ask)) for pod, ask in gang.asks.items() if not self.ledger.hold_of(pod)
+        ]
+        if gang.is_refused:
+            gang.is_refused, gang.said = False, None
+        live = self.cluster.gangs.get(gang.name)
+        if live is None:
+            self.cluster.request(gang_of(gang.request, roles_of(waiting)))
+            return
+        known = {pod for role in live.waiting for pod in role.pods} | live.pods.keys()
+        new = [(pod, kind) for pod, kind in waiting if pod not in known]
+        if new:
+            self.cluster.grow(gang.name, roles_of(new))
+
+    def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
+        """The Launcher does not list a pod any more."""
+        hold = self.ledger.hold_of(pod)
+        live = self.cluster.gangs.get(gang.name)
+        if hold is None:
+            self.cluster.release_pod(gang.name, pod)
+            return
+        is_same = end is not None and end.journal == hold.placement.journal
+        floor = end.report_revision if end is not None and is_same else 0
+        is_free = self.ledger.release(pod, floor, now)
+        until = None if live is None else live.preempted_until
+        for_gang = None if live is None else live.preempted_for
+        self.cluster.release_pod(gang.name, pod)
+        self._changes.kept.add(gang.name)
+        if not is_free and not hold.is_lost:
+            self._linger(hold, at if until is None else until, for_gang, at)
+
+    def _linger(self, hold: Hold, until: float, for_gang: str | None, at: float) -> None:
+        """The core waits for what a released pod holds."""
+        place = hold.placement
+        roles = (Role(place.kind, (place.pod,)),)
+        gang = Gang(LEFT + place.pod, "", "", OPPORTUNISTIC, roles)
+        guest = GangClass.OPPORTUNISTIC
+        self.cluster.restore(
+            Restored(gang, (replace(place.place(), charged=()),), guest, (), 0.0, until, for_gang),
+            at,
+        )
+
+    # What was stored.
+
+    def restore_gang(self, known: KnownGang, now: float, at: float) -> None:
+        """What the store knows of a gang; after its placements and its nodes."""
+        request = known.request
+        gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
+        gang.is_refused = known.is_refused
+        self.telling.note(gang, known.reason, now)
+        held = self._held.pop(request.gang, [])
+        kinds = {hold.pod: hold.placement.kind for hold in held}
+        kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
+        reserved = {place.pod: place for place in known.reserved}
+        places = [h.placement.place() for h in held if not h.is_lost]
+        places += [place for pod, place in reserved.items() if pod in kinds]
+        if places:
+            started_at = known.started_at
+            if started_at is None and not reserved:
+                started_at = at
+            roles = roles_of((place.pod, kinds[place.pod]) for place in places)
+            restored = Restored(
+                gang_of(request, roles),
+                tuple(places),
+                known.gang_class,
+                known.cells,
+                started_at,
+                known.preempted_until,
+                known.preempted_for,
+                () if started_at is None else tuple(reserved),
+            )
+            self.cluster.restore(restored, at)
+        asks = {ask.pod: ask for ask in request.pods}
+        gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
+        gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
+        for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
+            end = next((e for e in request.released if e.pod == pod), None)
+            self._drop(gang, pod, end, now, at)
+        self.request(request, now, at)
+        live = self.cluster.gangs.get(request.gang)
+        if live is not None and known.reason is not None:
+            live.told = known.reason.code
+
+    def restore_holds(self, holds: Iterable[Hold], now: float) -> None:
+        """What the store knows of placements; before their gangs."""
+        for hold in holds:
+            self.ledger.restore_hold(hold, now)
+            if hold.is_wanted:
+                self._held.setdefault(hold.placement.gang, []).append(hold)
+
+    def restored(self, now: float, at: float) -> None:
+        """Everything is restored: what was released before is waited for."""
+        for pod in sorted(self.ledger.pods):
+            hold = self.ledger.hold_of(pod)
+            if hold is not None and not hold.is_wanted and LEFT + pod not in self.cluster.gangs:
+                self._linger(hold, at, None, at)
+        self._reserved = set(self.cluster.reserved)
+        self.ledger.touched.update(self.ledger.nodes, self.orders)
+
+    # The cycle.
+
+    def is_settled(self, now: float) -> bool:
+        """The cluster is known, and has not grown for a while."""
+        if self.file is not None:
+            return True
+        grown_at = self.ledger.grown_at
+        return grown_at is not None and now - grown_at >= self.rules.settle_s
+
+    def decide(self, now: float, at: float) -> list[Decision]:
+        """One cycle; of waits only those that are to be told now."""
+        self.ledger.expire(now)
+        self._carry(now)
+        is_settled = self.is_settled(now)
+        self.cluster.settle(is_settled)
+        decisions = [d for d in run_cycle(self.cluster, at) if self._follow(d, now)]
+        for name, reason in self.telling.due(
+            self.gangs, self.reason_of, now, is_settled=is_settled
+        ):
+            core = model.Reason(reason.code, reason.text, reason.numbers)
+            decisions.append(Deferred(name, core))
+        self._note_reserved()
+        self.has_more = self.cluster.has_more or (is_settled and bool(self.telling.untold))
+        return decisions
+
+    def _carry(self, now: float) -> None:
+        """Tell the core what the ledger knows."""
+        ledger, cluster = self.ledger, self.cluster
+        for hold in (*ledger.freed, *ledger.overdue):
+            cluster.release(LEFT + hold.pod)
+        ledger.freed, ledger.overdue = [], []
+        for name in sorted(ledger.touched):
+            node = ledger.nodes.get(name)
+            if node is not None:
+                self._seen.carry(cluster, name, node.view(now))
+            self._seen.carry_order(cluster, name, self.orders.get(name))
+        ledger.touched.clear()
+
+    def _follow(self, decision: Decision, now: float) -> bool:
+        """Note what was decided; whether it is to be said."""
+        gang = self.gangs.get(decision.gang)
+        if gang is None:
+            return False
+        self._changes.kept.add(gang.name)
+        match decision:
+            case Placed(pods=places) | Grown(pods=places):
+                gang.said = None
+                self.telling.untold.pop(gang.name, None)
+                for place in places:
+                    self._place(gang, place)
+            case Deferred():
+                self.telling.untold[gang.name] = None
+                return False
+            case Refused(reason=reason):
+                gang.is_refused, gang.said = True, told(reason)
+            case Preempted(for_gang=for_gang, until=until, reason=reason):
+                when = datetime.fromtimestamp(until, UTC)
+                gang.preemption = Preemption(gang=for_gang, until=when, reason=told(reason))
+            case Upgraded():
+                for pod in self.cluster.gangs[gang.name].pods.values():
+                    self.ledger.charge(pod.name, pod.place().charged)
+            case PreemptionCancelled() | Downgraded():
+                pass
+            case _:
+                assert_never(decision)
+        return True
+
+    def _place(self, gang: Asked, place: PodPlace) -> None:
+        report, ask = self.ledger.nodes[place.node].report, gang.asks[place.pod]
+        assert report is not None
+        self.ledger.put(
+            Placement(
+                place.pod,
+                gang.name,
+                place.node,
+                report.journal,
+                report.address,
+                report.log_url,
+                place.gpus,
+                labelled(ask, place.ports),
+                kind_of(ask),
+                place.charged,
+            )
+        )
+
+    def _note_reserved(self) -> None:
+        """Who got, or lost, a reservation, or other cells, has another row now."""
+        reserved = self.cluster.reserved
+        self._changes.kept |= (reserved ^ self._reserved) | self.cluster.moved
+        self._reserved = set(reserved)
+        self.cluster.moved.clear()
+
+    # Questions.
+
+    def reason_of(self, gang: str) -> Reason | None:
+        """Why the gang waits, as of the last cycle; None where it does not, or was not tried."""
+        live = self.cluster.gangs.get(gang)
+        if live is None:
+            return None
+        if live.reserved:
+            return told(preempting(self.cluster, live))
+        line = self.cluster.queue.line_of(gang)
+        if line is None or line.reason is None:
+            return None
+        if not self.cluster.hardware.machines:
+            text = "No node has reported yet: the gang starts when enough nodes have."
+            return Reason(code=HEALTH, text=text, numbers=dict(line.reason.numbers))
+        return told(line.reason)
+
+    def is_waiting(self, gang: str) -> bool:
+        """Pods of it are to be placed, or have a reservation."""
+        return gang in self.cluster.queue.keys or gang in self.cluster.reserved
+
+    def known(self, name: str) -> KnownGang:
+        """All that is to be stored of a gang."""
+        gang = self.gangs[name]
+        live = self.cluster.gangs.get(name)
+        if live is None or not (live.pods or live.strangers):
+            preemption = gang.preemption
+            return KnownGang(gang.request, gang.said, gang.is_refused, preemption=preemption)
+        return KnownGang(
+            gang.request,
+            gang.said,
+            gang.is_refused,
+            live.gang_class,
+            live.cells(),
+            live.started_at,
+            live.preempted_for,
+            gang.preemption,
+            live.preempted_until,
+            tuple(live.pods[pod].place() for pod in live.reserved),
+        )
+
+    def take_changes(self) -> Changes:
+        """What was changed since this was last asked."""
+        changes, self._changes = self._changes, Changes(Rows())
+        changes.rows = self.ledger.take_rows()
+        changes.kept &= self.gangs.keys()
+        return changes
+
+
+def told(reason: model.Reason) -> Reason:
+    """A reason as it is said."""
+    return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))

@@ -1,0 +1,80 @@
+"""Who is told when why it waits: at once where that is new, else once in a while."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from muster.contracts.model import Reason
+
+from scheduler.domain.requests import Asked
+from scheduler.domain.rules import Rules
+
+
+class Telling:
+    """``untold``: gangs that have not been told their reason, in order."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.untold: dict[str, None] = {}
+        self._said: deque[tuple[float, str]] = deque()
+
+    def note(self, gang: Asked, reason: Reason | None, now: float) -> None:
+        """The gang was told this now, or before a restart."""
+        gang.said, gang.said_at = reason, now
+        if reason is not None:
+            self._said.append((now, gang.name))
+
+    def due(
+        self,
+        gangs: dict[str, Asked],
+        reason_of: Callable[[str], Reason | None],
+        now: float,
+        *,
+        is_settled: bool,
+    ) -> Iterator[tuple[str, Reason]]:
+        """Whom to tell what now, a bounded number. While nodes come one by one after a start
+        nobody is told again and again.
+        """
+        told = 0
+        for name in [*self.untold, *self._stale(gangs, reason_of, now)]:
+            gang = gangs.get(name)
+            reason = None if gang is None or gang.is_refused else reason_of(name)
+            if gang is None or reason is None:
+                self.untold.pop(name, None)
+                continue
+            if not is_settled and gang.said is not None:
+                continue
+            if told == self.rules.cycle_gangs:
+                self.untold[name] = None
+                continue
+            self.untold.pop(name, None)
+            if gang.said != reason and self._is_news(gang, reason, now):
+                told += 1
+                self.note(gang, reason, now)
+                yield name, reason
+
+    def _is_news(self, gang: Asked, reason: Reason, now: float) -> bool:
+        if gang.said is None or gang.said.code != reason.code:
+            return True
+        return now - gang.said_at >= self.rules.defer_again_s
+
+    def _stale(
+        self, gangs: dict[str, Asked], reason_of: Callable[[str], Reason | None], now: float
+    ) -> list[str]:
+        """Gangs whose last word is old enough to be said again; a bounded number."""
+        names: list[str] = []
+        while self._said and len(names) < self.rules.defer_again_gangs:
+            at, name = self._said[0]
+            if now - at < self.rules.defer_again_s:
+                break
+            self._said.popleft()
+            gang = gangs.get(name)
+            if gang is None or gang.said is None or gang.said_at != at:
+                continue
+            reason = reason_of(name)
+            if reason is None:
+                continue
+            if gang.said == reason:
+                self.note(gang, reason, now)
+            elif name not in self.untold:
+                names.append(name)
+        return names
