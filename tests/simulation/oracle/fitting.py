@@ -113,7 +113,7 @@ class Search:
                 for name, count in demands(other.kind):
                     taken[name] = taken.get(name, 0) + count
         left = self._view.left[machine]
-        return all(count <= left[name] for name, count in taken.items() if name in left)
+        return all(count <= left[name] for name, count in taken.items() if count and name in left)
 
     def _bind_enough(self, number: int, spot: Spot, after: tuple[int, int]) -> bool:
         self._steps += 1

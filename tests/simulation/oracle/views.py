@@ -17,8 +17,8 @@ Spot = int | str
 class Terms:
     """``gone``: gangs that are thought to have left. ``downgraded``: gangs that are thought to run
     on without their cells. ``only``: no other GPUs than these. ``has_shape_alone``: as if machines
-    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is. ``keep_cells``: the cells of gangs
-    that are thought gone stay bound all the same.
+    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is. ``keep_cells``: the
+    cells of gangs that are thought gone stay bound all the same.
     """
 
     gone: frozenset[str] = frozenset()
@@ -72,11 +72,6 @@ class View:
         if not self.is_guaranteed or self.terms.has_shape_alone:
             return kind.gpus
         return self.hardware.leaves_needed(kind, machine)
-
-    def spare_of(self, kind: Kind, machine: str, times: int) -> bool:
-        """Whether the machine has CPU, memory and so on for so many such pods."""
-        left = self.left[machine]
-        return all(count * times <= left[name] for name, count in demands(kind) if name in left)
 
 
 def demands(kind: Kind) -> Iterator[tuple[str, int]]:

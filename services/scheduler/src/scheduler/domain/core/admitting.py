@@ -216,7 +216,7 @@ def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 def _make_room(
     cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
 ) -> list[Decision]:
-    """Tell the victims to leave, and reserve their place. Who only had a reservation waits again."""
+    """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
     for other in [other for other in victims if other.reserved]:
         cluster.cancel(other)
         cluster.enqueue(other)
