@@ -212,8 +212,7 @@ class Run:
         for name, record in sorted(self.state.records.items()):
             if record.preempted_until is not None and record.preempted_until <= now:
                 self._forget(name, "release")
-                roles = tuple(role for role in record.gang.roles if role.pods)
-                self._on_request(replace(record.gang, roles=roles))
+                self._on_request(replace(record.gang, roles=_joined(record.gang.roles)))
         decisions = self.latest = list(self.core.decide(now))
         self.decisions += decisions
         if self.twin is not None:
@@ -236,6 +235,15 @@ class Run:
                 self._codes_of_twin[decision.gang] = decision.reason.code
         if repr(decisions) != repr(kept):
             self.problems.append(f"restart: {decisions} is decided, after a restart {kept}")
+
+
+def _joined(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """Pods of a role together, those by which it has grown too; without roles that are over."""
+    by_name: dict[str, Role] = {}
+    for role in roles:
+        known = by_name.get(role.name)
+        by_name[role.name] = role if known is None else replace(role, pods=known.pods + role.pods)
+    return tuple(role for role in by_name.values() if role.pods)
 
 
 @dataclass(frozen=True)
@@ -358,8 +366,8 @@ class _Dice:
         name = self._pick(self._running())
         if name is None or not self._traits.has_growth:
             return None
-        kind = self._run.state.records[name].gang.roles[0].kind
-        return ("grow", name, (Role(kind, (f"more-{len(self._run.events)}",)),))
+        role = self._random.choice(self._run.state.records[name].gang.roles)
+        return ("grow", name, (replace(role, pods=(f"more-{len(self._run.events)}",)),))
 
     def _node(self, now: float) -> Event:
         bad = sorted(self._run.state.bad_nodes)
