@@ -218,12 +218,12 @@ class Follower:
 
     def _wait(self, gang: Gang) -> None:
         before = len(self._problems) + self.too_hard
-        self._try(lambda judge: judge.waits(gang))
         judge, expected = self._judge(), None
-        fits_nowhere = len(self._problems) + self.too_hard == before
-        if judge and fits_nowhere and not self._is_growth_of_downgraded(gang):
+        if judge and not self._is_growth_of_downgraded(gang):
+            self._try(lambda judge: judge.waits(gang))
             try:
-                expected = judge.codes(gang, may_fit=False)
+                if len(self._problems) + self.too_hard == before:
+                    expected = judge.codes(gang, may_fit=False)
             except TooHardError:
                 self.too_hard += 1
         self._say(self.codes.note(gang, self._told.deferred.pop(gang.id, None), expected))

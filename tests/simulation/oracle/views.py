@@ -108,7 +108,7 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
         idle=near - held,
         chargeable=leaves - charged,
         bound=state.bound(terms.downgraded if terms.keep_cells else terms.downgraded | terms.gone),
-        left=_left(state, staying, terms),
+        left=_left(state, gang, staying, terms),
         usable=usable,
     )
     view.quota_left.update(hardware.quotas(gang.virtual_cluster))
@@ -118,12 +118,15 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
     return view
 
 
-def _left(state: State, staying: list[Record], terms: Terms) -> dict[str, dict[str, int]]:
+def _left(
+    state: State, gang: Gang, staying: list[Record], terms: Terms
+) -> dict[str, dict[str, int]]:
     """What is left of what is limited, by machine; a name that is missing has no limit."""
     left: dict[str, dict[str, int]] = {machine: {} for machine in state.hardware.machines}
     if terms.has_shape_alone or not state.hardware.config.nodes:
         return left
-    names = {name for gang in _all_gangs(state) for name in _resources(gang)}
+    everybody = (gang, *(record.gang for record in staying))
+    names = {name for one in everybody for name in _resources(one)}
     for machine, mine in left.items():
         limits = state.hardware.limits(machine)
         ports = None if limits.ports is None else limits.ports[1] - limits.ports[0] + 1
@@ -139,11 +142,6 @@ def _left(state: State, staying: list[Record], terms: Terms) -> dict[str, dict[s
                 if name in mine:
                     mine[name] -= count
     return left
-
-
-def _all_gangs(state: State) -> Iterator[Gang]:
-    yield from state.waiting.values()
-    yield from (record.gang for record in state.records.values())
 
 
 def _resources(gang: Gang) -> Iterator[str]:
