@@ -30,8 +30,9 @@ SHRINK_RUNS = 400
 class Door(Protocol):
     """What a core offers."""
 
-    def request(self, gang: Gang) -> None: ...
-    def grow(self, gang_id: str, roles: tuple[Role, ...]) -> None: ...
+    def request(self, gang: Gang, told: str | None = None) -> None: ...
+    def grow(self, gang_id: str, roles: tuple[Role, ...], told: str | None = None) -> None: ...
+    def restored(self) -> None: ...
     def withdraw(self, gang_id: str) -> None: ...
     def release(self, gang_id: str) -> None: ...
     def release_pod(self, gang_id: str, pod: str) -> None: ...
@@ -199,12 +200,13 @@ class Run:
             if name.endswith("+"):
                 continue
             twin.restore(self.core.exported(name), self.now)
+        codes = self.follower.codes.told
         for name in sorted(state.waiting, reverse=True):
-            twin.request(state.waiting[name])
+            twin.request(state.waiting[name], codes.get(name))
         for name, roles in sorted(state.growing.items()):
             if growth_of(name) not in state.records:
-                twin.grow(name, roles)
-        codes = self.follower.codes.told
+                twin.grow(name, roles, codes.get(growth_of(name)))
+        twin.restored()
         self.twin, self._codes_of_twin = twin, {k.rstrip("+"): v for k, v in codes.items()}
 
     def _on_cycle(self, now: float) -> None:

@@ -73,6 +73,11 @@ class View:
             return kind.gpus
         return self.hardware.leaves_needed(kind, machine)
 
+    def has_room(self, kind: Kind, machine: str | None) -> bool:
+        """Whether a machine has CPU, memory and so on left for one such pod."""
+        left = self.left.get(machine or "", {})
+        return all(not count or count <= left.get(name, count) for name, count in demands(kind))
+
 
 def demands(kind: Kind) -> Iterator[tuple[str, int]]:
     """What a pod wants beside GPUs, by name."""
