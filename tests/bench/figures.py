@@ -62,7 +62,17 @@ def slim(title: str, heads: Sequence[str]) -> Table:
 
 def rates(title: str, rows: Sequence[Row], has_peer: bool) -> Table:
     """Gangs a second, and how long one takes."""
-    heads = ["nodes", "", "placed", "per\nCPU-s", "normed", "loop\nns", "p50\nµs", "p99\nµs"]
+    heads = [
+        "nodes",
+        "",
+        "placed",
+        "per\nCPU-s",
+        "normed",
+        "loop\nns",
+        "p50\nµs",
+        "p99\nµs",
+        "of\nCPU",
+    ]
     heads += ["max\nms", "of\nCPU", "GC\nms"]
     table = slim(title, [*heads, *(["HiveD\nper s"] if has_peer else [])])
     for row in rows:
@@ -76,6 +86,7 @@ def rates(title: str, rows: Sequence[Row], has_peer: bool) -> Table:
             f"{meter.loop_range[1]:.0f}",
             f"{meter.wall_us(0.5):,.0f}",
             f"{meter.wall_us(0.99):,.0f}",
+            f"{meter.cpu_us(0.99):,.0f}",
             f"{meter.longest_wall_ms:.1f}",
             f"{meter.longest_cpu_ms:.1f}",
             f"{row.tidy_ms:.1f}",

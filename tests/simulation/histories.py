@@ -30,8 +30,9 @@ SHRINK_RUNS = 400
 class Door(Protocol):
     """What a core offers."""
 
-    def request(self, gang: Gang) -> None: ...
-    def grow(self, gang_id: str, roles: tuple[Role, ...]) -> None: ...
+    def request(self, gang: Gang, told: str | None = None) -> None: ...
+    def grow(self, gang_id: str, roles: tuple[Role, ...], told: str | None = None) -> None: ...
+    def restored(self) -> None: ...
     def withdraw(self, gang_id: str) -> None: ...
     def release(self, gang_id: str) -> None: ...
     def release_pod(self, gang_id: str, pod: str) -> None: ...
@@ -131,6 +132,8 @@ class Run:
         record = self.state.records.get(gang)
         if record is None or record.is_reserved or pod not in record.places:
             return
+        if len(record.places) == 1 and gang in self.state.growing:
+            return
         for core in self._both():
             core.release_pod(gang, pod)
         release_pod(self.state, gang, pod)
@@ -197,12 +200,13 @@ class Run:
             if name.endswith("+"):
                 continue
             twin.restore(self.core.exported(name), self.now)
+        codes = self.follower.codes.told
         for name in sorted(state.waiting, reverse=True):
-            twin.request(state.waiting[name])
+            twin.request(state.waiting[name], codes.get(name))
         for name, roles in sorted(state.growing.items()):
             if growth_of(name) not in state.records:
-                twin.grow(name, roles)
-        codes = self.follower.codes
+                twin.grow(name, roles, codes.get(growth_of(name)))
+        twin.restored()
         self.twin, self._codes_of_twin = twin, {k.rstrip("+"): v for k, v in codes.items()}
 
     def _on_cycle(self, now: float) -> None:
@@ -210,8 +214,7 @@ class Run:
         for name, record in sorted(self.state.records.items()):
             if record.preempted_until is not None and record.preempted_until <= now:
                 self._forget(name, "release")
-                roles = tuple(role for role in record.gang.roles if role.pods)
-                self._on_request(replace(record.gang, roles=roles))
+                self._on_request(replace(record.gang, roles=_joined(record.gang.roles)))
         decisions = self.latest = list(self.core.decide(now))
         self.decisions += decisions
         if self.twin is not None:
@@ -234,6 +237,15 @@ class Run:
                 self._codes_of_twin[decision.gang] = decision.reason.code
         if repr(decisions) != repr(kept):
             self.problems.append(f"restart: {decisions} is decided, after a restart {kept}")
+
+
+def _joined(roles: tuple[Role, ...]) -> tuple[Role, ...]:
+    """Pods of a role together, those by which it has grown too; without roles that are over."""
+    by_name: dict[str, Role] = {}
+    for role in roles:
+        known = by_name.get(role.name)
+        by_name[role.name] = role if known is None else replace(role, pods=known.pods + role.pods)
+    return tuple(role for role in by_name.values() if role.pods)
 
 
 @dataclass(frozen=True)
@@ -356,8 +368,8 @@ class _Dice:
         name = self._pick(self._running())
         if name is None or not self._traits.has_growth:
             return None
-        kind = self._run.state.records[name].gang.roles[0].kind
-        return ("grow", name, (Role(kind, (f"more-{len(self._run.events)}",)),))
+        role = self._random.choice(self._run.state.records[name].gang.roles)
+        return ("grow", name, (replace(role, pods=(f"more-{len(self._run.events)}",)),))
 
     def _node(self, now: float) -> Event:
         bad = sorted(self._run.state.bad_nodes)

@@ -205,7 +205,8 @@ def a_gang(random: Random, config: ClusterConfig, hardware: Hardware, name: str,
         if random.random() < 0.9:
             most = max(room.values(), default=0) // max(1, kind.gpus) if kind.gpus else pods
             pods = max(1, min(pods, most))
-        roles.append(Role(kind, tuple(f"r{number}-{pod}" for pod in range(pods))))
+        names = tuple(f"r{number}-{pod}" for pod in range(pods))
+        roles.append(Role(kind, names, name=f"r{number}"))
     machines = hardware.machines
     allowed = None
     if random.random() < 0.06:

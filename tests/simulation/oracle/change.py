@@ -37,15 +37,18 @@ def changed(
         others = covers.cells_for(state, state.records[name], with_bad_ones=True)
         if record.is_reserved and not may_keep and others is None:
             lost.add(name)
-            state.waiting[name] = state.records.pop(name).gang
+            gang = state.records.pop(name).gang
+            if not name.endswith("+"):
+                state.waiting[name] = gang
             continue
-        kept = exported(name)
+        kept = exported(name.rstrip("+"))
         if kept.gang_class is GangClass.GUARANTEED:
             found = ((hardware.cell_at(use.cell, use.quota), use.quota) for use in kept.cells)
-            cells = frozenset((at, quota) for at, quota in found if at is not None)
+            around = {at for leaf in state.charged_by(record) for at in hardware.path_up(leaf)}
+            cells = frozenset((at, quota) for at, quota in found if at in around)
             if may_keep and cells != same:
                 problems.append(f"change: {name} could keep its cells {record.cells}: {kept}")
-            places = {place.pod: place for place in kept.places}
+            places = {place.pod: place for place in kept.places if place.pod in record.places}
             state.replace_record(name, gang_class=kept.gang_class, cells=cells, places=places)
         elif may_keep or others is not None:
             problems.append(f"change: {name} could stay in cells and is {kept.gang_class}")

@@ -160,15 +160,15 @@ def prices(
 def cheapest_victims(
     state: State, gang: Gang, now: float, types: tuple[str | None, ...] | None = None
 ) -> list[Price]:
-    """The fewest GPUs of victims with and without downgrades beside them; empty: too many
-    candidates to try all sets.
+    """The fewest GPUs of victims: with and without downgrades beside them, with and without
+    victims for their quota alone; empty: too many candidates to try all sets.
     """
     if len(candidates(state, gang)) > CANDIDATES:
         return []
     best = []
-    for downgraded in {lazy_ones(state, gang), frozenset[str]()}:
+    for downgraded, keep in product({lazy_ones(state, gang), frozenset[str]()}, (True, False)):
         for price, terms in prices(state, gang, now, downgraded):
-            if find(state, gang, terms, types):
+            if find(state, gang, replace(terms, keep_cells=keep), types):
                 best.append(price)
                 break
     return best
@@ -192,7 +192,8 @@ def is_without_gpus(gang: Gang) -> bool:
 
 def may_have_codes(state: State, gang: Gang) -> set[str]:
     """Why a gang waits that fits nowhere: more than one code where the words leave room."""
-    if cheapest_step(state.healed(), gang) is not None:
+    out_of_use = state.bad_nodes | state.bad_gpus | state.cordoned | state.drained
+    if out_of_use and cheapest_step(state.healed(), gang) is not None:
         return {"health"}
     codes = set()
     over = _over_quota(state, gang)
@@ -247,6 +248,8 @@ def _over_quota(state: State, gang: Gang) -> bool | None:
     answers = {wanted > owned + pinned - charged, wanted > owned + pinned - leaving_too}
     if pinned:
         answers.add(wanted > owned - charged)
+    if any(role.kind.pin is not None for role in gang.roles):
+        answers |= {True, False}
     if len({hardware.leaf_type(top) for top in hardware.tops}) > 1:
         answers.add(True)
     return None if len(answers) > 1 else answers.pop()

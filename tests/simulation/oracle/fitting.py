@@ -14,7 +14,7 @@ from oracle.hardware import Path
 from oracle.state import spare
 from oracle.views import Spot, View, demands
 
-STEPS = 1500
+STEPS = 6000
 """Positions looked at before a search is given up as too hard."""
 
 
@@ -50,6 +50,8 @@ class Search:
         self._failed: set[object] = set()
         self._steps = 0
         self._names: dict[object, int] = {}
+        self._untouched: dict[int, int] = {}
+        self._plains: dict[str, object] = {}
         self.found: Fit | None = None
 
     def run(self) -> bool:
@@ -111,9 +113,12 @@ class Search:
                 for name, count in demands(other.kind):
                     taken[name] = taken.get(name, 0) + count
         left = self._view.left[machine]
-        return all(count <= left[name] for name, count in taken.items() if name in left)
+        return all(count <= left[name] for name, count in taken.items() if count and name in left)
 
     def _bind_enough(self, number: int, spot: Spot, after: tuple[int, int]) -> bool:
+        self._steps += 1
+        if self._steps > STEPS:
+            raise TooHardError
         if self._is_enough(spot):
             return self._place(number + 1)
         if not self._view.is_guaranteed or isinstance(spot, str) or self._wants[number].kind.pin:
@@ -193,13 +198,22 @@ class _Likeness:
         bound = view.with_bound(search._bindings)
         self._mine = {c for c, (vc, _) in bound.items() if vc == view.gang.virtual_cluster}
         self._known: dict[int, int] = {}
+        touched = [cell for cell, _ in search._bindings]
+        for spot in search._spots.values():
+            node = None if isinstance(spot, str) else view.hardware.cells[spot].node
+            touched += [
+                c for c in view.hardware.node_cells() if view.hardware.cells[c].node == node
+            ]
+        self._touched = {view.hardware.path_up(cell)[-1] for cell in touched}
 
     def of(self, cell: int) -> int:
-        if cell not in self._known:
-            self._known[cell] = self._search._names.setdefault(
-                self._look(cell), len(self._search._names)
-            )
-        return self._known[cell]
+        """Trees in which nothing was bound or put look as they did at first."""
+        is_touched = self._view.hardware.path_up(cell)[-1] in self._touched
+        known = self._known if is_touched else self._search._untouched
+        if cell not in known:
+            names = self._search._names
+            known[cell] = names.setdefault(self._look(cell), len(names))
+        return known[cell]
 
     def of_all(self) -> object:
         hardware = self._view.hardware
@@ -248,11 +262,13 @@ class _Likeness:
         return (at.type, cell in self._free, at.is_complete, cell in self._mine, here, inner)
 
     def _plain(self, machine: str) -> object:
-        view = self._view
-        left = tuple(sorted(view.left[machine].items()))
-        limits = view.hardware.limits(machine)
-        has = (limits.cpu, limits.memory_mb, limits.ports, str(limits.resources))
-        return (machine in view.usable, left, has)
+        view, plains = self._view, self._search._plains
+        if machine not in plains:
+            left = tuple(sorted(view.left[machine].items()))
+            limits = view.hardware.limits(machine)
+            has = (limits.cpu, limits.memory_mb, limits.ports, str(limits.resources))
+            plains[machine] = (machine in view.usable, left, has)
+        return plains[machine]
 
     def _used(self, spot: Spot) -> object:
         search = self._search

@@ -21,6 +21,7 @@ from scheduler.domain.core.model import (
 from oracle import choices, covers
 from oracle.change import changed
 from oracle.checker import findings
+from oracle.codes import Codes
 from oracle.fitting import TooHardError
 from oracle.hardware import Hardware, Path
 from oracle.judge import Bill, Judge, is_place_usable
@@ -42,7 +43,7 @@ class Follower:
 
     def __init__(self, hardware: Hardware, judges: str = "all") -> None:
         self.state = State(hardware)
-        self.codes: dict[str, str] = {}
+        self.codes = Codes()
         self.compared = 0
         self.too_hard = 0
         self._judges = judges
@@ -51,8 +52,6 @@ class Follower:
         self._told = Told()
         self._exported: Exported
         self._withdrawn: set[str] = set()
-        self._may_repeat: set[str] = set()
-        self._doubts: list[tuple[Gang, str, set[str]]] = []
 
     def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
         """Take over one cycle; the problems since the last come back."""
@@ -66,7 +65,7 @@ class Follower:
         self._start_or_lose()
         self._serve_all()
         self._raise_again()
-        self._judge_codes_again()
+        self._say(self.codes.check(self.state, self._judge()))
         self._compare_states()
         self._say(findings(self.state))
         for gang in self.state.waiting.values():
@@ -82,7 +81,7 @@ class Follower:
             record = self.state.records.pop(name, None)
             if record is not None and record.is_reserved:
                 self._withdrawn.add(gang)
-            self.codes.pop(name, None)
+            self.codes.told.pop(name, None)
         self.state.waiting.pop(gang, None)
         self.state.growing.pop(gang, None)
 
@@ -91,7 +90,7 @@ class Follower:
         self.state, problems, lost = changed(self.state, hardware, exported)
         self._say(problems)
         self._withdrawn |= lost
-        self._may_repeat |= lost
+        self.codes.may_repeat |= lost
 
     def _say(self, problems: Iterable[str]) -> None:
         self._problems += problems
@@ -160,7 +159,7 @@ class Follower:
         gang = self.state.records.pop(name).gang
         if not name.endswith("+"):
             self.state.waiting[name] = gang
-        self._may_repeat.add(name)
+        self.codes.may_repeat.add(name)
 
     # Step 3
 
@@ -209,16 +208,25 @@ class Follower:
             self._try(lambda judge: judge.refused(gang))
             self.state.waiting.pop(name, None)
             self.state.growing.pop(name.rstrip("+"), None)
-            self.codes.pop(name, None)
+            self.codes.told.pop(name, None)
         elif name in told.placed:
             self._place(gang, told.placed.pop(name))
         elif name in told.victims or self._has_reservation(name):
             self._publish(gang)
         else:
+            self._wait(gang)
+
+    def _wait(self, gang: Gang) -> None:
+        before = len(self._problems) + self.too_hard
+        judge, expected = self._judge(), None
+        if judge and not self._is_growth_of_downgraded(gang):
             self._try(lambda judge: judge.waits(gang))
-            judge = self._judge()
-            is_known = judge is not None and not self._is_growth_of_downgraded(gang)
-            self._note_code(gang, judge.codes(gang) if judge and is_known else None)
+            try:
+                if len(self._problems) + self.too_hard == before:
+                    expected = judge.codes(gang, may_fit=False)
+            except TooHardError:
+                self.too_hard += 1
+        self._say(self.codes.note(gang, self._told.deferred.pop(gang.id, None), expected))
 
     def _is_growth_of_downgraded(self, gang: Gang) -> bool:
         whole = self.state.records.get(gang.id.rstrip("+"))
@@ -291,7 +299,7 @@ class Follower:
         for other in bill.cancelled:
             self._cancel(other)
         self._settle(record)
-        self._note_code(gang, {"preempting"})
+        self._say(self.codes.note(gang, self._told.deferred.pop(name, None), {"preempting"}))
 
     def _cancelled_by(self, gang: Gang, record: Record) -> list[str]:
         return taken_reservations(self.state, gang, record, self._told.cancelled)
@@ -303,7 +311,7 @@ class Follower:
         self.state.records[name] = record
         if record.is_reserved:
             return
-        self.codes.pop(name, None)
+        self.codes.told.pop(name, None)
         if name.endswith("+"):
             del self.state.records[name]
             whole = self.state.records[name.rstrip("+")]
@@ -322,18 +330,6 @@ class Follower:
             if name in self.state.records:
                 record = self.state.records[name]
                 self.state.records[name] = without_cells(record, GangClass.DOWNGRADED)
-
-    def _note_code(self, gang: Gang, expected: set[str] | None) -> None:
-        told, before = self._told.deferred.pop(gang.id, None), self.codes.get(gang.id)
-        if told is not None:
-            self.codes[gang.id] = told.reason.code
-            is_new = told.reason.code != before or gang.id in self._may_repeat
-            self._expect(is_new, f"{gang.id} is not told {before} again")
-        code = self.codes.get(gang.id)
-        if code is None:
-            self._say([f"{gang.id} waits and is not told why"])
-        elif expected is not None and code not in expected:
-            self._doubts.append((gang, code, expected))
 
     # Steps 4 and 5
 
@@ -362,16 +358,6 @@ class Follower:
         for name, told in self._told.deferred.items():
             if name.rstrip("+") not in state.growing:
                 self._say([f"{name} does not wait and is told {told.reason.code}"])
-
-    def _judge_codes_again(self) -> None:
-        """A reason may be that of the gang's turn or of the end of the cycle."""
-        judge = self._judge()
-        for gang, code, expected in self._doubts:
-            later = judge.codes(gang) if judge else None
-            if code not in (later or ()):
-                text = f"the definitions say {sorted(expected)}, after the cycle {later}"
-                self._say([f"{gang.id} waits for {code}; {text}"])
-        self._doubts = []
 
     def _compare_states(self) -> None:
         for name, record in self.state.records.items():

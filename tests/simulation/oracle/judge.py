@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 from scheduler.domain.core.model import Gang, Preempted
 
-from oracle import choices
+from oracle import choices, nearness
 from oracle.state import Record, State
-from oracle.views import Terms
+from oracle.views import Terms, look
 
 Types = tuple[str | None, ...]
 
@@ -90,6 +90,10 @@ class Judge:
             if racks != best:
                 yield f"expected: {gang.id} in {best} racks, not {racks}"
             yield from self._group(gang, record, terms, types)
+        view = look(self.state, gang, terms)
+        yield from nearness.levels(view, record)
+        if len(pods) == 1 and at and not choices.group_racks(self.state, gang):
+            yield from nearness.bound_first(view, record)
 
     def _group(self, gang: Gang, record: Record, terms: Terms, types: Types) -> Iterator[str]:
         """Racks of its group come first, if they can hold all."""
@@ -120,8 +124,16 @@ class Judge:
             return
         paid = sum(state.records[told.gang].gpus() for told in bill.victims)
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
-        if best and paid not in {price.gpus for price in best}:
+        if not best:
+            return
+        if paid not in {price.gpus for price in best}:
             yield f"{name} costs {paid} GPUs of victims; it could be {best}"
+            return
+        least = max(price.longest_s for price in best if price.gpus == paid)
+        started = [state.records[told.gang].started_at for told in bill.victims]
+        ran = max((self.now - at for at in started if at is not None), default=0.0)
+        if ran > least:
+            yield f"{name} ends gangs that ran {ran} s; it could be {best}"
 
     def _victims(self, gang: Gang, record: Record, bill: Bill) -> Iterator[str]:
         """Only those that may be victims, and that use something of the place or of the quota."""
@@ -141,8 +153,8 @@ class Judge:
         """There is no place for it at any cost."""
         state, name = self.state, gang.id
         if choices.is_without_gpus(gang):
-            both = (Terms(), Terms(as_opportunistic=True))
-            if any(choices.find(state, gang, terms) for terms in both):
+            ways = [Terms()] if name.endswith("+") else [Terms(), Terms(as_opportunistic=True)]
+            if any(choices.find(state, gang, terms) for terms in ways):
                 yield f"{name} waits and could be placed"
             return
         step = choices.cheapest_step(state, gang)
@@ -151,9 +163,14 @@ class Judge:
         elif choices.is_refused(state, gang):
             yield f"{name} waits and should be refused"
 
-    def codes(self, gang: Gang) -> set[str] | None:
-        """Why it may be told to wait; None: not known, or it should not wait at all."""
-        if choices.is_without_gpus(gang) or choices.cheapest_step(self.state, gang) is not None:
+    def codes(self, gang: Gang, may_fit: bool = True) -> set[str] | None:
+        """Why it may be told to wait; None: not known, or it should not wait at all.
+
+        ``may_fit`` False: that it fits nowhere is known.
+        """
+        if choices.is_without_gpus(gang):
+            return None
+        if may_fit and choices.cheapest_step(self.state, gang) is not None:
             return None
         return choices.may_have_codes(self.state, gang)
 

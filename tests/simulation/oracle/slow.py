@@ -43,13 +43,18 @@ class SlowCluster:
         self._codes: dict[str, str] = {}
         self._withdrawn: list[str] = []
 
-    def request(self, gang: Gang) -> None:
+    def request(self, gang: Gang, told: str | None = None) -> None:
         self.state.waiting[gang.id] = gang
+        if told is not None:
+            self._codes[gang.id] = told
+
+    def restored(self) -> None:
+        """Nothing is left to be done."""
 
     def withdraw(self, gang_id: str) -> None:
         self.release(gang_id)
 
-    def grow(self, gang_id: str, roles: tuple[Role, ...]) -> None:
+    def grow(self, gang_id: str, roles: tuple[Role, ...], told: str | None = None) -> None:
         """The slow one has no room for more pods, ever."""
 
     def release(self, gang_id: str) -> None:

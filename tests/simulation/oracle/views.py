@@ -17,7 +17,8 @@ Spot = int | str
 class Terms:
     """``gone``: gangs that are thought to have left. ``downgraded``: gangs that are thought to run
     on without their cells. ``only``: no other GPUs than these. ``has_shape_alone``: as if machines
-    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is.
+    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is. ``keep_cells``: the
+    cells of gangs that are thought gone stay bound all the same.
     """
 
     gone: frozenset[str] = frozenset()
@@ -25,6 +26,7 @@ class Terms:
     only: frozenset[int] | None = None
     has_shape_alone: bool = False
     as_opportunistic: bool = False
+    keep_cells: bool = False
 
 
 @dataclass
@@ -71,10 +73,10 @@ class View:
             return kind.gpus
         return self.hardware.leaves_needed(kind, machine)
 
-    def spare_of(self, kind: Kind, machine: str, times: int) -> bool:
-        """Whether the machine has CPU, memory and so on for so many such pods."""
-        left = self.left[machine]
-        return all(count * times <= left[name] for name, count in demands(kind) if name in left)
+    def has_room(self, kind: Kind, machine: str | None) -> bool:
+        """Whether a machine has CPU, memory and so on left for one such pod."""
+        left = self.left.get(machine or "", {})
+        return all(not count or count <= left.get(name, count) for name, count in demands(kind))
 
 
 def demands(kind: Kind) -> Iterator[tuple[str, int]]:
@@ -110,8 +112,8 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
         gang.priority > OPPORTUNISTIC and not terms.as_opportunistic,
         idle=near - held,
         chargeable=leaves - charged,
-        bound=state.bound(without=terms.downgraded | terms.gone),
-        left=_left(state, staying, terms),
+        bound=state.bound(terms.downgraded if terms.keep_cells else terms.downgraded | terms.gone),
+        left=_left(state, gang, staying, terms),
         usable=usable,
     )
     view.quota_left.update(hardware.quotas(gang.virtual_cluster))
@@ -121,12 +123,15 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
     return view
 
 
-def _left(state: State, staying: list[Record], terms: Terms) -> dict[str, dict[str, int]]:
+def _left(
+    state: State, gang: Gang, staying: list[Record], terms: Terms
+) -> dict[str, dict[str, int]]:
     """What is left of what is limited, by machine; a name that is missing has no limit."""
     left: dict[str, dict[str, int]] = {machine: {} for machine in state.hardware.machines}
     if terms.has_shape_alone or not state.hardware.config.nodes:
         return left
-    names = {name for gang in _all_gangs(state) for name in _resources(gang)}
+    everybody = (gang, *(record.gang for record in staying))
+    names = {name for one in everybody for name in _resources(one)}
     for machine, mine in left.items():
         limits = state.hardware.limits(machine)
         ports = None if limits.ports is None else limits.ports[1] - limits.ports[0] + 1
@@ -142,11 +147,6 @@ def _left(state: State, staying: list[Record], terms: Terms) -> dict[str, dict[s
                 if name in mine:
                     mine[name] -= count
     return left
-
-
-def _all_gangs(state: State) -> Iterator[Gang]:
-    yield from state.waiting.values()
-    yield from (record.gang for record in state.records.values())
 
 
 def _resources(gang: Gang) -> Iterator[str]:

@@ -86,7 +86,7 @@ def _gang_events(state: State, live: Live, at: float) -> list[Answer]:
     waiting = () if live.reserved else live.waiting
     if not live.pods:
         wanted = replace(live.gang, roles=waiting)
-        return requested_events(at, wanted) if waiting and not live.is_refused else []
+        return requested_events(at, wanted) if waiting else []
     restored = state.cluster.exported(live.id)
     placed = {place.pod for place in restored.places}
     roles = (replace(r, pods=tuple(p for p in r.pods if p in placed)) for r in live.gang.roles)

@@ -216,7 +216,11 @@ def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 def _make_room(
     cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
 ) -> list[Decision]:
-    """Tell the victims to leave, and reserve their place."""
+    """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
+    for other in [other for other in victims if other.reserved]:
+        cluster.cancel(other)
+        cluster.enqueue(other)
+    victims = [other for other in victims if other.pods]
     removals = [Removal(cluster, other) for other in (*leaving, *victims)]
     seeker = seeker_of(cluster, live, is_guest=False)
     found = seeker.place(live.waiting)
@@ -230,11 +234,6 @@ def _make_room(
             removal.settle()
         elif other.id in needed or not removal.spare():
             removal.settle()
-            if other.reserved:
-                cluster.cancel(other, is_charged=False)
-                if not other.pods:
-                    cluster.enqueue(other)
-                    continue
             decisions.append(preempt(cluster, other, live, now))
     decisions.sort(key=lambda decision: decision.gang)
     cluster.bring_in(live.owner)

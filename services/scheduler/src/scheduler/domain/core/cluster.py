@@ -73,8 +73,8 @@ class Cluster:
         if live.gang.group is not None:
             self.groups.setdefault((live.gang.job, live.gang.group), set()).add(live.id)
 
-    def grow(self, gang: str, roles: Sequence[Role]) -> None:
-        """A gang wants more pods, all of these at once or none."""
+    def grow(self, gang: str, roles: Sequence[Role], told: str | None = None) -> None:
+        """A gang wants more pods, all of these at once or none. ``told``: as with `request`."""
         live = self.gangs.get(gang)
         if live is None:
             return
@@ -82,7 +82,7 @@ class Cluster:
         self.cancel(live)
         live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
         live.waiting = joined(live.waiting, roles)
-        live.is_refused, live.told = False, None
+        live.told = told
         if not live.is_leaving:
             self.enqueue(live)
 
@@ -143,9 +143,9 @@ class Cluster:
             else:
                 self.guests.add(live.id)
 
-    def _leave(self, live: Live, pod: Pod, *, is_charged: bool = True) -> None:
+    def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved
-        is_charged = is_charged and live.is_charged
+        is_charged = live.is_charged
         if is_charged:
             self.count_charge(live, pod, -1)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
@@ -284,7 +284,7 @@ class Cluster:
 
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait."""
-        if live.waiting and not live.is_refused:
+        if live.waiting:
             self.queue.add(live, self.key_of(live))
 
     def key_of(self, live: Live) -> Key:
@@ -341,15 +341,13 @@ class Cluster:
         }
         return [racks[key] for key in sorted(racks)]
 
-    def cancel(self, live: Live, *, is_charged: bool = True) -> None:
-        """What was reserved for the gang is not any more; said by the next cycle. ``is_charged``
-        False: its cells were taken from it before.
-        """
+    def cancel(self, live: Live) -> None:
+        """What was reserved for the gang is not any more; said by the cycle."""
         if not live.reserved:
             return
         names = live.reserved
         for name in names:
-            self._leave(live, live.pods[name], is_charged=is_charged)
+            self._leave(live, live.pods[name])
         live.reserved = ()
         self.reserved.discard(live.id)
         roles = [replace(r, pods=tuple(p for p in r.pods if p in names)) for r in live.gang.roles]

@@ -172,7 +172,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
                 for _, _, gang in list(line.waiting):
                     live = cluster.gangs[gang]
                     cluster.queue.remove(live)
-                    live.is_refused = True
+                    live.waiting = ()
                     decisions.append(Refused(gang, refusal))
                     if not live.pods and not live.strangers:
                         cluster.release(gang)

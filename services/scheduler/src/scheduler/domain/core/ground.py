@@ -188,7 +188,8 @@ class Ground:
                 found = [
                     (rank, slot.number)
                     for slot in cell.slots()
-                    if (rank := empty.rank_of(slot.number, self.needs)) is not None
+                    if self._fits(slot.number)
+                    and (rank := empty.rank_of(slot.number, self.needs)) is not None
                 ]
                 if found:
                     yield min(found)

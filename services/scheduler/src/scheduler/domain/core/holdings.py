@@ -58,7 +58,6 @@ class Live:
     preempted_for: str | None = None
     told: str | None = None
     downgraded_under: tuple[int, int] | None = None
-    is_refused: bool = False
     strangers: tuple[PodPlace, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
@@ -58,7 +58,7 @@ class Role:
 
     kind: Kind
     pods: tuple[str, ...]
-    name: str = ""
+    name: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

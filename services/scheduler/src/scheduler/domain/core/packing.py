@@ -60,9 +60,22 @@ def _spread(ground: Ground, names: Sequence[str], caps: dict[int, tuple[int, boo
             number = min(enough)[2]
         else:
             number = min((-cap, fresh, n) for n, (cap, fresh) in inside.items())[2]
-        left = left[_fill(ground, region.racks[number], left, 0) :]
+        left = left[_most(ground, region.racks[number], left) :]
         barred.add(number)
     return not left
+
+
+def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
+    """Put as many on a rack as can be, of the levels of quota that may be bound with the best."""
+    before, best = len(ground.seeker.pods), (-1, 0)
+    levels = ground.floors()
+    for floor in levels:
+        count = _fill(ground, rack, names, floor)
+        best = max(best, (count, -floor))
+        if count == len(names) or len(levels) == 1:
+            return count
+        ground.seeker.undo(before)
+    return _fill(ground, rack, names, -best[1])
 
 
 def _quick(ground: Ground, count: int) -> Rack | None:

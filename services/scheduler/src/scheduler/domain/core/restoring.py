@@ -49,14 +49,15 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = any(
-            _charge(cluster, live, pods, cells, floor)
+            _charge(cluster, live, pods, first, floor)
+            for first in ((cells, ()) if cells else ((),))
             for floor in floors(cluster.hardware, live.owner)
         )
         if not is_charged:
             pods = _give_up(cluster, live, restored, pods)
             reserved = ()
     for pod in pods:
-        if not is_charged:
+        if not is_charged and not live.is_leaving:
             pod.leaves = 0
         cluster.hardware.enter(pod, is_charged=is_charged, is_reserved=pod.name in reserved)
         live.pods[pod.name] = pod

@@ -71,8 +71,14 @@ class Seeker:
 
     def _merge(self, roles: Sequence[Role]) -> Kinds:
         """Pods by what they want; roles that can choose their GPU type choose each for itself."""
-        sure = [role for role in roles if len(self._types(role.kind)) == 1]
-        return [*merge(sure), *((r.kind, r.pods) for r in roles if r not in sure)]
+        kinds: list[tuple[Kind, list[str]]] = []
+        for role in roles:
+            same = [names for kind, names in kinds if kind == role.kind]
+            if same and len(self._types(role.kind)) == 1:
+                same[0].extend(role.pods)
+            else:
+                kinds.append((role.kind, list(role.pods)))
+        return kinds
 
     def undo(self, to: int = 0) -> None:
         """Give back all but the first pods."""

@@ -57,9 +57,8 @@ def _placed(cluster: Cluster, live: Live, at: float) -> Events:
     placed = frozenset(place.pod for place in restored.places)
     gang = replace(restored.gang, roles=_with(restored.gang.roles, placed.__contains__))
     yield restored_event(at, replace(restored, gang=gang))
-    if not live.is_refused:
-        waiting = _with(live.waiting, lambda pod: pod not in placed)  # reserved ones have places
-        yield from grown_events(at, gang, waiting)
+    waiting = _with(live.waiting, lambda pod: pod not in placed)  # reserved ones have places
+    yield from grown_events(at, gang, waiting)
 
 
 def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, ...]:
