@@ -122,6 +122,8 @@ class Decider:
         Placements and gangs come in parts, between which this process renews its leadership.
         """
         await self.watch.wait_for_reports()
+        if self._collector is not None:
+            self._collector.hold()
         started = now = time.monotonic()
         self._has_words, self._has_file = True, False
         state, limit = self._blank(), self.settings.load_gangs
