@@ -41,6 +41,7 @@ DEMANDS = st.fixed_dictionaries(
 )
 
 
+ORDERS = [Order.NONE, Order.NONE, Order.NONE, Order.CORDON, Order.DRAIN]
 RULES = Rules(settle_s=0.0, port_rest_s=0.0)  # which ports rest is not stored
 
 
@@ -137,6 +138,7 @@ class History(RuleBasedStateMachine):
         self.requests: dict[str, GangRequest] = {}
         self.refused: set[str] = set()
         self.names = 0
+        self.steps_to_cycle = 1
         for node in NODES:
             self.state.report(self.world.report(node), self.now)
             self.state.ledger.hear(node, "", self.now)
@@ -181,12 +183,19 @@ class History(RuleBasedStateMachine):
         self.requests[name] = word.model_copy(update={"pods": word.pods + more})
         self._say(self.requests[name])
 
-    @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(list(Order)[:3]))
+    @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(ORDERS))
     def order(self, node: str, order: Order) -> None:
         self.state.order(node, order)
 
-    @rule()
-    def cycle(self) -> None:
+    @rule(steps=st.sampled_from([1, 2, 5]))
+    def let_cycles_wait(self, steps: int) -> None:
+        self.steps_to_cycle = steps
+
+    @invariant()
+    def a_state_from_what_is_stored_decides_the_same(self) -> None:
+        self.steps_to_cycle -= 1
+        if self.steps_to_cycle > 0:
+            return
         others = [rebuilt(self, reverse=False), rebuilt(self, reverse=True)]
         decisions = self.kit.decide(self.state, self.now)
         self._check(decisions)
@@ -267,9 +276,9 @@ class History(RuleBasedStateMachine):
         older = self.world.reports[node][len(self.world.reports[node]) // 2]
         self.state.report(older if late else newest, self.now)
 
-    @rule(node=st.sampled_from(sorted(NODES)))
-    def lose(self, node: str) -> None:
-        if not self.state.ledger.nodes[node].is_lost:
+    @rule(node=st.sampled_from(sorted(NODES)), rarely=st.integers(0, 3))
+    def lose(self, node: str, rarely: int) -> None:
+        if not rarely and not self.state.ledger.nodes[node].is_lost:
             self.state.lose(node, self.now)
             self.store.write(self.state, [])
 

@@ -29,6 +29,7 @@ from scheduler.domain.core.model import (
     Gang,
     GangClass,
     Grown,
+    Kind,
     Placed,
     PodPlace,
     Preempted,
@@ -217,8 +218,9 @@ class State:
         kinds = {hold.pod: hold.placement.kind for hold in held}
         kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
         reserved = {place.pod: place for place in known.reserved}
-        places = [h.placement.place() for h in held if not h.is_lost]
-        places += [place for pod, place in reserved.items() if pod in kinds]
+        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
+            kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
+        places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
         if places:
             started_at = known.started_at
             if started_at is None and not reserved:
