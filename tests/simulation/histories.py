@@ -127,6 +127,7 @@ class Run:
         for core in self._both():
             getattr(core, how)(gang)
         self.follower.forget(gang)
+        self._codes_of_twin.pop(gang, None)
 
     def _on_release_pod(self, gang: str, pod: str) -> None:
         record = self.state.records.get(gang)

@@ -34,6 +34,7 @@ class Traits:
     has_changes: bool = True
     has_growth: bool = True
     has_faults: bool = True
+    is_large: bool = False
     restarts: float = 0.1
     judges: str = "all"
 
@@ -43,7 +44,7 @@ EVERYTHING = Traits()
 
 def a_cluster(random: Random, traits: Traits = EVERYTHING) -> ClusterConfig:
     """A configuration that can be honoured."""
-    types = _cell_types(random)
+    types = _large_cell_types() if traits.is_large else _cell_types(random)
     trees = _trees(random, types, traits)
     nodes = _limits(random, trees, types, traits)
     policy = Policy(is_lazy=random.random() < 0.4, grace_s=GRACE_S)
@@ -64,9 +65,32 @@ def _cell_types(random: Random) -> dict[str, CellType]:
     }
 
 
+def _large_cell_types() -> dict[str, CellType]:
+    return {
+        "a-switch": CellType("a", 2),
+        "a-socket": CellType("a-switch", 2),
+        "a-node": CellType("a-socket", 2, is_node=True),
+        "a-rack": CellType("a-node", 4),
+        "a-row": CellType("a-rack", 2),
+        "a-box": CellType("a", 4, is_node=True),
+        "b-node": CellType("b", 4, is_node=True),
+        "b-rack": CellType("b-node", 3),
+    }
+
+
+LARGE = (
+    ["a-rack"] * 6,
+    ["a-row"] * 3,
+    ["a-rack"] * 4 + ["a-box"] * 4,
+    ["a-row"] * 2 + ["b-rack"] * 3,
+)
+
+
 def _trees(random: Random, types: dict[str, CellType], traits: Traits) -> tuple[PhysicalCell, ...]:
     tops = random.choice(
-        (
+        LARGE
+        if traits.is_large
+        else (
             ["a-rack"] * 2,
             ["a-rack"] * 3,
             ["a-rack", "a-rack", "b-node", "b-node"],
@@ -245,7 +269,8 @@ def _kind(
     some = random.choice(sorted(room) or hardware.gpu_types())
     nodes = [at for at in hardware.node_cells() if hardware.leaf_type(at) == some]
     biggest = max(len(hardware.leaves(at)) for at in nodes)
-    gpus = random.choice([g for g in (1, 1, 1, 2, 2, 3, 4, 4) if g <= biggest] or [1])
+    sizes = (1, 1, 2, 2, 4, 8, 8) if biggest >= 8 else (1, 1, 1, 2, 2, 3, 4, 4)
+    gpus = random.choice([g for g in sizes if g <= biggest] or [1])
     if random.random() < 0.08:
         gpus = 0
     types = hardware.gpu_types()

@@ -45,6 +45,15 @@ def test_restart_equals_no_restart(first: int) -> None:
             pytest.fail(report(told), pytrace=False)
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(300_000, 300_000 + max(BLOCK, HISTORIES // 20), BLOCK))
+def test_larger_clusters_obey_the_same_definitions(first: int) -> None:
+    for seed in range(first, first + BLOCK):
+        told = history(seed, CoreDoor, Traits(is_large=True))
+        if told.problems:
+            pytest.fail(report(told), pytrace=False)
+
+
 def test_replay_equals_the_original() -> None:
     for seed in range(200_000, 200_000 + BLOCK):
         told = history(seed, CoreDoor, Traits(judges=""))

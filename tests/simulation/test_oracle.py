@@ -2,16 +2,17 @@
 is broken.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from histories import Run, history
+from histories import Maker, Run, history
 from oracle.checker import findings
 from oracle.hardware import Hardware
 from oracle.private import fits_in_private
 from oracle.slow import SlowCluster
 from oracle.state import State, is_honoured, spare
+from oracle.views import Terms
 from random_clusters import Traits
 from scheduler.domain.core.config import (
     CellType,
@@ -21,7 +22,7 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
+from scheduler.domain.core.model import Decision, Gang, Kind, PodPlace, Restored, Role
 
 SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
 
@@ -164,15 +165,64 @@ def test_the_slow_scheduler_keeps_the_definitions(block: int) -> None:
         assert told.problems == (), f"seed {seed}: {told.problems}"
 
 
-def test_a_scheduler_that_forgets_a_cell_is_found_out() -> None:
-    class Forgetful(SlowCluster):
-        """Binds nothing."""
+class Forgetful(SlowCluster):
+    """Binds nothing."""
 
-        def decide(self, now: float) -> list:  # type: ignore[type-arg]
-            """One cycle, after which nobody has cells."""
-            decisions = super().decide(now)
-            for name, record in self.state.records.items():
-                self.state.records[name] = replace(record, cells=frozenset())
-            return decisions
+    def decide(self, now: float) -> list[Decision]:
+        """One cycle, after which nobody has cells."""
+        decisions = super().decide(now)
+        for name, record in self.state.records.items():
+            self.state.records[name] = replace(record, cells=frozenset())
+        return decisions
 
-    assert any(history(seed, Forgetful, SLOW).problems for seed in range(5))
+
+class Prudish(SlowCluster):
+    """Gives nothing to opportunistic gangs."""
+
+    def _decide(self, gang: Gang, now: float) -> Iterator[Decision]:
+        return iter(()) if gang.priority < 0 else super()._decide(gang, now)
+
+
+class Bloodthirsty(SlowCluster):
+    """Ends everybody who may be ended."""
+
+    def _choose_victims(self, gang: Gang, terms: Terms, now: float) -> Terms:
+        return terms
+
+
+class Curt(SlowCluster):
+    """Has one reason for everything."""
+
+    def _tell(self, gang: Gang, code: str) -> Iterator[Decision]:
+        return super()._tell(gang, "shape" if code != "preempting" else code)
+
+
+class Amnesiac(SlowCluster):
+    """Forgets at a restart who was told to leave."""
+
+    def restore(self, kept: Restored, now: float) -> None:
+        """Without what it was told."""
+        super().restore(replace(kept, preempted_until=None, preempted_for=None), now)
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [
+        (Forgetful, "in no cell of its gang"),
+        (Prudish, "waits and could be placed at the cost of nobody"),
+        (Bloodthirsty, "GPUs of victims; it could be"),
+        (Curt, "waits for shape; the definitions say"),
+        (Amnesiac, "restart: "),
+    ],
+)
+def test_a_scheduler_that_breaks_a_rule_is_found_out(broken: Maker, expected: str) -> None:
+    traits = replace(SLOW, restarts=0.5)
+    found = (text for seed in range(40) for text in history(seed, broken, traits).problems)
+    assert any(expected in text for text in found)
+
+
+def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None:
+    traits = replace(SLOW, judges="all")
+    found = [text for seed in range(20) for text in history(seed, SlowCluster, traits).problems]
+    assert any("at level" in text for text in found)
+    assert any("racks, not" in text for text in found)

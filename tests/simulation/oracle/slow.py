@@ -217,11 +217,7 @@ class SlowCluster:
             return
         terms = choices.terms_of(state, gang, step)
         if step == "victims":
-            terms = next(
-                terms
-                for _, terms in choices.prices(state, gang, now, terms.downgraded)
-                if choices.find(state, gang, terms)
-            )
+            terms = self._choose_victims(gang, terms, now)
         found = choices.find(state, gang, terms)
         assert found is not None
         for name in sorted(terms.downgraded):
@@ -243,6 +239,14 @@ class SlowCluster:
             yield from self._tell(gang, "preempting")
         else:
             yield placed
+
+    def _choose_victims(self, gang: Gang, terms: Terms, now: float) -> Terms:
+        """The cheapest ones with which it fits."""
+        return next(
+            terms
+            for _, terms in choices.prices(self.state, gang, now, terms.downgraded)
+            if choices.find(self.state, gang, terms)
+        )
 
     def _take(self, gang: Gang, found: Found, now: float, own: GangClass) -> Placed:
         places, cells = settle(found, self.state.hardware)

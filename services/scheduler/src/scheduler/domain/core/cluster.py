@@ -14,10 +14,11 @@ from scheduler.domain.core.model import (
     Gang,
     GangClass,
     PreemptionCancelled,
+    Reason,
     Restored,
     Role,
 )
-from scheduler.domain.core.queue import Key, Queue, Shape, Stamp
+from scheduler.domain.core.queue import Key, Line, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
 from scheduler.domain.core.seeking import merge
 
@@ -48,6 +49,7 @@ class Cluster:
         self.draining: set[str] = set()
         self.said: list[Decision] = []
         self.versions: dict[str, int] = {}
+        self.touched = 0
         self.charges: dict[tuple[str, str], dict[int, int]] = {}
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
@@ -173,7 +175,8 @@ class Cluster:
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
             if None not in codes:
-                line.failed = self.stamp(line.key)
+                line.failed, line.explained = self.stamp(line.key), self.state_of(line)
+                line.reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
                 line.untold.clear()
 
     def exported(self, gang: str) -> Restored:
@@ -308,8 +311,34 @@ class Cluster:
             hardware.unbound_version if can_bind else -1,
         )
 
+    def progress(self) -> tuple[int, int, int]:
+        """Changes whenever something becomes free."""
+        return self.hardware.unbound_version, self.hardware.free_version, self.touched
+
+    def state_of(self, line: Line) -> Stamp:
+        """What the reason of a line may depend on, as versions."""
+        hardware = self.hardware
+        return (
+            hardware.usable_version,
+            hardware.unbound_version,
+            hardware.free_version,
+            hardware.taken_version,
+            self.touched,
+        )
+
+    def is_worse(self, line: Line) -> bool:
+        """The line's reason may be another one by now. Too little quota stays too little."""
+        reason = line.reason
+        return (
+            reason is not None
+            and reason.code != "quota"
+            and line.explained is not None
+            and line.explained != self.state_of(line)
+        )
+
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
+        self.touched += 1
         self.versions[owner] = self.versions.get(owner, 0) + 1
 
     def bring_in(self, owner: str) -> None:

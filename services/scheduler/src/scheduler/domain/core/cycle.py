@@ -9,6 +9,11 @@ from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, 
 from scheduler.domain.core.queue import Line
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 
+EXPLAINED = 32
+"""Lines whose reason may have become another one because others were placed: so many of them are
+looked at again in one cycle.
+"""
+
 
 def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     """Decide about everything that waits. The cluster is changed accordingly."""
@@ -24,23 +29,35 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _start_reserved(cluster, now)
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
-    for line, gang in cluster.queue.candidates(cluster.stamp):
-        if cluster.most is not None and len(decisions) >= cluster.most:
-            cluster.has_more = True
-            break
-        found = admit(cluster, cluster.gangs[gang], now)
-        if found is None:
-            line.failed = cluster.stamp(line.key)
-            failed.append(line)
-        else:
-            decisions += found
-            decisions += _said(cluster)
+    before = None
+    while before != cluster.progress() and not cluster.has_more:
+        before = cluster.progress()
+        decisions += _admit(cluster, failed, now)
     # 5. Downgraded gangs get their cells again where there is room.
     if cluster.downgraded:
         decisions += _upgrade(cluster)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
         decisions += _explain(cluster, failed)
+    return decisions
+
+
+def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
+    """Every line that may have become placeable, in order."""
+    decisions: list[Decision] = []
+    for line, gang in cluster.queue.candidates(cluster.stamp):
+        if cluster.most is not None and len(decisions) >= cluster.most:
+            cluster.has_more = True
+            break
+        versions = cluster.hardware.versions()
+        found = admit(cluster, cluster.gangs[gang], now)
+        if found is None:
+            cluster.hardware.unchanged(versions)
+            line.failed = cluster.stamp(line.key)
+            failed.append(line)
+        else:
+            decisions += found
+            decisions += _said(cluster)
     return decisions
 
 
@@ -103,7 +120,10 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
         stamp = (cluster.versions.get(live.owner, 0), cluster.hardware.unbound_version)
         if live.downgraded_under != stamp and not live.strangers:
             live.downgraded_under = stamp
-            if _raise(cluster, live):
+            versions = cluster.hardware.versions()
+            if not _raise(cluster, live):
+                cluster.hardware.unchanged(versions)
+            else:
                 live.gang_class = GangClass.GUARANTEED
                 cluster.downgraded.discard(live.id)
                 cluster.sort_in(live)
@@ -164,7 +184,9 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
         if live.told != "preempting":
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
-    failed = [line for line in dict.fromkeys(failed) if line.waiting]
+    worse = [line for line in cluster.queue.lines.values() if cluster.is_worse(line)]
+    failed = [line for line in dict.fromkeys((*failed, *worse[:EXPLAINED])) if line.waiting]
+    versions = cluster.hardware.versions()
     with Explainer(cluster) as explainer:
         for line in sorted(failed, key=lambda line: line.waiting[0]):
             refusal = explainer.refusal(line)
@@ -180,7 +202,8 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             reason = unsettled(refusal) if refusal is not None else explainer.reason(line)
             if line.reason is None or line.reason.code != reason.code:
                 line.untold.update(gang for _, _, gang in line.waiting)
-            line.reason = reason
+            line.reason, line.explained = reason, cluster.state_of(line)
+    cluster.hardware.unchanged(versions)
     return decisions + _tell(cluster)
 
 

@@ -67,7 +67,8 @@ class Hardware:
             for cell in cells
         )
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
-        self.usable_version = self.unbound_version = self.free_version = 0
+        self.usable_version = self.unbound_version = 0
+        self.free_version = self.taken_version = 0
         self._needs: dict[tuple[Kind, bool], Needs] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
@@ -224,11 +225,20 @@ class Hardware:
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
 
+    def versions(self) -> tuple[int, int, int]:
+        """How often a cell was unbound, something became free, or was taken."""
+        return self.unbound_version, self.free_version, self.taken_version
+
+    def unchanged(self, versions: tuple[int, int, int]) -> None:
+        """All that was done since was undone."""
+        self.unbound_version, self.free_version, self.taken_version = versions
+
     # Pods.
 
     def enter(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod takes its place, or has it reserved."""
         machine, state = pod.machine, pod.state
+        self.taken_version += 1
         machine.charge(pod.take, 1)
         if pod.ports:
             machine.hold_ports(pod.ports, 1)

@@ -24,7 +24,8 @@ Stamp = tuple[int, ...]
 @dataclass(slots=True, eq=False)
 class Line:
     """Waiting gangs of one key. ``failed``: the stamp under which its head could not be placed,
-    with ``reason``. ``untold``: gangs that were not told the reason's code.
+    with ``reason``, found in the state ``explained``. ``untold``: gangs that were not told the
+    reason's code.
     """
 
     key: Key
@@ -32,6 +33,7 @@ class Line:
     failed: Stamp | None = None
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
+    explained: Stamp | None = None
 
 
 @dataclass(slots=True, eq=False)
