@@ -188,7 +188,7 @@ class Seeker:
     def _for_nothing(self, kind: Kind, names: Sequence[str]) -> bool:
         """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest.
 
-        A guaranteed one where it asks for nothing that the node has little of.
+        A guaranteed one on a node with GPUs only where it asks for nothing that is limited there.
         """
         for name in names:
             machine = self._cheapest_machine(kind)
@@ -209,7 +209,7 @@ class Seeker:
             take = machine.sort.take(kind)
             if take is None or not (self.is_bare or machine.has(take)):
                 continue
-            if self.owner is not None and any(take.amounts):
+            if self.owner is not None and machine.slots and any(take.amounts):
                 continue
             free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
             rank = (bool(machine.slots), free, machine.number)
