@@ -8,6 +8,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -20,10 +21,19 @@ from hypothesis.stateful import (
 from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    QuotaCells,
+    VirtualCluster,
+)
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
+from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
-from scheduler.domain.state import KnownGang, State
+from scheduler.domain.state import State
 from scheduler.domain.words import word_of
 
 Kit = Any
@@ -40,6 +50,23 @@ DEMANDS = st.fixed_dictionaries(
 )
 
 
+FILE = ClusterConfig(
+    cell_types={
+        "pair": CellType("t", 2),
+        "node": CellType("pair", 2, is_node=True),
+        "rack": CellType("node", 2),
+        "box": CellType("t", 2, is_node=True),
+    },
+    physical_cells=(PhysicalCell("rack", "r", ("a", "b")), PhysicalCell("box", "c")),
+    nodes={"d": NodeLimits()},
+    virtual_clusters={
+        "default": VirtualCluster((QuotaCells("rack/node", 1), QuotaCells("rack/node/pair", 1))),
+        "lab": VirtualCluster((QuotaCells("rack/node/pair", 1), QuotaCells("box", 1))),
+    },
+)
+"""A rack of two nodes and a node of another kind, shared by two virtual clusters."""
+
+ORDERS = [Order.NONE, Order.NONE, Order.NONE, Order.CORDON, Order.DRAIN]
 RULES = Rules(settle_s=0.0, port_rest_s=0.0)  # which ports rest is not stored
 
 
@@ -126,16 +153,18 @@ class Store:
 class History(RuleBasedStateMachine):
     """Gangs come and go, pods start and end, nodes fail and return, reports come late or never."""
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, file: ClusterConfig | None) -> None:
         super().__init__()
         self.kit = kit
+        self.file = file
         self.world = World(kit)
         self.store = Store()
-        self.state = State(RULES)
+        self.state = State(RULES, file)
         self.now = 0.0
         self.requests: dict[str, GangRequest] = {}
         self.refused: set[str] = set()
         self.names = 0
+        self.steps_to_cycle = 1
         for node in NODES:
             self.state.report(self.world.report(node), self.now)
             self.state.ledger.hear(node, "", self.now)
@@ -153,6 +182,7 @@ class History(RuleBasedStateMachine):
         counts=st.sampled_from([(1, 0), (2, 0), (3, 0), (5, 0), (1, 1), (2, 2), (2, 3)]),
         priority=st.integers(-1, 2),
         is_lazy=st.sampled_from([None, True]),
+        vc=st.sampled_from(["default", "lab"]),
     )
     def submit(
         self,
@@ -161,13 +191,19 @@ class History(RuleBasedStateMachine):
         counts: tuple[int, int],
         priority: int,
         is_lazy: bool | None,
+        vc: str,
     ) -> None:
         name = f"g{self.names}"
         self.names += 1
         pods = self.kit.pods(name, counts[0], **demand)
         pods += self.kit.pods(f"{name}-o", counts[1], **other)
         word = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
-        self.requests[name] = word.model_copy(update={"lazy_preemption": is_lazy})
+        self.requests[name] = word.model_copy(
+            update={
+                "lazy_preemption": is_lazy,
+                "virtual_cluster": "default" if self.file is None else vc,
+            }
+        )
         self._say(self.requests[name])
 
     @precondition(lambda self: self.requests)
@@ -180,12 +216,19 @@ class History(RuleBasedStateMachine):
         self.requests[name] = word.model_copy(update={"pods": word.pods + more})
         self._say(self.requests[name])
 
-    @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(list(Order)[:3]))
+    @rule(node=st.sampled_from(sorted(NODES)), order=st.sampled_from(ORDERS))
     def order(self, node: str, order: Order) -> None:
         self.state.order(node, order)
 
-    @rule()
-    def cycle(self) -> None:
+    @rule(steps=st.sampled_from([1, 2, 5]))
+    def let_cycles_wait(self, steps: int) -> None:
+        self.steps_to_cycle = steps
+
+    @invariant()
+    def a_state_from_what_is_stored_decides_the_same(self) -> None:
+        self.steps_to_cycle -= 1
+        if self.steps_to_cycle > 0:
+            return
         others = [rebuilt(self, reverse=False), rebuilt(self, reverse=True)]
         decisions = self.kit.decide(self.state, self.now)
         self._check(decisions)
@@ -266,9 +309,9 @@ class History(RuleBasedStateMachine):
         older = self.world.reports[node][len(self.world.reports[node]) // 2]
         self.state.report(older if late else newest, self.now)
 
-    @rule(node=st.sampled_from(sorted(NODES)))
-    def lose(self, node: str) -> None:
-        if not self.state.ledger.nodes[node].is_lost:
+    @rule(node=st.sampled_from(sorted(NODES)), rarely=st.integers(0, 3))
+    def lose(self, node: str, rarely: int) -> None:
+        if not rarely and not self.state.ledger.nodes[node].is_lost:
             self.state.lose(node, self.now)
             self.store.write(self.state, [])
 
@@ -399,7 +442,7 @@ class History(RuleBasedStateMachine):
 def rebuilt(history: History, *, reverse: bool) -> State:
     """The same state, as a restart makes it of what is stored and reported."""
     old, store, now = history.state, history.store, history.now
-    state = State(RULES)
+    state = State(RULES, history.file)
     nodes = sorted(old.ledger.nodes.values(), key=lambda n: n.name, reverse=reverse)
     for node in nodes:
         state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
@@ -424,9 +467,10 @@ HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))
 """How many histories are tried; in a deep run more, and pytest gets --timeout=0."""
 
 
-def test_random_histories_are_safe_and_live(kit: Kit) -> None:
+@pytest.mark.parametrize("file", [None, FILE], ids=["made by nodes", "by file"])
+def test_random_histories_are_safe_and_live(kit: Kit, file: ClusterConfig | None) -> None:
     run_state_machine_as_test(  # it takes any maker of machines, whatever its stub says
-        lambda: History(kit),  # type: ignore[arg-type]
+        lambda: History(kit, file),  # type: ignore[arg-type]
         settings=settings(
             max_examples=HISTORIES,
             stateful_step_count=30,

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import assert_never
 
 import asyncpg
 import structlog
@@ -25,23 +24,14 @@ from scheduler import leadership, store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.model import (
-    Decision,
-    Deferred,
-    Downgraded,
-    Grown,
-    Placed,
-    Preempted,
-    PreemptionCancelled,
-    Refused,
-    Upgraded,
-)
-from scheduler.domain.formats.decisions import decision_fields
+from scheduler.domain.core.model import Decision
+from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.state import Changes, State
-from scheduler.domain.words import DECIDED, DEFERRED, PREEMPTED, REFUSED, ended, word_of
+from scheduler.domain.state import State
+from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pauses import Collector
+from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
 from scheduler.watch import Watch
@@ -118,7 +108,8 @@ class Decider:
         return None if self.file is None else self.file.config
 
     def _blank(self) -> State:
-        return State(self.settings.rules(), self._config(), self.settings.policy())
+        """Without any hardware: that takes long, and is not needed before this process leads."""
+        return State(self.settings.rules(), policy=self.settings.policy())
 
     def at(self) -> float:
         """Seconds since 1970, of a clock that outlives this process and never goes back."""
@@ -131,6 +122,8 @@ class Decider:
         Placements and gangs come in parts, between which this process renews its leadership.
         """
         await self.watch.wait_for_reports()
+        if self._collector is not None:
+            self._collector.hold()
         started = now = time.monotonic()
         self._has_words, self._has_file = True, False
         state, limit = self._blank(), self.settings.load_gangs
@@ -143,7 +136,7 @@ class Decider:
                 state.restore_holds(holds, now)
                 after = holds[-1].pod
             self.watch.pass_on(state)
-            state.remake(self.at())
+            state.change(self._config(), self.at())
             after = ""
             while gangs := await store.load_gangs(conn, after, limit):
                 for gang in gangs:
@@ -258,7 +251,7 @@ class Decider:
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
         outcome.decisions = state.decide(now, at)
         for decision in outcome.decisions:
-            outcome.topics[decision.gang] = _topic(decision, outcome.topics.get(decision.gang))
+            outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
             self._woken.set()
         outcome.changes = state.take_changes()
@@ -334,8 +327,8 @@ class Decider:
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""
         for decision in outcome.decisions:
-            self.metrics.decisions.labels(_name(decision)).inc()
-            _tell(decision)
+            self.metrics.decisions.labels(name_of(decision)).inc()
+            log(decision)
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()
             _log.error("a node is lost", node=node, gangs=gangs)
@@ -349,55 +342,6 @@ class Decider:
             for node in (*outcome.lost, *outcome.returned):
                 self.watch.said_at.pop(node, None)
             await self.watch.tell(self.known)
-
-
-_RANKS = (DEFERRED, REFUSED, DECIDED, PREEMPTED)
-"""Of several topics of one gang in a cycle the last of these is its word's."""
-
-
-def _topic(decision: Decision, before: str | None) -> str:
-    match decision:
-        case Placed() | Grown() | Downgraded() | Upgraded():
-            topic = DECIDED
-        case Deferred() | PreemptionCancelled():
-            topic = DEFERRED
-        case Refused():
-            topic = REFUSED
-        case Preempted():
-            topic = PREEMPTED
-        case _:
-            assert_never(decision)
-    return topic if before is None else max(topic, before, key=_RANKS.index)
-
-
-def _name(decision: Decision) -> str:
-    """As the simulator's lines call it."""
-    return str(decision_fields(decision)["decision"])
-
-
-def _tell(decision: Decision) -> None:
-    match decision:
-        case Placed(gang=gang, pods=pods) | Grown(gang=gang, pods=pods):
-            _log.info(_name(decision), gang=gang, nodes=sorted({pod.node for pod in pods}))
-        case Deferred(gang=gang, reason=reason):
-            _log.info("waits", gang=gang, code=reason.code, reason=reason.text)
-        case Refused(gang=gang, reason=reason):
-            _log.info("refused", gang=gang, code=reason.code, reason=reason.text)
-        case Preempted(gang=gang, for_gang=other, until=until, reason=reason):
-            _log.info(
-                "preempted",
-                gang=gang,
-                for_gang=other,
-                until=until,
-                code=reason.code,
-                reason=reason.text,
-            )
-        case Downgraded(gang=gang, for_gang=other):
-            _log.info("downgraded", gang=gang, for_gang=other)
-        case PreemptionCancelled(gang=gang) | Upgraded(gang=gang):
-            _log.info(_name(decision), gang=gang)
-        case _:
-            assert_never(decision)
 
 
 def _passes(error: Exception) -> bool:

@@ -25,6 +25,10 @@ class Collector:
         """Whether `settle` should be called as soon as nothing is under way."""
         return self._tidied >= TIDIES_PER_SETTLE
 
+    def hold(self) -> None:
+        """Nothing is collected until the next settling, before much that will stay is made."""
+        gc.disable()
+
     def settle(self) -> None:
         """Collect everything and set what is left aside. It takes long: after the start, and when
         nothing is under way.

@@ -11,9 +11,9 @@ from muster.contracts.model import Reason
 from muster.db import Connection
 
 from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
+from scheduler.domain.known import KnownGang
 from scheduler.domain.nodes import Size
 from scheduler.domain.placements import Hold, Placement
-from scheduler.domain.state import KnownGang
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def virtual_clusters(state: State) -> Answer:
         name = live.gang.virtual_cluster
         guests[name] = guests.get(name, 0) + live.gpus_in_use
     return {
-        "asOf": state.cycle,
+        "asOf": state.cluster.cycle,
         "gpuTypes": forest.gpu_types,
         "virtualClusters": {
             name: _virtual_cluster(cluster, name, guests.get(name, 0))
@@ -79,7 +79,7 @@ def export(state: State, at: float) -> Answer:
         except ValueError:
             left_out.append(live.id)
     config = cluster_data(state.cluster.hardware.forest.config)
-    return {"asOf": state.cycle, "cluster": config, "events": events, "leftOut": left_out}
+    return {"asOf": state.cluster.cycle, "cluster": config, "events": events, "leftOut": left_out}
 
 
 def _gang_events(state: State, live: Live, at: float) -> list[Answer]:

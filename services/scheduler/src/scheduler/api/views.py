@@ -24,7 +24,7 @@ def queue(state: State, limit: int) -> Answer:
         {"position": place} | _gang(state, state.gangs[name])
         for place, (_, _, name) in enumerate(nsmallest(limit, orders), 1)
     ]
-    return {"asOf": state.cycle, "waiting": len(orders), "gangs": gangs}
+    return {"asOf": state.cluster.cycle, "waiting": len(orders), "gangs": gangs}
 
 
 def gang(state: State, name: str, epoch: int) -> Answer | None:
@@ -32,7 +32,7 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    return {"asOf": state.cycle} | _why(state, found, epoch)
+    return {"asOf": state.cluster.cycle} | _why(state, found, epoch)
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -42,7 +42,7 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
         return None
     gangs.sort(key=lambda gang: gang.name)
     return {
-        "asOf": state.cycle,
+        "asOf": state.cluster.cycle,
         "job": job_id,
         "gangs": [_why(state, gang, epoch) for gang in gangs],
     }
@@ -51,7 +51,10 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
 def nodes(state: State) -> Answer:
     """The nodes and what is free on them."""
     found = state.ledger.nodes
-    return {"asOf": state.cycle, "nodes": [_node(state, found[name]) for name in sorted(found)]}
+    return {
+        "asOf": state.cluster.cycle,
+        "nodes": [_node(state, found[name]) for name in sorted(found)],
+    }
 
 
 def _orders(state: State) -> list[Order]:

@@ -1,10 +1,12 @@
 """What the core was told of each node, so that only what is another is told again."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from muster.contracts.node_orders import Order
 
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.ledger import Ledger
 from scheduler.domain.nodes import View
 
 
@@ -17,6 +19,23 @@ class Seen:
     def forget(self) -> None:
         """The core knows nothing."""
         self.nodes.clear()
+
+    @staticmethod
+    def doubt(cluster: Cluster, ledger: Ledger) -> None:
+        """Nodes that were never heard take nothing."""
+        for name in cluster.hardware.machines.keys() - ledger.nodes.keys():
+            cluster.set_node_health(name, False)
+
+    def carry_all(
+        self, cluster: Cluster, ledger: Ledger, orders: Mapping[str, Order], now: float
+    ) -> None:
+        """Tell the core of every node that has changed."""
+        for name in sorted(ledger.touched):
+            node = ledger.nodes.get(name)
+            if node is not None:
+                self.carry(cluster, name, node.view(now))
+            self.carry_order(cluster, name, orders.get(name))
+        ledger.touched.clear()
 
     def carry(self, cluster: Cluster, name: str, view: View) -> None:
         """Tell the core how a node is."""

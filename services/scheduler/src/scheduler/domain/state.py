@@ -8,7 +8,7 @@ already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -23,13 +23,13 @@ from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
-    CellUse,
     Decision,
     Deferred,
     Downgraded,
     Gang,
     GangClass,
     Grown,
+    Kind,
     Placed,
     PodPlace,
     Preempted,
@@ -41,45 +41,16 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.reasons import HEALTH, preempting
 from scheduler.domain.derived import completed, derived
+from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
-from scheduler.domain.telling import Telling
+from scheduler.domain.telling import Telling, told, until_left
 
 LEFT = "released "
 """Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
-
-
-@dataclass(frozen=True, slots=True)
-class KnownGang:
-    """A gang as it is stored. ``reserved``: places that are kept for its pods."""
-
-    request: GangRequest
-    reason: Reason | None = None
-    is_refused: bool = False
-    gang_class: GangClass | None = None
-    cells: tuple[CellUse, ...] = ()
-    started_at: float | None = None
-    preempted_for: str | None = None
-    preemption: Preemption | None = None
-    preempted_until: float | None = None
-    reserved: tuple[PodPlace, ...] = ()
-
-
-@dataclass(slots=True)
-class Changes:
-    """What a transaction must write: ``ended`` gangs, whose end is to be said; ``kept``: gangs of
-    which the core keeps something else than before.
-    """
-
-    rows: Rows
-    ended: dict[str, GangRequest] = field(default_factory=dict)
-    kept: set[str] = field(default_factory=set)
-
-    def __bool__(self) -> bool:
-        return bool(self.rows or self.ended or self.kept)
 
 
 class State:
@@ -104,17 +75,12 @@ class State:
         self._reserved: set[str] = set()
         self._made_of = 0
         self._held: dict[str, list[Hold]] = {}
-        self._doubt()
+        self._seen.doubt(self.cluster, self.ledger)
 
     def _config(self) -> ClusterConfig:
         if self.file is None:
             return derived(self.ledger.sizes(), self.policy)
         return completed(self.file, self.ledger.sizes())
-
-    @property
-    def cycle(self) -> int:
-        """The number of the last cycle."""
-        return self.cluster.cycle
 
     # What operators say.
 
@@ -133,13 +99,8 @@ class State:
         self._made_of = self.ledger.version
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
         self._seen.forget()
-        self._doubt()
+        self._seen.doubt(self.cluster, self.ledger)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
-
-    def _doubt(self) -> None:
-        """Nodes that were never heard take nothing."""
-        for name in self.cluster.hardware.machines.keys() - self.ledger.nodes.keys():
-            self.cluster.set_node_health(name, False)
 
     def keep_config(self) -> None:
         """What the nodes have changed can't be taken: it is not tried again."""
@@ -257,8 +218,9 @@ class State:
         kinds = {hold.pod: hold.placement.kind for hold in held}
         kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
         reserved = {place.pod: place for place in known.reserved}
-        places = [h.placement.place() for h in held if not h.is_lost]
-        places += [place for pod, place in reserved.items() if pod in kinds]
+        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
+            kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
+        places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
         if places:
             started_at = known.started_at
             if started_at is None and not reserved:
@@ -333,12 +295,7 @@ class State:
         for hold in (*ledger.freed, *ledger.overdue):
             cluster.release(LEFT + hold.pod)
         ledger.freed, ledger.overdue = [], []
-        for name in sorted(ledger.touched):
-            node = ledger.nodes.get(name)
-            if node is not None:
-                self._seen.carry(cluster, name, node.view(now))
-            self._seen.carry_order(cluster, name, self.orders.get(name))
-        ledger.touched.clear()
+        self._seen.carry_all(cluster, ledger, self.orders, now)
 
     def _follow(self, decision: Decision, now: float) -> bool:
         """Note what was decided; whether it is to be said."""
@@ -402,7 +359,7 @@ class State:
         if live is None:
             return None
         if live.reserved:
-            return told(preempting(self.cluster, live))
+            return until_left(preempting(self.cluster, live))
         line = self.cluster.queue.line_of(gang)
         if line is None or line.reason is None:
             return None
@@ -441,8 +398,3 @@ class State:
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
         return changes
-
-
-def told(reason: model.Reason) -> Reason:
-    """A reason as it is said."""
-    return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))

@@ -2,9 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from muster.contracts.model import Reason
 
+from scheduler.domain.core import model
 from scheduler.domain.requests import Asked
 from scheduler.domain.rules import Rules
 
@@ -78,3 +80,19 @@ class Telling:
             elif name not in self.untold:
                 names.append(name)
         return names
+
+
+def told(reason: model.Reason) -> Reason:
+    """A reason as it is said."""
+    return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))
+
+
+def until_left(reason: model.Reason) -> Reason:
+    """The same for a gang with a reservation, in the words of a clock and a calendar."""
+    victims, until = reason.numbers["victims"], reason.numbers["until"]
+    text = "It starts when what ended pods held is free."
+    if victims and isinstance(until, int | float):
+        when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+        gangs = "1 gang has" if victims == 1 else f"{victims} gangs have"
+        text = f"It starts when {gangs} left, by {when} at the latest."
+    return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))

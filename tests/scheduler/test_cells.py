@@ -1,0 +1,258 @@
+"""The service with a cluster's file: virtual clusters, preemption, orders, changes; what it tells,
+and what of it survives a restart and a change of leader.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from cli.embedded.process import free_port
+from muster.contracts.gangs import PodRelease
+from muster.contracts.node_orders import NODE_SETTING
+from muster.contracts.notices import SettingChanged
+from muster.service import Runtime
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.run import Simulation
+
+Kit = Any
+Others = Any
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+TOKEN = "between-services"
+
+CLUSTER = """
+cellTypes:
+  node: {{child: t, count: 2, node: true}}
+physicalCells:
+  - {{type: node, name: n0}}
+  - {{type: node, name: n1}}
+virtualClusters:
+  default: {{cells: [{{type: node, count: {default}}}]}}
+  lab: {{cells: [{{type: node, count: {lab}}}]}}
+policy: {{lazyPreemption: {lazy}, graceSeconds: 20}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A cluster of two nodes, one for each virtual cluster."""
+    path = tmp_path / "cluster.yaml"
+    write(path)
+    return path
+
+
+def write(path: Path, default: int = 1, lab: int = 1, lazy: str = "false") -> None:
+    path.write_text(CLUSTER.format(default=default, lab=lab, lazy=lazy))
+
+
+@asynccontextmanager
+async def asking(port: int) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the Scheduler's own HTTP."""
+    async with httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}",
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+async def nodes_come(kit: Kit, others: Others) -> None:
+    for node in ("n0", "n1"):
+        await others.report(kit.report(node, gpus=2))
+
+
+def wanted(kit: Kit, name: str, count: int, gpus: int, **more: Any) -> Any:
+    """A gang's word; ``vc`` is its virtual cluster."""
+    vc = more.pop("vc", "default")
+    word = kit.gang(name, *kit.pods(name, count, gpus=gpus), **more)
+    return word.model_copy(update={"virtual_cluster": vc})
+
+
+async def give_back(kit: Kit, others: Others, name: str, pods: int) -> None:
+    """The Launcher's answer to a preemption; the node's agent has ended the pods by then."""
+    ends = tuple(
+        PodRelease(pod=f"{name}-w-{n}", journal="journal-of-n0", report_revision=1)
+        for n in range(pods)
+    )
+    await others.ask(kit.gang(name, released=ends))
+
+
+async def order(others: Others, node: str, what: str, revision: int) -> None:
+    value = {"node": node, "order": what, "by": "admin", "at": datetime(2026, 1, 1, tzinfo=UTC)}
+    setting = f"{NODE_SETTING}{node}"
+    word = SettingChanged(
+        setting=setting, revision=revision, value=json.loads(json.dumps(value, default=str))
+    )
+    await others.bus.say("settings-changed", setting, word, event_id=f"rest/{revision}", at=0.0)
+
+
+async def test_a_guest_is_told_to_leave_for_whom_it_is_and_the_owner_starts_when_it_has(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    async with scheduler(cluster_file=file):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "guest", 2, 2, priority=-1))
+        await others.until(lambda: others.states("guest") == ["placed", "placed"])
+        assert others.decisions["guest"].gang_class == "opportunistic"
+        await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
+        await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+        told = others.decisions["guest"].preemption
+        assert (told.gang, told.reason.code) == ("owner", "guarantee")
+        assert ("gang-preempted", "guest") in others.topics
+        await others.until(lambda: others.states("owner") == ["waiting"])
+        assert others.decisions["owner"].reason.code == "preempting"
+        await give_back(kit, others, "guest", 2)
+        await others.until(lambda: others.states("owner") == ["placed"])
+        assert others.decisions["owner"].gang_class == "guaranteed"
+
+
+async def test_a_restart_amid_a_preemption_goes_on_with_it(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    async with scheduler(cluster_file=file):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "guest", 2, 2, priority=-1))
+        await others.until(lambda: others.states("guest") == ["placed", "placed"])
+        await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
+        await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+        before = others.decisions["guest"].preemption
+    async with scheduler(cluster_file=file) as runtime:
+        await others.ask(wanted(kit, "next", 1, 2, age=1))
+        await others.until(lambda: others.states("next") == ["waiting"])
+        assert others.decisions["guest"].preemption == before
+        assert others.decisions["next"].reason.code == "preempting"
+        await give_back(kit, others, "guest", 2)
+        await others.until(lambda: others.states("owner") == others.states("next") == ["placed"])
+        rows = await runtime.pool.fetch("SELECT pod, node FROM placement ORDER BY pod")
+        assert {row["pod"] for row in rows} == {"next-w-0", "owner-w-0"}
+        assert len({row["node"] for row in rows}) == 2
+
+
+async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    write(file, lazy="true")
+    async with scheduler(cluster_file=file):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "low", 1, 2, priority=1))
+        await others.until(lambda: others.states("low") == ["placed"])
+        await others.ask(wanted(kit, "high", 1, 2, priority=5))
+        await others.until(lambda: others.states("high") == ["placed"])
+        await others.until(lambda: others.decisions["low"].gang_class == "downgraded")
+        assert others.states("low") == ["placed"]
+    async with scheduler(cluster_file=file):
+        await give_back(kit, others, "high", 1)
+        await others.until(lambda: others.decisions["low"].gang_class == "guaranteed")
+        assert others.states("low") == ["placed"]
+
+
+async def test_orders_about_nodes_are_heard_from_the_start_and_while_it_runs(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    await order(others, "n0", "cordon", 1)
+    async with scheduler(cluster_file=file):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "a", 1, 2))
+        await others.until(lambda: others.states("a") == ["placed"])
+        assert others.decisions["a"].pods[0].node == "n1"
+        await order(others, "n1", "drain", 1)
+        await others.until(lambda: others.states("a") == ["give-back"])
+        told = others.decisions["a"].preemption
+        assert (told.gang, told.reason.code) == (None, "drain")
+        await order(others, "n0", "none", 2)
+        await others.ask(wanted(kit, "b", 1, 2))
+        await others.until(lambda: others.states("b") == ["placed"])
+        assert others.decisions["b"].pods[0].node == "n0"
+
+
+async def test_the_files_changes_are_taken_while_gangs_run_and_a_bad_one_is_refused(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    async with scheduler(cluster_file=file, cluster_file_poll_s=0.05) as runtime:
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "a", 1, 2))
+        await others.until(lambda: others.states("a") == ["placed"])
+        await others.ask(wanted(kit, "b", 2, 2))
+        await others.until(lambda: others.states("b") == ["refused", "refused"])
+        write(file, default=2, lab=1)
+
+        async def counted(outcome: str) -> None:
+            name = "muster_scheduler_configurations_total"
+            async with asyncio.timeout(60):
+                while not runtime.registry.get_sample_value(name, {"outcome": outcome}):
+                    await asyncio.sleep(0.02)
+
+        await counted("refused")
+        await others.ask(wanted(kit, "c", 1, 2, age=1))
+        await others.until(lambda: others.states("c") == ["waiting"])
+        write(file, default=2, lab=0)
+        await others.until(lambda: others.states("c") == ["placed"])
+        write(file, default=0, lab=2)
+        await others.until(lambda: {others.decisions[g].gang_class for g in "ac"} == {"downgraded"})
+        assert others.states("a") == others.states("c") == ["placed"]
+
+
+def test_a_bad_file_ends_the_process_with_every_problem(file: Path) -> None:
+    file.write_text("cellTypes: {node: {child: t, count: 2, noode: true}}\nphysicalCels: []\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "scheduler"],
+        env=os.environ | {"MUSTER_CLUSTER_FILE": str(file)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    problems = done.stderr.splitlines()
+    assert len(problems) == 2
+    assert all(line.startswith(f"MUSTER_CLUSTER_FILE: {file}:") for line in problems)
+    assert "noode" in done.stderr
+    assert "physicalCels" in done.stderr
+
+
+async def test_virtual_clusters_are_told_and_a_running_system_is_exported(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    port = free_port()
+    async with scheduler(port, cluster_file=file), asking(port) as client:
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "guest-0", 1, 2, priority=-1))
+        await others.until(lambda: others.states("guest-0") == ["placed"])
+        await others.ask(wanted(kit, "a-0", 1, 2, priority=20, age=1))
+        await others.until(lambda: others.states("a-0") == ["placed"])
+        await others.ask(wanted(kit, "b-0", 1, 2, age=2))
+        await others.until(lambda: others.states("b-0") == ["waiting"])
+        told = (await client.get("/virtual-clusters")).json()
+        assert told["gpuTypes"] == ["t"]
+        assert told["virtualClusters"]["default"] == {
+            "cells": [{"quota": "node", "count": 1, "bound": 1}],
+            "pins": [],
+            "gpus": {"quota": 2, "guaranteed": 2, "opportunistic": 2, "free": 0},
+            "gpuTypes": ["t"],
+        }
+        (why,) = (await client.get("/jobs/a-0/why")).json()["gangs"]
+        assert (why["class"], why["state"]) == ("guaranteed", "placed")
+        assert why["cells"] == [{"cell": why["pods"][0]["node"], "quota": "node"}]
+        exported = (await client.get("/export")).json()
+    assert exported["leftOut"] == []
+    config = read_cluster(json.dumps(exported["cluster"]).encode()).config
+    later = exported["events"][-1]["at"] + 60
+    ended = [{"at": later, "event": "gang-released", "gang": "a-0"}]
+    lines = [json.dumps(each).encode() for each in [*exported["events"], *ended]]
+    decisions = [
+        (at, type(decision).__name__, decision.gang)
+        for at, decision in Simulation(config, lambda _: None).run(read_events(iter(lines)))
+    ]
+    assert (later, "Placed", "b-0") in decisions
+    assert not [each for each in decisions if each[2] in ("a-0", "guest-0")]
