@@ -56,12 +56,10 @@ def _mask_on(binding: Binding, state: SlotState) -> int:
 def _bind_around(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
 ) -> Binding | None:
-    """Bind one more cell: the smallest that takes all the leaves, else the largest that takes
-    some.
-    """
+    """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
     slot, left = state.slot, hardware.unbound.get(owner, {})
     cells = hardware.cells[slot.chain.name]
-    some: tuple[Quota, Cell, Part | None] | None = None
+    most, some = 0, None
     quotas = [
         q
         for q in hardware.quotas.get(owner, ())
@@ -72,8 +70,8 @@ def _bind_around(
             if cells.may_bind(cell, part):
                 if part is None or not leaves & ~part.mask:
                     return _bind_quota(hardware, owner, quota, cell, part)
-                if some is None or some[0].level < quota.level:
-                    some = quota, cell, part
+                if (count := (leaves & part.mask).bit_count()) > most:
+                    most, some = count, (quota, cell, part)
     return None if some is None else _bind_quota(hardware, owner, *some)
 
 

@@ -142,11 +142,16 @@ class Hardware:
             if len(self._least) >= NEEDS_REMEMBERED:
                 self._least.clear()
             found = min(self.needs(kind, is_charged=True), default=NEVER)
-            if kind.gpus == 0 and kind.pin is None:
-                sorts = {id(machine.sort): machine.sort for machine in self.machines.values()}
-                takes = [sort.take(kind) for sort in sorts.values()]
-                if any(take is not None and not any(take.amounts) for take in takes):
-                    found = 0
+            if (
+                kind.gpus == 0
+                and kind.pin is None
+                and any(
+                    (take := machine.sort.take(kind)) is not None
+                    and not (machine.slots and any(take.amounts))
+                    for machine in self.machines.values()
+                )
+            ):
+                found = 0
             self._least[kind] = found
         return found
 

@@ -167,14 +167,14 @@ class Seeker:
         """Place pods that want the same, or none of them."""
         before = len(self.pods)
         if kind.gpus == 0 and kind.pin is None:
-            if self._for_nothing(kind, names):
+            rest = self._for_nothing(kind, names)
+            if not rest or (
+                self.owner is not None
+                and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
+            ):
                 return True
             self.undo(before)
-            if self.owner is None:
-                return False
-            return any(
-                self._on_gpus(kind, names, found) for found in self.hardware.forest.gpu_types
-            )
+            return False
         return self._on_gpus(kind, names, gpu_type)
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
@@ -185,20 +185,21 @@ class Seeker:
         self.undo(before)
         return False
 
-    def _for_nothing(self, kind: Kind, names: Sequence[str]) -> bool:
-        """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest.
+    def _for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
+        """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest; those
+        that found no such place are left.
 
-        A guaranteed one where it asks for nothing that the node has little of.
+        A guaranteed one on a node with GPUs only where it asks for nothing that is limited there.
         """
-        for name in names:
+        for number, name in enumerate(names):
             machine = self._cheapest_machine(kind)
             if machine is None:
-                return False
+                return names[number:]
             take = machine.sort.take(kind)
             assert take is not None
             ports = machine.choose_ports(kind.ports)
             self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
-        return True
+        return ()
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
         best: tuple[int, int, int] | None = None
@@ -209,7 +210,7 @@ class Seeker:
             take = machine.sort.take(kind)
             if take is None or not (self.is_bare or machine.has(take)):
                 continue
-            if self.owner is not None and any(take.amounts):
+            if self.owner is not None and machine.slots and any(take.amounts):
                 continue
             free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
             rank = (bool(machine.slots), free, machine.number)
@@ -258,7 +259,7 @@ class Seeker:
             return True
         index, name = wanted[at]
         ground, kind = grounds[index], grounds[index].kind
-        if kind.gpus == 0 and kind.pin is None and self._for_nothing(kind, [name]):
+        if kind.gpus == 0 and kind.pin is None and not self._for_nothing(kind, [name]):
             if self._try_all(wanted, grounds, at + 1, (-1, -1)):
                 return True
             self.undo(at)
