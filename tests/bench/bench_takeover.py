@@ -1,8 +1,9 @@
 """How long a Scheduler needs to take over a large cluster: `python tests/bench/bench_takeover.py`.
 
 10,000 nodes in racks of eight, 20,000 running gangs of one to four pods, the last tenth of them
-opportunistic. The rows are written by the service's own SQL into a PostgreSQL of this run. Nothing is asserted;
-beside the whole stands how long the event loop was held, for in it the leadership is renewed.
+opportunistic. The rows are written by the service's own SQL into a PostgreSQL of this run. Nothing
+is asserted; beside the whole stands how long the event loop was held, for in it the leadership is
+renewed.
 """
 
 import argparse
