@@ -48,6 +48,7 @@ class Ledger:
         self.grown_at: float | None = None
         self._rows = Rows()
         self._due: list[tuple[float, str, str]] = []
+        self._watched: set[str] = set()
 
     # What nodes say.
 
@@ -154,11 +155,17 @@ class Ledger:
         while self._due and self._due[0][0] <= now:
             _, name, pod = heappop(self._due)
             node = self.nodes.get(name)
+            if not pod:
+                self._watched.discard(name)
             if node is None:
                 continue
             self.touched.add(name)
             hold = node.holds.get(pod)
-            if hold is not None and hold.is_occupying and not hold.is_wanted and not hold.is_lost:
+            if not pod:
+                later = [at for at in (*node.foreign.values(), *node.resting.values()) if at > now]
+                if later:
+                    self._look_again(node, min(later))
+            elif hold is not None and hold.is_occupying and not (hold.is_wanted or hold.is_lost):
                 node.overdue.add(pod)
                 self.overdue.append(hold)
 
@@ -201,7 +208,7 @@ class Ledger:
     def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
         node.report, node.rival = report, None
         self.touched.add(node.name)
-        self._wait_for_ports(node, node.foreign, report.foreign_ports, now)
+        self._avoid(node, node.foreign, report.foreign_ports, now + self.rules.foreign_port_s)
         for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
             self._let_go(node, pod, now)
         self._find_strangers(node)
@@ -215,15 +222,20 @@ class Ledger:
         elif self.grown_at is None:
             self.grown_at = now
 
-    def _wait_for_ports(
-        self, node: Node, kept: dict[int, float], ports: Iterable[int], now: float
+    def _avoid(
+        self, node: Node, kept: dict[int, float], ports: Iterable[int], until: float
     ) -> None:
-        is_foreign = kept is node.foreign
-        until = now + (self.rules.foreign_port_s if is_foreign else self.rules.port_rest_s)
+        """Ports are not to be used until then; the node is looked at again when one may be."""
         more = dict.fromkeys(ports, until)
+        kept.update(more)
         if more:
-            kept.update(more)
-            heappush(self._due, (until, node.name, ""))
+            self._look_again(node, until)
+
+    def _look_again(self, node: Node, at: float) -> None:
+        """Once for each node: else a process that stands by would keep more and more of it."""
+        if node.name not in self._watched:
+            self._watched.add(node.name)
+            heappush(self._due, (at, node.name, ""))
 
     def _find_strangers(self, node: Node) -> None:
         node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
@@ -233,7 +245,8 @@ class Ledger:
         """The pod takes nothing any more; the caller looks for strangers then."""
         hold = node.holds[pod]
         if hold.is_occupying:
-            self._wait_for_ports(node, node.resting, hold.placement.port_numbers, now)
+            until = now + self.rules.port_rest_s
+            self._avoid(node, node.resting, hold.placement.port_numbers, until)
         if hold.is_wanted:
             self._set(node, replace(hold, is_occupying=False))
         else:
