@@ -67,7 +67,8 @@ FILE = ClusterConfig(
 """A rack of two nodes and a node of another kind, shared by two virtual clusters."""
 
 ORDERS = [Order.NONE, Order.NONE, Order.NONE, Order.CORDON, Order.DRAIN]
-RULES = Rules(settle_s=0.0, port_rest_s=0.0)  # which ports rest is not stored
+RULES = Rules(settle_s=0.0, port_rest_s=0.0, overdue_s=1e9)
+"""Which ports rest, and since when an ended pod is waited for, begins anew with a restart."""
 
 
 class World:
