@@ -4,8 +4,11 @@ refusals, retried pods, bounds.
 
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 from muster.contracts.gangs import PodRelease
+from muster.contracts.nodes import Gpu
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
 from scheduler.domain.rules import Rules
 
@@ -80,6 +83,30 @@ def test_gpus_of_several_models_and_with_gaps_in_their_numbers_are_used(kit: Kit
     kit.decide(state, 0.0)
     assert state.ledger.hold_of("h-w-0").placement.gpus == (6,)
     assert state.ledger.hold_of("t-w-0").placement.gpus == (0, 2, 4)
+
+
+@given(
+    nodes=st.lists(
+        st.lists(st.sampled_from(["T", "t 2", "t-2", "t-1-node", "??", ""]), max_size=5)
+        | st.integers(60, 140).map(lambda count: ["T"] * count),
+        max_size=4,
+    )
+)
+def test_whatever_nodes_report_makes_a_cluster_with_all_of_it(
+    kit: Kit, nodes: list[list[str]]
+) -> None:
+    """Else one odd node would stop the Scheduler."""
+    reports = [
+        kit.report(
+            f"n{number}",
+            gpus=tuple(
+                Gpu(index=2 * index, uuid="u", model=model, memory_mb=1)
+                for index, model in enumerate(models)
+            ),
+        )
+        for number, models in enumerate(nodes)
+    ]
+    assert kit.free(kit.state(*reports)) == sum(map(len, nodes))
 
 
 def test_nothing_is_refused_before_the_cluster_is_known_and_settled(kit: Kit) -> None:
