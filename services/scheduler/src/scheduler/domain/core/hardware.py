@@ -271,8 +271,12 @@ class Hardware:
             self.refresh(state)
 
     def start(self, pod: Pod) -> None:
-        """What was reserved is used now."""
-        state = pod.state
+        """What was reserved is used now. Where a port of it is another's still, others are given."""
+        state, machine = pod.state, pod.machine
+        if any(machine.ports[port] > 1 for port in pod.ports):
+            machine.hold_ports(pod.ports, -1)
+            pod.ports = machine.choose_ports(len(pod.ports))
+            machine.hold_ports(pod.ports, 1)
         if state is not None:
             state.reserved &= ~pod.gpus
             self._hold(state, pod)
