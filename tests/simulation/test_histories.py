@@ -46,7 +46,7 @@ def test_restart_equals_no_restart(first: int) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(300_000, 300_000 + max(BLOCK, HISTORIES // 20), BLOCK))
+@pytest.mark.parametrize("first", range(300_000, 300_000 + max(BLOCK, HISTORIES // 50), BLOCK))
 def test_larger_clusters_obey_the_same_definitions(first: int) -> None:
     for seed in range(first, first + BLOCK):
         told = history(seed, CoreDoor, Traits(is_large=True))
