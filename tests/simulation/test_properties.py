@@ -11,7 +11,7 @@ from oracle.state import spare
 from random_clusters import Traits
 from scheduler.domain.core.model import Grown, Placed
 
-SEEDS = 25
+SEEDS = 15
 Watch = Callable[[Run], None]
 
 

@@ -26,7 +26,7 @@ from oracle.fitting import TooHardError
 from oracle.hardware import Hardware, Path
 from oracle.judge import Bill, Judge, is_place_usable
 from oracle.private import fits_in_private
-from oracle.reserved import is_place_free, taken_reservations
+from oracle.reserved import is_place_free, is_short_of_the_rest, taken_reservations
 from oracle.settling import without_cells
 from oracle.state import Record, State, kinds_of, order_of
 from oracle.told import Told, growth_of, sort_out
@@ -129,6 +129,11 @@ class Follower:
             if record is None:
                 self._say([f"{decision.gang} is preempted and does not run"])
                 continue
+            if self.state.records.pop(growth_of(decision.gang), None) is not None:
+                ended = growth_of(decision.gang)
+                others = [name for name in self._told.cancelled if name != ended]
+                self._expect(len(others) < len(self._told.cancelled), f"{ended} is cancelled")
+                self._told.cancelled = others
             self.state.records[decision.gang] = replace(
                 record,
                 cells=frozenset(),
@@ -147,6 +152,8 @@ class Follower:
             elif is_place_free(state, record):
                 placed = self._told.placed.pop(name, None)
                 if placed is None:
+                    if is_short_of_the_rest(state, record):
+                        continue
                     self._say([f"{name}'s reserved GPUs are free and it does not start"])
                     continue
                 same = {pod.pod: pod for pod in placed} == dict(record.places)
@@ -165,6 +172,7 @@ class Follower:
 
     def _serve_all(self) -> None:
         served: set[str] = set()
+        self._take_over_exchanges()
         while True:
             todo = [*self.state.waiting.values(), *self._growths()]
             todo = [gang for gang in todo if gang.id not in served]
@@ -179,6 +187,19 @@ class Follower:
             self._say([f"{name}'s reservation was cancelled for nothing"])
         for for_gang, victims in self._told.victims.items():
             self._say([f"preempted for {for_gang}, which did not wait: {victims}"])
+
+    def _take_over_exchanges(self) -> None:
+        """A gang's cells may be exchanged for others around the same GPUs, to make room."""
+        told, before = self._told, dict(self.state.records)
+        lost = {name for names in told.downgraded.values() for name in names}
+        lost |= {decision.gang for some in told.victims.values() for decision in some}
+        lost |= {*told.cancelled, *(name.rstrip("+") for name in before if name.endswith("+"))}
+        for name, record in before.items():
+            if record.is_guaranteed and not name.endswith("+") and name not in lost:
+                cells = self._adopt(record.gang, record.is_reserved).cells
+                self.state.records[name] = replace(record, cells=cells)
+        if findings(self.state):
+            self.state.records = before
 
     def _growths(self) -> list[Gang]:
         """The pods by which gangs want to grow, as gangs of the class that theirs have."""
@@ -368,11 +389,11 @@ class Follower:
             pairs = {
                 "places": (dict(mine.places), dict(record.places)),
                 "class": (mine.gang_class, record.gang_class),
-                "cells": (mine.cells, record.cells),
                 "start": (kept.started_at, record.started_at),
                 "end": (kept.preempted_until, record.preempted_until),
                 "for": (kept.preempted_for, record.preempted_for),
             }
+            self.state.records[name] = replace(record, cells=mine.cells)
             for what, (theirs, ours) in pairs.items():
                 if theirs != ours:
                     self._say([f"{what} of {name} is exported as {theirs}; decided was {ours}"])

@@ -55,10 +55,10 @@ class Hardware:
         }
 
     def cell_at(self, address: str, quota: Path) -> int | None:
-        """The cell of an address, in the chain of a quota's path where that names one."""
+        """The cell of an address, in the chain of a quota's path; without one it is pinned."""
         chain = quota.split("/")[0]
         named = [cell for cell in self.cells if cell.address == address]
-        named.sort(key=lambda cell: cell.chain != chain)
+        named.sort(key=lambda cell: (cell.chain != chain, not quota and cell.pin is None))
         return named[0].number if named else None
 
     def _climb(self, number: int) -> Iterator[int]:

@@ -24,6 +24,14 @@ def is_place_free(state: State, record: Record) -> bool:
     return not [text for text in findings(alone) if " is used of " in text]
 
 
+def is_short_of_the_rest(state: State, record: Record) -> bool:
+    """Whether CPU and so on would run short if all reservations were used at this moment."""
+    everybody = {name: replace(other, started_at=0.0) for name, other in state.records.items()}
+    texts = findings(State(state.hardware, everybody))
+    machines = {place.node for place in record.places.values()}
+    return any(" is used of " in text and text.split(":")[0] in machines for text in texts)
+
+
 def taken_reservations(
     state: State, gang: Gang, record: Record, cancelled: Collection[str]
 ) -> list[str]:
