@@ -271,7 +271,7 @@ class Hardware:
             self.refresh(state)
 
     def start(self, pod: Pod) -> None:
-        """What was reserved is used now. Where a port of it is another's still, others are given."""
+        """What was reserved is used now; other ports, where somebody has one of them still."""
         state, machine = pod.state, pod.machine
         if any(machine.ports[port] > 1 for port in pod.ports):
             machine.hold_ports(pod.ports, -1)
