@@ -40,6 +40,11 @@ async def gang_of(muster: Muster, name: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def long_at_first(folder: Path) -> str:
+    """A command that runs until it is stopped, and ends at once when it is run again."""
+    return f"test -e {folder}/ran && exit 0; touch {folder}/ran; sleep 600"
+
+
 async def kept(muster: Muster) -> list[dict[str, Any]]:
     """The gangs' rows that were told to leave, or have a reservation."""
     rows = await muster.runtimes[Service.REST].pool.fetch(
@@ -50,9 +55,9 @@ async def kept(muster: Muster) -> list[dict[str, Any]]:
 
 
 async def test_an_opportunistic_job_gives_its_gpus_back_and_runs_again_at_no_cost(
-    muster: Muster,
+    muster: Muster, tmp_path: Path
 ) -> None:
-    guest = await muster.submit(a_job_of("guest", "sleep 4", 6, -1))
+    guest = await muster.submit(a_job_of("guest", long_at_first(tmp_path), 6, -1))
     await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
     owner = await muster.submit(a_job_of("owner", "sleep 2", 8, 10))
     assert await muster.end_of(owner) == "SUCCEEDED"
@@ -96,9 +101,9 @@ async def test_a_restart_amid_a_preemption_changes_nothing(
 
 
 async def test_a_drained_nodes_jobs_leave_and_come_again_when_it_may_be_used(
-    muster: Muster,
+    muster: Muster, tmp_path: Path
 ) -> None:
-    name = await muster.submit(a_job("long", "sleep 3", gpus=4))
+    name = await muster.submit(a_job("long", long_at_first(tmp_path), gpus=4))
     await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
     answer = await muster.call("PUT", "/api/v2/cluster/nodes/node-1/order", json={"value": "drain"})
     assert answer.status_code in (200, 202), answer.text
