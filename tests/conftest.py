@@ -19,11 +19,16 @@ import pytest
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
+from hypothesis import settings
 from muster.contracts.topics import EVERY_TOPIC
 
 TEMPLATE = "migrated"
 MIGRATE_TIMEOUT_S = 120
 PARTITIONS = 4
+
+# How long an example takes is the machine's matter: no property fails by the clock.
+settings.register_profile("muster", deadline=None)
+settings.load_profile("muster")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -387,6 +387,5 @@ TestLives = Lives.TestCase
 TestLives.settings = settings(
     max_examples=120,
     stateful_step_count=50,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )

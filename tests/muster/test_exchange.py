@@ -170,7 +170,7 @@ worlds = st.builds(World, st.integers(0, 2**32), st.sampled_from((0.0, 0.2, 0.5)
 
 
 @given(worlds, st.integers(1, 120))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_two_sides_become_silent_and_equal(world: World, count: int) -> None:
     steps(world, count)
     world.settle()
@@ -178,7 +178,7 @@ def test_two_sides_become_silent_and_equal(world: World, count: int) -> None:
 
 
 @given(worlds, st.integers(1, 120))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_side_reset_to_an_older_state_and_resynced_becomes_equal_again(
     world: World, count: int
 ) -> None:
@@ -191,7 +191,7 @@ def test_a_side_reset_to_an_older_state_and_resynced_becomes_equal_again(
 
 
 @given(worlds, st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_listener_has_the_last_word_once_nothing_is_lost(world: World, count: int) -> None:
     world.loss = 0.0
     steps(world, count)
@@ -201,7 +201,7 @@ def test_a_listener_has_the_last_word_once_nothing_is_lost(world: World, count: 
 
 
 @given(worlds, st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_dead_word_is_skipped_told_and_brought_back(world: World, count: int) -> None:
     for side in world.sides.values():
         side.dead_values = {7, 11}

@@ -60,7 +60,6 @@ def fuzz(url: str, token: str, mode: GenerationMode) -> None:
 
             @settings(
                 max_examples=EXAMPLES,
-                deadline=None,
                 derandomize=True,
                 database=None,
                 phases=[Phase.explicit, Phase.generate],

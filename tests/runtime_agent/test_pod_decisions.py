@@ -164,4 +164,4 @@ class OneNode(RuleBasedStateMachine):
 
 
 TestOneNode = OneNode.TestCase
-TestOneNode.settings = hypothesis_settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOneNode.settings = hypothesis_settings(max_examples=60, stateful_step_count=40)

@@ -8,9 +8,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from muster.contracts.gangs import PodRelease
+from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
-from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
+from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused
 from scheduler.domain.rules import Rules
+from scheduler.domain.words import word_of
 
 Kit = Any
 
@@ -197,6 +199,23 @@ def test_a_pod_that_is_dropped_while_the_gang_waits_is_not_waited_for(kit: Kit) 
     state.request(kit.gang("g", pods[1]), 1.0, 1.0)
     (placed,) = kit.decide(state, 1.0)
     assert [p.pod for p in placed.pods] == ["g-w-1"]
+
+
+def test_what_a_gang_that_leaves_still_wants_is_placed_when_it_has_left(kit: Kit) -> None:
+    state = kit.state(kit.report("n0", gpus=1), kit.report("n1", gpus=1))
+    first, second = kit.pods("g", 2, gpus=1)
+    state.request(kit.gang("g", first), 0.0, 0.0)
+    assert _placed(kit.decide(state, 0.0)) == ["g"]
+    state.order("n0", Order.DRAIN)
+    (leaves,) = kit.decide(state, 1.0)
+    assert isinstance(leaves, Preempted)
+    state.request(kit.gang("g", first, second), 2.0, 2.0)
+    assert kit.decide(state, 2.0) == []
+    state.lose("n0", 3.0)
+    (placed,) = kit.decide(state, 3.0)
+    assert isinstance(placed, Placed)
+    assert [(p.pod, p.node) for p in placed.pods] == [(second.pod, "n1")]
+    assert word_of(state, state.gangs["g"], 1).preemption is None
 
 
 def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are_more(

@@ -80,13 +80,12 @@ async def test_only_the_highest_epochs_decisions_exist(
                 await others.ask(kit.gang(name))
                 await others.until(partial(others.is_over, name))
             later = {gang: word.epoch for gang, word in others.decisions.items() if gang != "a"}
-            assert set(later.values()) == {2}
-            rows = await standby.pool.fetch("SELECT pod, epoch FROM placement")
-            assert {row["pod"]: row["epoch"] for row in rows} == {
-                "a-w-0": 1,
-                "b-w-0": 2,
-                "c-w-0": 2,
-            }
+            # On a slow machine the lease goes to and fro; the first epoch never comes back.
+            assert min(later.values()) >= 2
+            rows = await standby.pool.fetch("SELECT pod FROM placement WHERE epoch = 1")
+            assert [row["pod"] for row in rows] == ["a-w-0"]
+            held = await standby.pool.fetch("SELECT pod FROM placement")
+            assert {row["pod"] for row in held} == {"a-w-0", "b-w-0", "c-w-0"}
             assert leader.returncode is None, await asyncio.to_thread(log.read_text)
 
 

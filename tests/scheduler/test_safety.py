@@ -475,7 +475,6 @@ def test_random_histories_are_safe_and_live(kit: Kit, file: ClusterConfig | None
         settings=settings(
             max_examples=HISTORIES,
             stateful_step_count=30,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             phases=[Phase.explicit, Phase.reuse, Phase.generate],
             print_blob=True,

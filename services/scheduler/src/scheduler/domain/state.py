@@ -306,6 +306,7 @@ class State:
         match decision:
             case Placed(pods=places) | Grown(pods=places):
                 gang.said = None
+                gang.preemption = None if isinstance(decision, Placed) else gang.preemption
                 self.telling.untold.pop(gang.name, None)
                 for place in places:
                     self._place(gang, place)

@@ -123,8 +123,18 @@ class Cluster:
         else:
             self._drop_waiting(live, pod)
         live.strangers = tuple(place for place in live.strangers if place.pod != pod)
-        if not live.pods and not live.waiting and not live.strangers:
+        if live.pods or live.strangers:
+            return
+        if not live.waiting:
             self.release(gang)
+        elif live.is_leaving:
+            self._have_left(live)
+
+    def _have_left(self, live: Live) -> None:
+        """All that was to leave has left: what the gang still wants waits like any other."""
+        live.preempted_until = live.preempted_for = live.gang_class = live.started_at = None
+        self.told_to_leave.discard(live.id)
+        self.enqueue(live)
 
     def _drop_waiting(self, live: Live, pod: str) -> None:
         if not any(pod in role.pods for role in live.waiting):
@@ -216,11 +226,13 @@ class Cluster:
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is bad, or healthy again."""
         machine = self.hardware.machines.get(node)
-        for state in () if machine is None else machine.slots:
+        if machine is None:
+            return
+        for state in machine.slots:
             mask = state.slot.mask_of((gpu,))
-            state.sick = state.sick & ~mask if is_healthy else state.sick | mask
-        if machine is not None:
-            self.hardware.set_usable(machine)
+            if mask and bool(state.sick & mask) == is_healthy:
+                state.sick ^= mask
+                self.hardware.set_usable(machine)
 
     def block(
         self,
@@ -233,10 +245,7 @@ class Cluster:
         the names of `NodeLimits`.
         """
         machine = self.hardware.machines.get(node)
-        if machine is not None:
-            if machine.block(gpus, amounts or {}, ports):
-                self.hardware.usable_version += 1
-                self.hardware.free_version += 1
+        if machine is not None and machine.block(gpus, amounts or {}, ports):
             self.hardware.set_usable(machine)
 
     def settle(self, is_settled: bool) -> None:
@@ -262,10 +271,13 @@ class Cluster:
         machine = self.hardware.machines.get(node)
         if machine is None:
             return
+        before = machine.is_cordoned, machine.is_drained
         if is_cordoned is not None:
             machine.is_cordoned = is_cordoned
         if is_drained is not None:
             machine.is_drained = is_drained
+        if before == (machine.is_cordoned, machine.is_drained):
+            return
         if machine.is_drained:
             self.draining.add(node)
         else:
@@ -300,8 +312,9 @@ class Cluster:
 
     def stamp(self, key: Key) -> Stamp:
         """What could help the gangs of a line, as versions."""
-        hardware, owner = self.hardware, key[0]
-        if key[1] == OPPORTUNISTIC or all(kind.gpus == 0 for kind, _ in key[2]):
+        hardware, owner, growing = self.hardware, key[0], self.gangs.get(key[5])
+        is_guest = key[1] == OPPORTUNISTIC or (growing is not None and not growing.is_charged)
+        if is_guest or all(kind.gpus == 0 for kind, _ in key[2]):
             return hardware.usable_version, hardware.free_version
         unbound = hardware.unbound.get(owner)
         can_bind = unbound is not None and any(unbound.values())

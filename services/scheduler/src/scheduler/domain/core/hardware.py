@@ -202,17 +202,14 @@ class Hardware:
     # Usable.
 
     def set_usable(self, machine: Machine) -> None:
-        """The machine's health, cordon or a GPU's health has changed."""
-        if not machine.slots:
-            self.usable_version += 1
-            self.free_version += 1
+        """The machine's health, cordon or a GPU's health has changed, or what is blocked of it."""
+        self.usable_version += 1
+        self.free_version += 1
         for state in machine.slots:
             full = state.slot.shape.full if machine.is_open else 0
             usable = full & ~state.sick & ~state.blocked
             if usable != state.usable:
                 state.usable = usable
-                self.usable_version += 1
-                self.free_version += 1
                 self.refresh(state)
 
     def refresh(self, state: SlotState) -> None:

@@ -140,21 +140,22 @@ class Machine:
     def block(
         self, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
     ) -> bool:
-        """Nobody's pods hold these now; whether more of anything but GPUs is free than before."""
+        """Nobody's pods hold these now; whether that is another state than before."""
+        is_new = False
         for state in self.slots:
-            state.blocked = state.slot.mask_of(tuple(gpus))
+            mask = state.slot.mask_of(tuple(gpus))
+            is_new = is_new or mask != state.blocked
+            state.blocked = mask
         first, last = self.sort.limits.ports or (FIRST_PORT, LAST_PORT)
         known = frozenset(p for p in ports if first <= p <= last and p not in self.ports)
         wanted = {**amounts, "ports": len(known)}
         before = self.blocked or (0,) * len(self.free)
         after = tuple(wanted.get(name, 0) for name in self.sort.names)
-        is_more = bool(self.blocked_ports - known) or any(
-            old > new for old, new in zip(before, after, strict=True)
-        )
+        is_new = is_new or self.blocked_ports != known or before != after
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             self.free[index] += old - new
         self.blocked, self.blocked_ports = after, known
-        return is_more
+        return is_new
 
     def hold_ports(self, ports: Iterable[int], times: int) -> None:
         """Ports are held (1), or not any more (-1); another may still have one that is reserved."""

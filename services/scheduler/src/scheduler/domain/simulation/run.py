@@ -177,10 +177,13 @@ class Simulation:
         if sum(len(role.pods) for role in run.gang.roles) == 1:
             self._release(event.gang)
             return
+        is_leaving = self.cluster.gangs[event.gang].is_leaving
         place = run.remove(event.pod)
         self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
+        if is_leaving and not run.places:
+            self._end(event.gang, End.GRACE)
 
     def _grow(self, event: GangGrown) -> None:
         run = self.runs.get(event.gang)
