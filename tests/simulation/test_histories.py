@@ -18,7 +18,6 @@ HARDEST_SHARE = 0.01
 
 OPEN = {
     153: "victims are taken for a gang of several kinds where nobody need go",
-    167: "cells for a place where a gang runs already are searched greedily",
     184: "a leaf charged above a pod's GPUs is none of a gang that is downgraded for it",
     187: "victims are taken for a gang of several kinds where nobody need go",
 }

@@ -35,6 +35,8 @@ def changed(
         same = _same_cells(record, old, address)
         may_keep = same is not None and _is_sound(state, record, same)
         others = covers.cells_for(state, state.records[name], with_bad_ones=True)
+        if name.endswith("+") and not state.records[name.rstrip("+")].is_guaranteed:
+            may_keep, others = False, None  # A downgraded gang grows as an opportunistic one.
         if record.is_reserved and not may_keep and others is None:
             lost.add(name)
             gang = state.records.pop(name).gang

@@ -77,6 +77,8 @@ class Follower:
 
     def forget(self, gang: str) -> None:
         """A gang is gone or withdrawn; if something was reserved for it, that is said next."""
+        if growth_of(gang) in self._withdrawn:
+            self._withdrawn = self._withdrawn - {growth_of(gang)} | {gang}
         for name in (gang, growth_of(gang)):
             record = self.state.records.pop(name, None)
             if record is not None and record.is_reserved:

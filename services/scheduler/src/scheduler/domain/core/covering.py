@@ -1,6 +1,6 @@
 """Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.forest import Cell, Quota, Slot
@@ -43,9 +43,10 @@ def floors(hardware: Hardware, owner: str) -> list[int]:
 
 
 def uncover(hardware: Hardware, bindings: Iterable[Binding]) -> None:
-    """Take back bindings that nobody uses."""
-    for binding in bindings:
-        if not binding.users and binding.quota is not None:
+    """Take back bindings that nobody uses, each once."""
+    for binding in dict.fromkeys(bindings):
+        is_bound = hardware.bindings.get(key_of(binding.cell, binding.part)) is binding
+        if is_bound and not binding.users and binding.quota is not None:
             hardware.unbind(binding)
 
 
@@ -57,9 +58,21 @@ def _bind_around(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
 ) -> Binding | None:
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
+    most, some = 0, None
+    for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
+        if part is None or not leaves & ~part.mask:
+            return bind_one(hardware, owner, quota, cell, part)
+        if (count := (leaves & part.mask).bit_count()) > most:
+            most, some = count, (quota, cell, part)
+    return None if some is None else bind_one(hardware, owner, *some)
+
+
+def ways_to_bind(
+    hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int = 0
+) -> Iterator[tuple[Quota, Cell, Part | None]]:
+    """Cells around some of the leaves that may be bound, none below ``floor``, small ones first."""
     slot, left = state.slot, hardware.unbound.get(owner, {})
     cells = hardware.cells[slot.chain.name]
-    most, some = 0, None
     quotas = [
         q
         for q in hardware.quotas.get(owner, ())
@@ -68,11 +81,7 @@ def _bind_around(
     for quota in sorted(quotas, key=lambda q: q.level):
         for cell, part in _around(slot, quota.level, leaves):
             if cells.may_bind(cell, part):
-                if part is None or not leaves & ~part.mask:
-                    return _bind_quota(hardware, owner, quota, cell, part)
-                if (count := (leaves & part.mask).bit_count()) > most:
-                    most, some = count, (quota, cell, part)
-    return None if some is None else _bind_quota(hardware, owner, *some)
+                yield quota, cell, part
 
 
 def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
@@ -86,9 +95,10 @@ def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None
     return [] if cell is None else [(cell, None)]
 
 
-def _bind_quota(
+def bind_one(
     hardware: Hardware, owner: str, quota: Quota, cell: Cell, part: Part | None
 ) -> Binding:
+    """Bind a cell out of a quota; it was asked whether that may be."""
     hardware.unbound[owner][quota.path] -= 1
     hardware.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
     return hardware.bind(Binding(owner, quota, cell, part))
@@ -110,7 +120,7 @@ def bind_exactly(hardware: Hardware, owner: str, path: str, address: str) -> Bin
         return None
     if not hardware.cells[quota.chain.name].may_bind(cell, part):
         return None
-    return _bind_quota(hardware, owner, quota, cell, part)
+    return bind_one(hardware, owner, quota, cell, part)
 
 
 def _find(hardware: Hardware, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:

@@ -2,12 +2,11 @@
 
 from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.covering import cover, floors
-from scheduler.domain.core.hardware import pin_owner
-from scheduler.domain.core.holdings import Live, Order, Pod
+from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
 from scheduler.domain.core.queue import Line
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
+from scheduler.domain.core.standing import stand, standing_of
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed: so many of them are
@@ -134,47 +133,17 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
 
 
 def _raise(cluster: Cluster, live: Live) -> bool:
-    """Give the gang cells around where it runs, all or none; small cells are tried first."""
-    return any(_raise_from(cluster, live, floor) for floor in floors(cluster.hardware, live.owner))
-
-
-def _raise_from(cluster: Cluster, live: Live, floor: int) -> bool:
-    hardware, done = cluster.hardware, list[Pod]()
-    for pod in live.pods.values():
-        bindings, state, leaves = None, pod.state, 0
-        for each in pod.machine.slots if state is None and any(pod.take.amounts) else (state,):
-            if each is not None:
-                found = _leaves_for(pod.gpus, each.charged, pod.take.leaves, each.slot.shape.full)
-                owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
-                is_mine = pod.kind.pin is None or hardware.pins_of.get(pod.kind.pin) == live.owner
-                if found is not None and is_mine and not found & each.charged:
-                    bindings, state, leaves = (
-                        cover(hardware, owner, each, found, floor),
-                        each,
-                        found,
-                    )
-                if bindings is not None:
-                    break
-        if bindings is None and (pod.state is not None or any(pod.take.amounts)):
-            for each_pod in reversed(done):
-                hardware.discharge(each_pod)
-            return False
-        if bindings is not None:
-            pod.state, pod.leaves = state, leaves
-            hardware.recharge(pod, bindings)
-            done.append(pod)
+    """Give the gang cells around where it runs, all or none."""
+    hardware = cluster.hardware
+    charged = [pod for pod in live.pods.values() if pod.take.leaves]
+    pods = [standing_of(hardware, live.owner, pod) for pod in charged]
+    found = [each for each in pods if each is not None]
+    if len(found) < len(pods) or not stand(hardware, live.owner, found):
+        return False
+    for each in found:
+        each.pod.state, each.pod.leaves = each.state, each.leaves
+        hardware.recharge(each.pod, each.bindings)
     return True
-
-
-def _leaves_for(gpus: int, charged: int, count: int, full: int) -> int | None:
-    """The pod's own leaves, and as many others as its share of the node needs."""
-    leaves, rest = gpus, full & ~gpus & ~charged
-    while leaves.bit_count() < count:
-        if not rest:
-            return None
-        leaves |= rest & -rest
-        rest &= rest - 1
-    return leaves
 
 
 def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import bind_exactly, cover, floors, uncover
-from scheduler.domain.core.hardware import pin_owner
+from scheduler.domain.core.covering import bind_exactly, uncover
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState, Take
 from scheduler.domain.core.model import (
@@ -19,6 +17,7 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Restored,
 )
+from scheduler.domain.core.standing import cover_all, stand, standing_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -48,14 +47,14 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
         reserved = tuple(place.pod for place in restored.places)
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
-        is_charged = any(
-            _charge(cluster, live, pods, first, floor)
-            for first in ((cells, ()) if cells else ((),))
-            for floor in floors(cluster.hardware, live.owner)
-        )
+        is_charged = _charge(cluster, live, pods, cells)
         if not is_charged:
-            pods = _give_up(cluster, live, restored, pods)
+            pods = _without_reserved(cluster, live, pods, reserved)
             reserved = ()
+            is_charged = bool(pods) and _charge(cluster, live, pods, cells)
+            if not is_charged and live.started_at is not None:
+                live.gang_class = GangClass.DOWNGRADED
+                cluster.said.append(Downgraded(live.id, None))
     for pod in pods:
         if not is_charged and not live.is_leaving:
             pod.leaves = 0
@@ -72,20 +71,20 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
         cluster.downgraded.add(live.id)
 
 
-def _give_up(cluster: "Cluster", live: Live, restored: Restored, pods: Sequence[Pod]) -> list[Pod]:
-    """The cells can't be had: what runs is downgraded, what was reserved waits again."""
-    waits = {place.pod for place in restored.places} if live.started_at is None else set()
-    waits |= set(restored.reserved)
-    if waits:
-        roles = [replace(r, pods=tuple(p for p in r.pods if p in waits)) for r in live.gang.roles]
+def _without_reserved(
+    cluster: "Cluster", live: Live, pods: Sequence[Pod], reserved: Sequence[str]
+) -> list[Pod]:
+    """The cells can't be had for all: what was reserved waits again."""
+    if reserved:
+        roles = [
+            replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in live.gang.roles
+        ]
         live.waiting = tuple(role for role in roles if role.pods)
+        live.strangers = tuple(place for place in live.strangers if place.pod not in reserved)
         cluster.said.append(PreemptionCancelled(live.id))
-    live.gang_class = GangClass.DOWNGRADED
     if live.started_at is None:
-        live.gang_class, live.strangers = None, ()
-    else:
-        cluster.said.append(Downgraded(live.id, None))
-    return [pod for pod in pods if pod.name not in waits]
+        live.gang_class = None
+    return [pod for pod in pods if pod.name not in reserved]
 
 
 def _pods(
@@ -119,52 +118,27 @@ def _state(machine: Machine, gpus: Sequence[int]) -> SlotState | None:
     return None
 
 
-def _charge(
-    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse], floor: int
-) -> bool:
-    """Bind what the pods are in; False, with nothing changed, where that is not allowed."""
+def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse]) -> bool:
+    """Bind what the pods are in, these cells if that can be; False, with nothing changed, where
+    there is no way.
+    """
     hardware = cluster.hardware
     if live.strangers:
         return False
-    bound: list[Binding] = []
-    for use in cells:
-        binding = bind_exactly(hardware, live.owner, use.quota, use.cell)
-        if binding is not None:
-            bound.append(binding)
-    done: list[Pod] = []
-    taken: dict[int, int] = {}
-    for pod in pods:
-        if pod.state is None:
-            continue
-        number = pod.state.slot.number
-        if not _may_own(cluster, live, pod) or pod.leaves & (
-            pod.state.charged | taken.get(number, 0)
-        ):
-            break
-        owner = live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
-        bindings = cover(hardware, owner, pod.state, pod.leaves, floor) if pod.leaves else ()
-        if bindings is None:
-            break
-        taken[number] = taken.get(number, 0) | pod.leaves
-        pod.bindings = bindings
-        bound.extend(bindings)
-        done.append(pod)
-    else:
-        uncover(
-            hardware, [b for b in dict.fromkeys(bound) if not any(b in p.bindings for p in done)]
-        )
-        return True
-    for pod in done:
-        pod.bindings = ()
-    uncover(hardware, dict.fromkeys(bound))
-    return False
-
-
-def _may_own(cluster: "Cluster", live: Live, pod: Pod) -> bool:
-    """Its share of the node is within what it is charged, and a pin is its virtual cluster's."""
-    if pod.kind.pin is not None:
-        return cluster.hardware.forest.pin_owners.get(pod.kind.pin) == live.gang.virtual_cluster
-    return pod.take.leaves <= pod.leaves.bit_count()
+    charged = [pod for pod in pods if pod.take.leaves or pod.leaves]
+    found = [standing_of(hardware, live.owner, pod, pod.leaves) for pod in charged]
+    standing = [each for each in found if each is not None]
+    if len(standing) < len(found):
+        return False
+    bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
+    is_done = bool(cells) and cover_all(hardware, standing)
+    kept = {id(binding) for each in standing if is_done for binding in each.bindings}
+    uncover(hardware, (b for b in bound if b is not None and id(b) not in kept))
+    if not is_done and not stand(hardware, live.owner, standing):
+        return False
+    for each in standing:
+        each.pod.state, each.pod.leaves, each.pod.bindings = each.state, each.leaves, each.bindings
+    return True
 
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
@@ -186,7 +160,7 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
         else:
             carried = Live(live.gang, live.order, live.owner, live.waiting)
             fresh.take_in(carried)
-        carried.told = live.told
+        carried.told = None if live.reserved and not carried.reserved else live.told
         if not carried.is_leaving and not carried.reserved:
             fresh.enqueue(carried)
 

@@ -1,0 +1,166 @@
+"""Cells for pods that stay where they are: after a restart, a change of the configuration, or where
+a downgraded gang gets cells again. Small cells first; where that fails, every way within a bound.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.covering import bind_one, cover, floors, uncover, ways_to_bind
+from scheduler.domain.core.hardware import Hardware, pin_owner
+from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.machines import SlotState
+
+BINDS = 200
+"""Cells that are bound in search of a way, at the most."""
+
+SLOTS = 16
+"""Ways to choose the trees of machines with several that pods without GPUs are charged in."""
+
+
+@dataclass(slots=True, eq=False)
+class Standing:
+    """A pod where it is. ``given``: leaves that it has to be charged, 0: any beside its GPUs.
+
+    ``state``, ``leaves``, ``bindings``: what it gets.
+    """
+
+    pod: Pod
+    owner: str
+    given: int = 0
+    state: SlotState | None = None
+    leaves: int = 0
+    bindings: tuple[Binding, ...] = ()
+
+    def states(self) -> Sequence[SlotState]:
+        """Where it may be charged: without any leaf in any tree of its machine."""
+        pod = self.pod
+        return (pod.state,) if pod.state and (pod.gpus or self.given) else pod.machine.slots
+
+
+def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Standing | None:
+    """What a pod of the owner needs where it is; None: it may have no cells there."""
+    pin = pod.kind.pin
+    if pin is not None and hardware.pins_of.get(pin) != owner:
+        return None
+    if given.bit_count() < pod.take.leaves:
+        given = 0
+    return Standing(pod, owner if pin is None else pin_owner(pin), given)
+
+
+def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:
+    """Cells for all, which are bound from then on, or none."""
+    if any(cover_all(hardware, pods, floor) for floor in floors(hardware, owner)):
+        return True
+    ways = product(*(each.states() for each in pods))
+    return any(_Search(hardware, pods, states).run() for states in islice(ways, SLOTS))
+
+
+def cover_all(hardware: Hardware, pods: Sequence[Standing], floor: int = 0) -> bool:
+    """Cells for one after another, none smaller than ``floor``, or for none."""
+    taken: dict[int, int] = {}
+    own = _own_leaves(pods)
+    for number, each in enumerate(pods):
+        if not any(_cover(hardware, each, state, own, taken, floor) for state in each.states()):
+            uncover(hardware, (b for done in pods[:number] for b in done.bindings))
+            return False
+    return True
+
+
+def _own_leaves(pods: Sequence[Standing]) -> dict[int, int]:
+    """By node: what pods need that is theirs alone."""
+    own: dict[int, int] = {}
+    for each in pods:
+        if each.pod.state is not None:
+            number = each.pod.state.slot.number
+            own[number] = own.get(number, 0) | each.pod.gpus | each.given
+    return own
+
+
+def _cover(
+    hardware: Hardware,
+    each: Standing,
+    state: SlotState,
+    own: dict[int, int],
+    taken: dict[int, int],
+    floor: int,
+) -> bool:
+    number = state.slot.number
+    away = state.charged | taken.get(number, 0)
+    free = state.slot.shape.full & ~away & ~own.get(number, 0)
+    leaves = each.given or _leaves_for(each.pod, free)
+    if leaves is None or leaves & away:
+        return False
+    bindings = cover(hardware, each.owner, state, leaves, floor)
+    if bindings is None:
+        return False
+    taken[number] = taken.get(number, 0) | leaves
+    each.state, each.leaves, each.bindings = state, leaves, bindings
+    return True
+
+
+def _leaves_for(pod: Pod, free: int) -> int | None:
+    """The pod's own leaves, and as many others as its share of the node needs, the lowest."""
+    leaves, rest = pod.gpus, free
+    while leaves.bit_count() < pod.take.leaves:
+        if not rest:
+            return None
+        leaves |= rest & -rest
+        rest &= rest - 1
+    return leaves
+
+
+class _Search:
+    """Binds a cell for the first leaf that is in none, in every way."""
+
+    def __init__(
+        self, hardware: Hardware, pods: Sequence[Standing], states: Sequence[SlotState]
+    ) -> None:
+        self.hardware = hardware
+        self.pods = pods
+        self.states = states
+        self.own = _own_leaves(pods)
+        self.left = BINDS
+
+    def run(self) -> bool:
+        """Whether there is a way; its cells are bound then, and each pod knows its own."""
+        pairs = list(zip(self.pods, self.states, strict=True))
+        if any((each.pod.gpus | each.given) & state.charged for each, state in pairs):
+            return False
+        missing = self._missing()
+        if missing is None:
+            return True
+        owner, state, leaves = missing
+        for quota, cell, part in ways_to_bind(self.hardware, owner, state, leaves):
+            self.left -= 1
+            if self.left < 0:
+                return False
+            binding = bind_one(self.hardware, owner, quota, cell, part)
+            if self.run():
+                if not any(binding in each.bindings for each in self.pods):
+                    self.hardware.unbind(binding)
+                return True
+            self.hardware.unbind(binding)
+        return False
+
+    def _missing(self) -> tuple[str, SlotState, int] | None:
+        """The owner and node of a leaf that is in no cell yet, or of leaves one of which has to
+        be; None: all pods have theirs.
+        """
+        taken: dict[int, int] = {}
+        for each, state in zip(self.pods, self.states, strict=True):
+            rest = (each.pod.gpus | each.given) & ~state.bound.get(each.owner, 0)
+            if rest:
+                return each.owner, state, rest & -rest
+        for each, state in zip(self.pods, self.states, strict=True):
+            number, mine = state.slot.number, state.bound.get(each.owner, 0)
+            away = state.charged | taken.get(number, 0) | self.own.get(number, 0)
+            leaves = each.given or _leaves_for(each.pod, mine & ~away)
+            if leaves is None:
+                return each.owner, state, state.slot.shape.full & ~mine & ~away
+            taken[number] = taken.get(number, 0) | leaves
+            bindings = state.bindings.get(each.owner, ())
+            around = tuple(binding for mask, binding in bindings if mask & leaves)
+            each.state, each.leaves, each.bindings = state, leaves, around
+        return None
