@@ -1,19 +1,23 @@
 """Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover
+from scheduler.domain.core.covering import cover, ways_to_bind
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.regions import NEVER_RANK, Needs, Rank, Region, View
+from scheduler.domain.core.shapes import Part
 
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
 
+
+THRIFTY = -1
+"""As the level from which up quota may be bound: any, and what is bound already comes first."""
 
 LOOSE_NODES = 32
 """A pod above its share is put where guests use some of its leaves on so few nodes only."""
@@ -49,6 +53,12 @@ class Ground:
                 self.empty = hardware.empty.get(gpu_type)
 
     @property
+    def is_split(self) -> bool:
+        """The owner has quota of cells inside nodes."""
+        quotas = self.hardware.quotas.get(self.owner or "", ())
+        return any(quota.level < quota.chain.node_level for quota in quotas)
+
+    @property
     def least(self) -> int:
         """Leaves that one pod needs on the sort of node where it needs fewest."""
         return min(self.needs, default=NEVER)
@@ -80,7 +90,7 @@ class Ground:
         left = self.hardware.unbound[self.owner]
         quotas = self.hardware.quotas[self.owner]
         levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self._type()}
-        return [0, *sorted(levels)[1:]]
+        return [0, *sorted(levels)[1:], *([THRIFTY] if self.is_split else ())]
 
     def _type(self) -> str:
         region = self.bound or self.empty
@@ -92,6 +102,8 @@ class Ground:
     def one(self, name: str) -> bool:
         """Place one pod."""
         found = self._first(self.bound)
+        if self._across(found[0][0] if found else NEVER_RANK[0], name):
+            return True
         if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
             return True
         if found is not None and self.put(found[1], name):
@@ -170,6 +182,24 @@ class Ground:
                 return True
         return False
 
+    def _across(self, level: int, name: str) -> bool:
+        """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves
+        are nearer than a place at ``level`` and any in free space.
+        """
+        numbers = [number for number, _ in self._mixed()]
+        if not numbers:
+            return False
+        assert self.empty is not None
+        other = self.empty.best(self.needs)
+        least = level if other is None else min(level, other[0][0])
+        found = []
+        for number in numbers:
+            state = self.hardware.states[number]
+            pick = state.slot.shape.pick(self._free(state), self.needs[state.sort])
+            if pick is not None and pick.level < least:
+                found.append((pick, number))
+        return any(self.put(number, name) for _, number in sorted(found))
+
     def _fresh_nodes(self) -> "Iterator[tuple[Rank, int]]":
         """Nodes in cells that may be bound: of small quota cells first, best first in each."""
         hardware, empty = self.hardware, self.empty
@@ -194,21 +224,34 @@ class Ground:
                 if found:
                     yield min(found)
 
-    def ways(self, after: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Every node and choice of leaves for one pod, in order, beginning with ``after``."""
-        for number in sorted(self.numbers()):
-            state = self.hardware.states[number]
-            need = self.needs[state.sort]
-            if number < after[0] or not 0 < need <= state.slot.shape.leaves:
-                continue
-            if not self._fits(number):
-                continue
-            free = self._free(state)
-            if self.empty is None and self.owner is not None:
-                free &= state.bound.get(self.owner, 0)
-            for leaves in sorted(state.slot.shape.choices(free, need)):
-                if (number, leaves) >= after:
-                    yield number, leaves
+    def takes(self, state: SlotState) -> bool:
+        """One pod could be on the node, if enough leaves were free."""
+        return 0 < self.needs[state.sort] <= state.slot.shape.leaves and self._fits(
+            state.slot.number
+        )
+
+    def some_leaves(self, state: SlotState) -> int:
+        """The nearest leaves for one pod in what is bound already; those that it is charged beside
+        its GPUs where guests are, if any are. 0: there are not enough.
+        """
+        pool = state.usable
+        if self.owner is not None:
+            pool &= ~state.charged & state.bound.get(self.owner, 0)
+        idle, gpus = pool & ~(state.held | state.reserved), self.kind.gpus
+        pick = state.slot.shape.pick(idle, gpus)
+        if pick is None:
+            return 0
+        leaves, need = pick.leaves, self.needs[state.sort]
+        for rest in (pool & ~idle, idle & ~leaves):
+            while rest and leaves.bit_count() < need:
+                leaves |= rest & -rest
+                rest &= rest - 1
+        return leaves if leaves.bit_count() == need else 0
+
+    def take(self, state: SlotState, name: str, leaves: int) -> None:
+        """A pod takes these leaves, which are in cells that are bound already."""
+        is_done = self._take(state, name, leaves, 0)
+        assert is_done, name
 
     def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
         """Leaves that nobody uses, in cells of the owner or of nobody; ``is_loose``: or that guests
@@ -234,17 +277,44 @@ class Ground:
             return False
         free = self._free(state, is_loose=is_loose)
         if leaves:
-            if leaves & ~free:
-                return False
-        elif self.owner is not None and self.empty is not None:
-            mine = shape.pick(free & state.bound.get(self.owner, 0), need)
-            if mine is not None and self._cover(state, name, mine.leaves, floor):
-                return True
-        if not leaves:
-            pick = shape.pick(free, need)
-            if pick is None:
-                return False
-            leaves = pick.leaves
+            picks: Iterable[int] = () if leaves & ~free else (leaves,)
+        else:
+            picks = self._picks(state, free, is_thrifty=floor == THRIFTY)
+        return any(self._take(state, name, some, floor) for some in picks)
+
+    def _picks(self, state: SlotState, free: int, *, is_thrifty: bool) -> Iterator[int]:
+        """Leaves for one pod on a node, the best first; such as are in fewer cells where those
+        can't be bound.
+        """
+        need, shape = self.needs[state.sort], state.slot.shape
+        best = shape.pick(free, need)
+        if best is None:
+            return
+        if self.owner is None or self.empty is None:
+            yield best.leaves
+            return
+        bound = state.bound.get(self.owner, 0)
+        mine = shape.pick(free & bound, need)
+        if mine is not None and (is_thrifty or mine.level <= best.level):
+            yield mine.leaves
+        yield best.leaves
+        if self.is_split:
+            some = {best} if mine is None else {best, mine}
+            for part in self._parts(state):
+                pick = shape.pick(free & (bound | part.mask), need)
+                if pick is not None and pick not in some:
+                    some.add(pick)
+            yield from (pick.leaves for pick in sorted(some))
+
+    def _parts(self, state: SlotState) -> Iterator[Part]:
+        """Cells inside a node that may be bound for the owner."""
+        assert self.owner is not None
+        full = state.slot.shape.full
+        for _, _, part in ways_to_bind(self.hardware, self.owner, state, full):
+            if part is not None:
+                yield part
+
+    def _take(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
         if self.owner is None:
             self._enter(state, name, leaves, ())
             return True
@@ -289,7 +359,25 @@ class Ground:
                 if cap:
                     before = caps.get(number)
                     caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
+        for number, cap in self._mixed():
+            rack = self.hardware.rack_of(self.hardware.states[number])
+            if within is None or rack is within:
+                caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
         return caps
+
+    def _mixed(self) -> Iterator[tuple[int, int]]:
+        """Nodes in which more pods fit in bound cells and free space together than in each, and how
+        many more.
+        """
+        bound, empty = self.bound, self.empty
+        if bound is None or empty is None or not self.is_split:
+            return
+        for number in sorted(bound.tags.keys() & empty.tags.keys()):
+            state = self.hardware.states[number]
+            some, more = bound.tags[number].count, empty.tags[number].count
+            apart = self.fits_on(some, state) + self.fits_on(more, state)
+            if (together := self.fits_on(some + more, state)) > apart:
+                yield number, together - apart
 
     def _cap(self, region: Region, view: View) -> int:
         if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):

@@ -1,6 +1,6 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
@@ -9,13 +9,20 @@ RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
 
 
-def many(ground: Ground, names: Sequence[str]) -> bool:
-    """Place equal pods on the fewest racks, and there on the fewest nodes."""
+def many(
+    ground: Ground, names: Sequence[str], search: Callable[[Rack], bool] | None = None
+) -> bool:
+    """Place equal pods on the fewest racks, and there on the fewest nodes. ``search``: places all
+    in a rack, in whatever way.
+    """
     quick = _quick(ground, len(names))
     if quick is not None and _all_in(ground, quick, names):
         return True
     caps = ground.caps()
-    if any(_all_in(ground, rack, names) for rack in _enough(ground, caps, len(names))):
+    enough = _enough(ground, caps, len(names))
+    if any(_all_in(ground, rack, names) for rack in enough):
+        return True
+    if search is not None and any(map(search, enough)):
         return True
     return _spread(ground, names, caps)
 
@@ -29,7 +36,7 @@ def _all_in(ground: Ground, rack: Rack, names: Sequence[str]) -> bool:
     return False
 
 
-def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> Iterator[Rack]:
+def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> list[Rack]:
     """Racks that should hold all: near ones, bound ones, those with the least left."""
     near = {rack.number for rack in ground.seeker.near}
     sign = -1 if ground.seeker.owner is None else 1
@@ -39,10 +46,9 @@ def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> It
         if cap >= count
     )
     region = ground.bound or ground.empty
-    assert region is not None or not enough
-    for _, _, _, number in enough[:RACK_TRIES]:
-        assert region is not None
-        yield region.racks[number]
+    if region is None:
+        return []
+    return [region.racks[number] for _, _, _, number in enough[:RACK_TRIES]]
 
 
 def _spread(ground: Ground, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:
@@ -123,7 +129,10 @@ def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
         left = len(names) - done
         number = min((*_fit(left, *found), n) for n, found in nodes.items())[-1]
         del nodes[number]
-        while done < len(names) and ground.put(number, names[done], 0, floor):
+        while done < len(names) and (
+            ground.put(number, names[done], 0, floor)
+            or (floor > 0 and ground.put(number, names[done]))
+        ):
             done += 1
     return done
 

@@ -1,16 +1,18 @@
 """Where a gang's pods go when it costs nobody anything: docs/scheduling.md, "Which place"."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import product
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
 from scheduler.domain.core.regions import Needs
+from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
 """Ways to give roles their GPU types that are tried, at the most."""
@@ -21,11 +23,6 @@ ORDERS = 24
 RACK_TRIES = 16
 """Racks that are tried for all kinds of a gang together, at the most."""
 
-SEARCH_NODES, SEARCH_STEPS = 32, 600
-"""A gang that does not fit greedily is searched a place exactly on so many nodes at the most, in so
-many steps of some 20 us.
-"""
-
 Kinds = Sequence[tuple[Kind, Sequence[str]]]
 
 
@@ -33,7 +30,8 @@ class Seeker:
     """Finds places for the pods of one gang, and takes them as it goes.
 
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
-    ``is_bare``: nothing but GPUs counts. ``within``: the rack (GPU type, number) to stay in.
+    ``is_bare``: nothing but GPUs counts. ``within``: the rack to stay in. ``is_alone``: all pods
+    are of one kind.
     """
 
     def __init__(
@@ -53,21 +51,21 @@ class Seeker:
         self.near = near
         self.is_bare = is_bare
         self.within: Rack | None = None
+        self.is_alone = False
         self.pods: list[Pod] = []
 
     def place(self, roles: Sequence[Role]) -> bool:
         """Place all pods, or none."""
         first = roles[0]
         kinds = ((first.kind, first.pods),) if len(roles) == 1 else self._merge(roles)
-        if len(kinds) == 1:
-            kind, names = kinds[0]
-            if any(self._kind(kind, names, t) for t in self._types(kind)):
-                return True
-            if self.hardware.is_greed_exact(self.owner):
-                return False
-        elif self._several(kinds):
-            return True
-        return self._search(kinds)
+        if len(kinds) > 1:
+            return self._several(kinds)
+        (kind, names), self.is_alone = kinds[0], True
+        return any(
+            self._kind(kind, names, gpu_type)
+            or (not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)))
+            for gpu_type in self._types(kind)
+        )
 
     def _merge(self, roles: Sequence[Role]) -> Kinds:
         """Pods by what they want; roles that can choose their GPU type choose each for itself."""
@@ -106,6 +104,8 @@ class Seeker:
                 if found:
                     return True
             if any(self._in_order(kinds, types, order) for order in orders):
+                return True
+            if self._search(kinds, types):
                 return True
         return False
 
@@ -180,7 +180,10 @@ class Seeker:
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
         ground = Ground(self, kind, self._needs(kind), gpu_type)
-        if ground.one(names[0]) if len(names) == 1 else many(ground, names):
+        in_rack = None
+        if self.is_alone and not self.hardware.is_greed_exact(self.owner):
+            in_rack = partial(self._search_rack, kind, names, ground)
+        if ground.one(names[0]) if len(names) == 1 else many(ground, names, in_rack):
             return True
         self.undo(before)
         return False
@@ -195,23 +198,20 @@ class Seeker:
             machine = self._cheapest_machine(kind)
             if machine is None:
                 return names[number:]
-            take = machine.sort.take(kind)
-            assert take is not None
-            ports = machine.choose_ports(kind.ports)
-            self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
+            self.put_for_nothing(name, kind, machine)
         return ()
+
+    def put_for_nothing(self, name: str, kind: Kind, machine: Machine) -> None:
+        """Put a pod on a machine without any GPU."""
+        take = machine.sort.take(kind)
+        assert take is not None
+        ports = machine.choose_ports(kind.ports)
+        self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
         best: tuple[int, int, int] | None = None
         chosen: Machine | None = None
-        for machine in self.hardware.machines.values():
-            if not machine.is_open or (self.only is not None and machine.name not in self.only):
-                continue
-            take = machine.sort.take(kind)
-            if take is None or not (self.is_bare or machine.has(take)):
-                continue
-            if self.owner is not None and machine.slots and any(take.amounts):
-                continue
+        for machine in self.for_nothing(kind):
             free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
             rank = (bool(machine.slots), free, machine.number)
             if best is None or rank < best:
@@ -220,61 +220,39 @@ class Seeker:
                     break
         return chosen
 
+    def for_nothing(self, kind: Kind) -> Iterator[Machine]:
+        """Machines on which such a pod costs no GPU, in order."""
+        for machine in self.hardware.machines.values():
+            if not machine.is_open or (self.only is not None and machine.name not in self.only):
+                continue
+            take = machine.sort.take(kind)
+            if take is None or not (self.is_bare or machine.has(take)):
+                continue
+            if self.owner is None or not (machine.slots and any(take.amounts)):
+                yield machine
+
+    def may_use(self, state: SlotState) -> bool:
+        """The gang may be on the node."""
+        is_inside = self.within is None or self.hardware.rack_of(state) is self.within
+        return is_inside and (self.only is None or state.machine.name in self.only)
+
     # Every way.
 
-    def _search(self, kinds: Kinds) -> bool:
-        """Try all ways on few nodes: cells inside nodes, and several kinds, can need it."""
-        wanted = [(index, name) for index, (_, names) in enumerate(kinds) for name in names]
-        every = self.hardware.forest.gpu_types
-        choices = [
-            every if kind.gpus == 0 and kind.pin is None else self._types(kind) for kind, _ in kinds
-        ]
-        for number, types in enumerate(product(*choices)):
-            if number == TYPE_CHOICES:
-                break
-            grounds = [
-                Ground(self, kind, self._needs(kind), gpu_type)
-                for (kind, _), gpu_type in zip(kinds, types, strict=True)
-            ]
-            nodes = {number for ground in grounds for number in ground.numbers()}
-            if any(
-                ground.room_for() < len(names)
-                for ground, (kind, names) in zip(grounds, kinds, strict=True)
-                if kind.gpus
-            ):
-                continue
-            self._steps = SEARCH_STEPS if len(nodes) <= SEARCH_NODES else 0
-            if nodes and self._try_all(wanted, grounds, 0, (-1, -1)):
-                return True
-        return False
+    def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
+        """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
+        every = self.hardware.forest.gpu_types if self.owner is not None else ()
+        wants: list[Want] = []
+        for (kind, names), gpu_type in zip(kinds, types, strict=True):
+            some = (gpu_type,) if kind.gpus or kind.pin is not None else every
+            grounds = [Ground(self, kind, self._needs(kind), each) for each in some]
+            wants += [Want(name, kind, grounds) for name in names]
+        return Search(self, wants).run()
 
-    def _try_all(
-        self,
-        wanted: Sequence[tuple[int, str]],
-        grounds: Sequence[Ground],
-        at: int,
-        after: tuple[int, int],
-    ) -> bool:
-        if at == len(wanted):
-            return True
-        index, name = wanted[at]
-        ground, kind = grounds[index], grounds[index].kind
-        if kind.gpus == 0 and kind.pin is None and not self._for_nothing(kind, [name]):
-            if self._try_all(wanted, grounds, at + 1, (-1, -1)):
-                return True
-            self.undo(at)
-        is_same = at + 1 < len(wanted) and wanted[at + 1][0] == index
-        for number, leaves in ground.ways(after):
-            self._steps -= 1
-            if self._steps < 0:
-                return False
-            for floor in ground.floors():
-                if ground.put(number, name, leaves, floor):
-                    next_after = (number, leaves) if is_same else (-1, -1)
-                    if self._try_all(wanted, grounds, at + 1, next_after):
-                        return True
-                    self.undo(at)
-        return False
+    def _search_rack(self, kind: Kind, names: Sequence[str], ground: Ground, rack: Rack) -> bool:
+        self.within, before = rack, self.within
+        found = Search(self, [Want(name, kind, [ground]) for name in names]).run()
+        self.within = before
+        return found
 
 
 def merge(roles: Iterable[Role]) -> list[tuple[Kind, list[str]]]:

@@ -1,0 +1,280 @@
+"""A place for all pods of a gang, sought in every way within a bound, on few nodes.
+
+Two simplifications lose nothing. Leaves in cells that the owner has are as good as one another, so
+a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.covering import bind_one, uncover, ways_to_bind
+from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.machines import Machine, SlotState
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.shapes import Part
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.seeking import Seeker
+
+SEARCH_NODES, SEARCH_STEPS = 32, 400
+"""A gang is searched a place exactly on so many nodes at the most, in so many steps of some 60 us.
+"""
+
+HELD = ""
+"""Who holds a cell while it is in question: no gang."""
+
+
+class Want(NamedTuple):
+    """One pod. ``grounds``: where it may be; of a pod without GPUs one for each GPU type."""
+
+    name: str
+    kind: Kind
+    grounds: Sequence[Ground]
+
+
+class Search:
+    """One search for a place, with what is found taken through the seeker."""
+
+    def __init__(self, seeker: "Seeker", wants: Sequence[Want], steps: int = SEARCH_STEPS) -> None:
+        self.seeker = seeker
+        self.hardware = seeker.hardware
+        self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
+        self.left = steps
+        self.held: list[Binding] = []
+        self._failed: set[object] = set()
+        grounds = {ground for want in self.wants for ground in want.grounds}
+        self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
+        self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
+        self.owners = sorted({ground.owner or "" for ground in grounds})
+
+    def run(self) -> bool:
+        """Whether there is a place; it is taken then."""
+        if len(self.numbers) > SEARCH_NODES or not self._has_enough():
+            return False
+        before = len(self.seeker.pods)
+        self._looks = _Looks(self)
+        found = self._place(0)
+        if found:
+            self._put_near(before)
+        for binding in self.held:
+            del binding.users[HELD]
+        uncover(self.hardware, self.held)
+        return found
+
+    def _has_enough(self) -> bool:
+        """A quick no: fewer leaves than wanted, wherever they are."""
+        totals: dict[tuple[Ground, ...], list[int]] = {}
+        for want in self.wants:
+            key = tuple(want.grounds)
+            if len(key) == 1:
+                total = totals.setdefault(key, [0, 0])
+                total[0] += want.kind.gpus
+                total[1] += _least(want)
+        return all(
+            gpus <= idle and leaves <= most
+            for (ground,), (gpus, leaves) in totals.items()
+            for idle, most in (_room(ground),)
+        )
+
+    def _place(self, at: int) -> bool:
+        if at == len(self.wants):
+            return True
+        self.left -= 1
+        if self.left < 0:
+            return False
+        look = self._looks.now()
+        key = (at, look.all)
+        if key in self._failed:
+            return False
+        want, before = self.wants[at], len(self.seeker.pods)
+        if want.kind.gpus == 0 and want.kind.pin is None:
+            for machine in self._for_nothing(want.kind):
+                self.seeker.put_for_nothing(want.name, want.kind, machine)
+                if self._place(at + 1):
+                    return True
+                self.seeker.undo(before)
+        tried: set[object] = set()
+        for ground in want.grounds:
+            for number in self.numbers_of[ground]:
+                state = self.hardware.states[number]
+                like = look.of[number]
+                if like in tried or not ground.takes(state):
+                    continue
+                tried.add(like)
+                if self._bind_enough(at, ground, state, (-1, 0)):
+                    return True
+        self._failed.add(key)
+        return False
+
+    def _for_nothing(self, kind: Kind) -> Iterator[Machine]:
+        """Machines that cost no GPU, one of each likeness."""
+        seen: set[object] = set()
+        for machine in self.seeker.for_nothing(kind):
+            like = id(machine.sort), tuple(machine.free), bool(machine.slots)
+            if like not in seen:
+                seen.add(like)
+                yield machine
+
+    def _bind_enough(
+        self, at: int, ground: Ground, state: SlotState, after: tuple[int, int]
+    ) -> bool:
+        leaves = ground.some_leaves(state)
+        if leaves:
+            before = len(self.seeker.pods)
+            ground.take(state, self.wants[at].name, leaves)
+            if self._place(at + 1):
+                return True
+            self.seeker.undo(before)
+            return False
+        owner = ground.owner
+        if owner is None or ground.empty is None:
+            return False
+        room = state.usable & ~state.charged
+        ways = list(ways_to_bind(self.hardware, owner, state, room))
+        for quota, cell, part in ways:
+            order = (quota.level, part.mask if part is not None else state.slot.shape.full)
+            self.left -= 1
+            if order <= after or self.left < 0:
+                continue
+            binding = bind_one(self.hardware, owner, quota, cell, part)
+            binding.users[HELD] = 1
+            self.held.append(binding)
+            if self._bind_enough(at, ground, state, order):
+                return True
+            self.held.pop()
+            del binding.users[HELD]
+            self.hardware.unbind(binding)
+        return False
+
+    def _put_near(self, before: int) -> None:
+        """The same nodes and cells, and in them the nearest leaves."""
+        pods = self.seeker.pods[before:]
+        self.seeker.undo(before)
+        grounds = {want.name: want.grounds for want in self.wants}
+        for pod in pods:
+            if pod.state is None:
+                self.seeker.put_for_nothing(pod.name, pod.kind, pod.machine)
+                continue
+            number = pod.state.slot.number
+            ground = next(g for g in grounds[pod.name] if number in self.numbers_of[g])
+            leaves = ground.some_leaves(pod.state)
+            assert leaves, pod.name
+            ground.take(pod.state, pod.name, leaves)
+
+
+def _least(want: Want) -> int:
+    return min((ground.least for ground in want.grounds), default=0)
+
+
+def _room(ground: Ground) -> tuple[int, int]:
+    """Idle leaves, and leaves that may be charged, at the most."""
+    hardware, owner = ground.hardware, ground.owner
+    idle = most = fresh = 0
+    for number in ground.numbers():
+        state = hardware.states[number]
+        well = state.usable & ~(state.held | state.reserved)
+        if owner is None:
+            idle, most = idle + well.bit_count(), most + well.bit_count()
+            continue
+        bound, space = state.bound.get(owner, 0), 0
+        if ground.empty is not None:
+            space = hardware.cells[state.slot.chain.name].space[number]
+        idle += (well & (bound | space)).bit_count()
+        most += (state.usable & ~state.charged & bound).bit_count()
+        fresh += (state.usable & ~state.charged & space).bit_count()
+    if owner is not None and fresh:
+        left = hardware.unbound[owner]
+        unbound = sum(
+            left[quota.path] * quota.chain.leaves(quota.level) for quota in hardware.quotas[owner]
+        )
+        most += min(fresh, unbound)
+    return idle, most
+
+
+class _Look(NamedTuple):
+    """``of``: by node, what it looks like with all above it. ``all``: everything together."""
+
+    of: dict[int, object]
+    all: object
+
+
+class _Looks:
+    """What the nodes in question look like, up to symmetry."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.names: dict[object, int] = {}
+        self.forms: dict[object, int] = {}
+        self.tops: list[Cell] = []
+        self.inside: dict[int, list[Cell]] = {}
+        for number in search.numbers:
+            cell = search.hardware.states[number].slot.cell
+            while cell.parent is not None:
+                known = self.inside.setdefault(id(cell.parent), [])
+                known.append(cell)
+                cell = cell.parent
+                if len(known) > 1:
+                    break
+            else:
+                self.tops.append(cell)
+
+    def now(self) -> _Look:
+        """At this moment."""
+        search, of = self.search, dict[int, object]()
+        looks: dict[int, int] = {}
+        tops = sorted(self._look(top, looks) for top in self.tops)
+        for top in self.tops:
+            self._name(top, (looks[id(top)],), looks, of)
+        bare = tuple(
+            (machine.number, tuple(machine.free))
+            for machine in search.hardware.machines.values()
+            if not machine.slots
+        )
+        return _Look(of, (tuple(tops), bare))
+
+    def _name(
+        self, cell: Cell, path: tuple[int, ...], looks: dict[int, int], of: dict[int, object]
+    ) -> None:
+        if cell.slot is not None:
+            of[cell.slot.number] = path
+        for child in self.inside.get(id(cell), ()):
+            self._name(child, (*path, looks[id(child)]), looks, of)
+
+    def _look(self, cell: Cell, looks: dict[int, int]) -> int:
+        look: object
+        if cell.slot is not None:
+            look = self._node(self.search.hardware.states[cell.slot.number])
+        else:
+            inside = self.inside[id(cell)]
+            has_all = cell.is_complete and len(inside) == len(cell.children)
+            below = tuple(sorted(self._look(child, looks) for child in inside))
+            look = cell.chain.name, cell.level, has_all, below
+        found = looks[id(cell)] = self.names.setdefault(look, len(self.names))
+        return found
+
+    def _node(self, state: SlotState) -> object:
+        machine, slot = state.machine, state.slot
+        masks = (
+            state.usable & ~state.charged,
+            state.usable & ~(state.held | state.reserved),
+            self.search.hardware.cells[slot.chain.name].space[slot.number],
+            *(state.bound.get(owner, 0) for owner in self.search.owners),
+        )
+        key = state.sort, masks
+        form = self.forms.get(key)
+        if form is None:
+            form = self.names.setdefault(_form(slot.shape.root, masks), len(self.names))
+            self.forms[key] = form
+        name = machine.name if len(machine.slots) > 1 else ""
+        may = self.search.seeker.may_use(state)
+        return state.sort, form, name, may, tuple(machine.free)
+
+
+def _form(part: Part, masks: Sequence[int]) -> object:
+    if not part.children:
+        return tuple(bool(mask & part.mask) for mask in masks)
+    return part.is_complete, tuple(
+        sorted((_form(child, masks) for child in part.children), key=repr)
+    )
