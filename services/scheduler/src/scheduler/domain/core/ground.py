@@ -9,7 +9,7 @@ from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import NEVER_RANK, Needs, Rank, Region, View
+from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, View, Wish
 from scheduler.domain.core.shapes import Part
 
 if TYPE_CHECKING:
@@ -30,13 +30,14 @@ class Ground:
     space in which the owner may bind more.
     """
 
-    __slots__ = ("bound", "empty", "hardware", "kind", "needs", "owner", "seeker")
+    __slots__ = ("bound", "empty", "hardware", "kind", "needs", "owner", "seeker", "wish")
 
-    def __init__(self, seeker: "Seeker", kind: Kind, needs: Needs, gpu_type: str) -> None:
+    def __init__(self, seeker: "Seeker", kind: Kind, wish: Wish, gpu_type: str) -> None:
         self.seeker = seeker
         self.hardware = hardware = seeker.hardware
         self.kind = kind
-        self.needs = needs
+        self.wish = wish
+        self.needs = wish[0]
         self.owner = seeker.owner
         self.bound: Region | None
         self.empty: Region | None = None
@@ -136,12 +137,12 @@ class Ground:
             return None
         seeker = self.seeker
         is_guest = seeker.owner is None
-        found = self._guest(region) if is_guest else region.best(self.needs)
+        found = self._guest(region) if is_guest else region.best(self.wish)
         if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
             return found
         near = {rack.number for rack in seeker.near}
         best: tuple[Rank, int] | None = None
-        for rank, number in region.ranked(self.needs, is_guest=is_guest):
+        for rank, number in region.ranked(self.wish):
             if best is not None and rank[0] > best[0][0]:
                 break
             if self._fits(number):
@@ -152,10 +153,10 @@ class Ground:
 
     def _guest(self, region: Region) -> "tuple[Rank, int] | None":
         """For an opportunistic pod: outside of bound cells, where that is as good."""
-        found = region.best(self.needs, is_guest=True)
+        found = region.best(self.wish)
         empty = self.hardware.empty[self._type()]
         if found is not None:
-            other = empty.best(self.needs, is_guest=True)
+            other = empty.best(self.wish)
             if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):
                 return other
         return found
@@ -190,7 +191,7 @@ class Ground:
         if not numbers:
             return False
         assert self.empty is not None
-        other = self.empty.best(self.needs)
+        other = self.empty.best(self.wish)
         least = level if other is None else min(level, other[0][0])
         found = []
         for number in numbers:
@@ -212,14 +213,14 @@ class Ground:
             if quota.level <= quota.chain.node_level:
                 if not is_ranked:
                     is_ranked = True
-                    yield from list(empty.ranked(self.needs))
+                    yield from list(empty.ranked(self.wish))
                 continue
             for cell in hardware.cells[quota.chain.name].free_cells(quota.level):
                 found = [
                     (rank, slot.number)
                     for slot in cell.slots()
                     if self._fits(slot.number)
-                    and (rank := empty.rank_of(slot.number, self.needs)) is not None
+                    and (rank := empty.rank_of(slot.number, self.wish)) is not None
                 ]
                 if found:
                     yield min(found)

@@ -8,10 +8,10 @@ from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Region, Tag, Tags
+from scheduler.domain.core.regions import Needs, Region, Room, Tag, Tags, Wish
 from scheduler.domain.core.shapes import Free, Part
 
-NEEDS_REMEMBERED = 100_000
+WISHES_REMEMBERED = 100_000
 
 
 def owner_of(virtual_cluster: str) -> str:
@@ -69,12 +69,12 @@ class Hardware:
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
-        self._needs: dict[tuple[Kind, bool], Needs] = {}
+        self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
-        every: dict[tuple[Free, int], Tag] = {}
+        every: dict[tuple[Free, int, Room], Tag] = {}
         self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
@@ -121,27 +121,35 @@ class Hardware:
 
     # What pods need.
 
-    def needs(self, kind: Kind, *, is_charged: bool) -> Needs:
-        """Leaves by the sort of node: what it is charged, else its GPUs."""
-        key = (kind, is_charged)
-        found = self._needs.get(key)
+    def wish(self, kind: Kind, *, is_guest: bool, is_bare: bool = False) -> Wish:
+        """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs), and
+        room. ``is_bare``: nothing but GPUs counts.
+        """
+        key = (kind, is_guest, is_bare)
+        found = self._wishes.get(key)
         if found is None:
-            if len(self._needs) >= NEEDS_REMEMBERED:
-                self._needs.clear()
+            if len(self._wishes) >= WISHES_REMEMBERED:
+                self._wishes.clear()
             takes = [sort.take(kind) for sort in self.sorts]
-            found = self._needs[key] = tuple(
-                NEVER if take is None else take.leaves if is_charged else kind.gpus
-                for take in takes
+            needs = tuple(
+                NEVER if take is None else kind.gpus if is_guest else take.leaves for take in takes
             )
+            rooms: tuple[Room, ...] = ()
+            if not self.is_plain and not is_bare:
+                rooms = tuple(
+                    () if take is None else sort.room(take.amounts)
+                    for sort, take in zip(self.sorts, takes, strict=True)
+                )
+            found = self._wishes[key] = (needs, rooms, is_guest)
         return found
 
     def least_leaves(self, kind: Kind) -> int:
         """Leaves that a pod is charged on the sort of node where that is least."""
         found = self._least.get(kind)
         if found is None:
-            if len(self._least) >= NEEDS_REMEMBERED:
+            if len(self._least) >= WISHES_REMEMBERED:
                 self._least.clear()
-            found = min(self.needs(kind, is_charged=True), default=NEVER)
+            found = min(self.wish(kind, is_guest=False)[0], default=NEVER)
             if (
                 kind.gpus == 0
                 and kind.pin is None
@@ -194,7 +202,7 @@ class Hardware:
                 ),
                 default=0,
             )
-            if len(self._levels) >= NEEDS_REMEMBERED:
+            if len(self._levels) >= WISHES_REMEMBERED:
                 self._levels.clear()
             self._levels[needs] = found
         return found
@@ -208,24 +216,36 @@ class Hardware:
         for state in machine.slots:
             full = state.slot.shape.full if machine.is_open else 0
             usable = full & ~state.sick & ~state.blocked
-            if usable != state.usable:
+            if usable != state.usable or machine.free:
                 state.usable = usable
                 self.refresh(state)
 
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
-        slot, tags = state.slot, self._tags[state.sort]
+        slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
+        room = machine.sort.room(machine.free) if machine.free else ()
+        known = tags.of(room)
         free = state.usable & ~(state.held | state.reserved)
-        self.physical[kind].put(number, tags.of(free))
+        self.physical[kind].put(number, known.get(free) or tags.new(known, room, free))
         own = free & ~state.charged
         for owner, mask in state.bound.items():
-            self.regions[owner][kind].put(number, tags.of(mask & own))
+            mine = mask & own
+            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, room, mine))
         space = self.cells[slot.cell.chain.name].space[number]
         if space:
-            self.empty[kind].put(number, tags.of(space & free))
+            space &= free
+            self.empty[kind].put(number, known.get(space) or tags.new(known, room, space))
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
+
+    def refresh_all(self, machine: Machine, state: SlotState | None) -> None:
+        """The same where something that all of a node's GPUs share has changed too."""
+        if machine.free and (state is None or len(machine.slots) > 1):
+            for each in machine.slots:
+                self.refresh(each)
+        elif state is not None:
+            self.refresh(state)
 
     def versions(self) -> tuple[int, int, int]:
         """How often a cell was unbound, something became free, or was taken."""
@@ -247,16 +267,15 @@ class Hardware:
         machine.pods[pod.gang] = machine.pods.get(pod.gang, 0) + 1
         for binding in pod.bindings:
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
-        if state is None:
-            return
-        if is_charged and pod.leaves:
-            state.charged |= pod.leaves
-            state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
-        if is_reserved:
-            state.reserved |= pod.gpus
-        else:
-            self._hold(state, pod)
-        self.refresh(state)
+        if state is not None:
+            if is_charged and pod.leaves:
+                state.charged |= pod.leaves
+                state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
+            if is_reserved:
+                state.reserved |= pod.gpus
+            else:
+                self._hold(state, pod)
+        self.refresh_all(machine, state)
 
     def reserve(self, pod: Pod) -> None:
         """What the pod would use is only reserved for it."""
@@ -305,8 +324,8 @@ class Hardware:
                 _subtract(state.holders, pod.gang, pod.gpus)
         if is_charged:
             self.discharge(pod)
-        elif state is not None:
-            self.refresh(state)
+        if not is_charged or state is None or len(machine.slots) > 1:
+            self.refresh_all(machine, state)
 
     def discharge(self, pod: Pod) -> None:
         """The pod runs on, or not, without its cells."""
@@ -353,7 +372,7 @@ class Hardware:
             else:
                 state.held &= ~pod.gpus
                 state.lifted |= pod.gpus
-            self.refresh(state)
+        self.refresh_all(pod.machine, state)
 
     def lower(self, pod: Pod, *, is_reserved: bool) -> None:
         """The end of the what-if."""
@@ -365,7 +384,7 @@ class Hardware:
             else:
                 state.held |= pod.gpus
                 state.lifted &= ~pod.gpus
-            self.refresh(state)
+        self.refresh_all(pod.machine, state)
 
     @staticmethod
     def _lift(pod: Pod, times: int) -> None:

@@ -68,6 +68,13 @@ class Sort:
                 leaves = max(leaves, -(-amount * self.gpus // capacity))
         return Take(leaves, amounts)
 
+    def room(self, amounts: Iterable[int]) -> tuple[int, ...]:
+        """Amounts of the limited resources in shares of one GPU, rounded down."""
+        return tuple(
+            max(amount, 0) * self.gpus // capacity if capacity else 0
+            for amount, capacity in zip(amounts, self.capacity, strict=True)
+        )
+
 
 @dataclass(slots=True, eq=False)
 class SlotState:

@@ -1,9 +1,10 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.machines import NEVER
 
 RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
@@ -22,7 +23,7 @@ def many(
     enough = _enough(ground, caps, len(names))
     if any(_all_in(ground, rack, names) for rack in enough):
         return True
-    if search is not None and any(map(search, enough)):
+    if search is not None and any(map(search, _in_question(ground, enough))):
         return True
     return _spread(ground, names, caps)
 
@@ -49,6 +50,17 @@ def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> li
     if region is None:
         return []
     return [region.racks[number] for _, _, _, number in enough[:RACK_TRIES]]
+
+
+def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
+    """Racks that are searched: where pods may be charged leaves that guests use all of them, since
+    what is free says little.
+    """
+    if all(need in (ground.kind.gpus, NEVER) for need in ground.needs):
+        return enough
+    hardware = ground.hardware
+    racks = (hardware.rack_of(hardware.states[number]) for number in sorted(ground.numbers()))
+    return dict.fromkeys((*enough, *racks))
 
 
 def _spread(ground: Ground, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:

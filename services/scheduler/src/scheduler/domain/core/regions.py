@@ -1,12 +1,13 @@
 """Where free leaves are, for one owner and one GPU type, so that the best place costs no search.
 
-Nodes are kept by what their free leaves are worth (`Free`), their sort, and how many nodes of their
-rack are wholly free; racks of equal key in a bit set. A change touches one node's key and, where
-the count of free nodes changes, those of its rack.
+Nodes are kept by what their free leaves are worth (`Free`), their sort, what else they have left
+(`Room`), and how many nodes of their rack are wholly free; racks of equal key in a bit set. A
+change touches one node's key and, where the count of free nodes changes, those of its rack.
 """
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
+from operator import gt
 
 from scheduler.domain.core.forest import Rack, Slot
 from scheduler.domain.core.shapes import REMEMBERED, Free, Shape
@@ -14,8 +15,13 @@ from scheduler.domain.core.shapes import REMEMBERED, Free, Shape
 Needs = tuple[int, ...]
 """Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
 
-Wish = tuple[Needs, bool]
-"""Needs, and whether the pod is opportunistic."""
+Room = tuple[int, ...]
+"""What is left of each limited resource of a node (or what a pod takes of it), in shares of one
+GPU, rounded down.
+"""
+
+Wish = tuple[Needs, tuple[Room, ...], bool]
+"""Needs, room needed by the sort of node (empty: none), and whether the pod is opportunistic."""
 
 Rank = tuple[int, int, int, int, tuple[object, ...], int]
 """Lowest common cell, block broken, free leaves, free nodes of the rack, form, sort."""
@@ -27,45 +33,55 @@ NEVER_RANK: Rank = (1 << 30, 0, 0, 0, (), 0)
 WHOLE_BITS = 24
 """A key is a tag's number and, in so many bits, the rack's number of free nodes."""
 
+ROOMS_REMEMBERED = 10_000
+
 ORDERS_KEPT = 64
 """So many different needs have an order of their own in a region; the oldest goes first."""
 
 
 class Tag:
-    """What a node's free leaves are worth, and the node's sort. There is one of each (`Tags`)."""
+    """What a node's free leaves are worth, its sort and its room. There is one of each (`Tags`)."""
 
-    __slots__ = ("count", "free", "is_whole", "number", "sort")
+    __slots__ = ("count", "free", "is_whole", "number", "room", "sort")
 
-    def __init__(self, free: Free, sort: int, number: int) -> None:
+    def __init__(self, free: Free, sort: int, room: Room, number: int) -> None:
         self.free = free
         self.sort = sort
+        self.room = room
         self.number = number
         self.count = free.count
         self.is_whole = free.is_whole
 
 
 class Tags:
-    """The tags of nodes of one sort, by their free leaves."""
+    """The tags of nodes of one sort, by their free leaves and their room."""
 
-    __slots__ = ("_all", "_by_mask", "_shape", "_sort")
+    __slots__ = ("_all", "_known", "_shape", "_sort")
 
-    def __init__(self, shape: Shape, sort: int, every: dict[tuple[Free, int], Tag]) -> None:
+    def __init__(self, shape: Shape, sort: int, every: dict[tuple[Free, int, Room], Tag]) -> None:
         self._shape = shape
         self._sort = sort
         self._all = every
-        self._by_mask: dict[int, Tag] = {}
+        self._known: dict[Room, dict[int, Tag]] = {}
 
-    def of(self, mask: int) -> Tag:
-        """The tag of these free leaves."""
-        tag = self._by_mask.get(mask)
+    def of(self, room: Room) -> dict[int, Tag]:
+        """The tags of nodes with so much room that are known, by their free leaves."""
+        found = self._known.get(room)
+        if found is None:
+            if len(self._known) >= ROOMS_REMEMBERED:
+                self._known.clear()
+            found = self._known[room] = {}
+        return found
+
+    def new(self, known: dict[int, Tag], room: Room, mask: int) -> Tag:
+        """One more of them."""
+        key = (self._shape.free(mask), self._sort, room)
+        tag = self._all.get(key)
         if tag is None:
-            key = (self._shape.free(mask), self._sort)
-            tag = self._all.get(key)
-            if tag is None:
-                tag = self._all[key] = Tag(*key, len(self._all))
-            if len(self._by_mask) >= REMEMBERED:
-                self._by_mask.clear()
-            self._by_mask[mask] = tag
+            tag = self._all[key] = Tag(*key, len(self._all))
+        if len(known) >= REMEMBERED:
+            known.clear()
+        known[mask] = tag
         return tag
 
 
@@ -146,42 +162,54 @@ class Region:
         if not view.slots:
             del self.views[rack]
 
-    def best(self, needs: Needs, *, is_guest: bool = False) -> "tuple[Rank, int] | None":
-        """The best node for one pod, by its number: of the lowest rank the lowest."""
-        wish = (needs, is_guest)
+    def best(self, wish: Wish) -> "tuple[Rank, int] | None":
+        """The best node for one pod, by its number: of the lowest rank the lowest. It may lack a
+        fraction of a share of what is beside GPUs.
+        """
         heap = self._heaps.get(wish)
         if heap is None:
             heap = self._open(wish)
-        while heap:
+        equal: list[tuple[Rank, int]] = []
+        lowest = -1
+        while heap and (not equal or heap[0][0] == equal[0][0]):
+            racks = self._sets.get(heap[0][1])
+            if not racks:
+                self._queued[wish].discard(heappop(heap)[1])
+                continue
             rank, key = heap[0]
-            racks = self._sets.get(key)
-            if racks:
-                rack = (racks & -racks).bit_length() - 1
-                return rank, self._lowest(self.views[rack], self._keys[key][0])
-            heappop(heap)
-            self._queued[wish].discard(key)
-        return None
+            number = self._lowest(self.views[(racks & -racks).bit_length() - 1], self._keys[key][0])
+            if not wish[1]:  # without rooms each rank has one key
+                return rank, number
+            equal.append(heappop(heap))
+            lowest = number if lowest < 0 else min(lowest, number)
+        for entry in equal:
+            heappush(heap, entry)
+        return (equal[0][0], lowest) if equal else None
 
-    def rank_of(self, number: int, needs: Needs) -> Rank | None:
+    def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
         tag = self.tags.get(number)
         if tag is None:
             return None
-        return _rank(tag, self.views[self.places[number][0]].whole, (needs, False))
+        return _rank(tag, self.views[self.places[number][0]].whole, wish)
 
-    def ranked(self, needs: Needs, *, is_guest: bool = False) -> Iterator[tuple[Rank, int]]:
+    def ranked(self, wish: Wish) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first."""
-        wish = (needs, is_guest)
-        ranks = sorted(
-            (rank, key) for key in self._sets if (rank := _rank(*self._keys[key], wish)) is not None
-        )
-        for rank, key in ranks:
-            racks = self._sets.get(key, 0)
-            while racks:
-                rack = (racks & -racks).bit_length() - 1
-                racks &= racks - 1
-                view = self.views[rack]
-                yield from ((rank, number) for number in self._numbers(view, self._keys[key][0]))
+        keys: dict[Rank, list[int]] = {}
+        for key in self._sets:
+            rank = _rank(*self._keys[key], wish)
+            if rank is not None:
+                keys.setdefault(rank, []).append(key)
+        for rank in sorted(keys):
+            numbers = (n for key in keys[rank] for n in self._nodes_of(key))
+            yield from ((rank, number) for number in (sorted(numbers) if wish[1] else numbers))
+
+    def _nodes_of(self, key: int) -> Iterator[int]:
+        racks = self._sets.get(key, 0)
+        while racks:
+            rack = (racks & -racks).bit_length() - 1
+            racks &= racks - 1
+            yield from self._numbers(self.views[rack], self._keys[key][0])
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
@@ -260,8 +288,11 @@ class Region:
 
 
 def _rank(tag: Tag, whole: int, wish: Wish) -> Rank | None:
-    free, need = tag.free, wish[0][tag.sort]
+    needs, rooms, is_guest = wish
+    free, need = tag.free, needs[tag.sort]
     if not 0 < need <= tag.count:
         return None
+    if rooms and any(map(gt, rooms[tag.sort], tag.room)):
+        return None
     pick = free.picks[need]
-    return pick.level, pick.block, tag.count, -whole if wish[1] else whole, free.form, tag.sort
+    return pick.level, pick.block, tag.count, -whole if is_guest else whole, free.form, tag.sort

@@ -174,6 +174,8 @@ def _room(ground: Ground) -> tuple[int, int]:
     idle = most = fresh = 0
     for number in ground.numbers():
         state = hardware.states[number]
+        if not ground.takes(state):
+            continue
         well = state.usable & ~(state.held | state.reserved)
         if owner is None:
             idle, most = idle + well.bit_count(), most + well.bit_count()

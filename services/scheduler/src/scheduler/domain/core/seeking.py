@@ -11,7 +11,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import Needs
+from scheduler.domain.core.regions import Wish
 from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
@@ -127,7 +127,7 @@ class Seeker:
             return
         gpu_type = names.pop()
         grounds = [
-            (Ground(self, kind, self._needs(kind), gpu_type), len(pods)) for kind, pods in kinds
+            (Ground(self, kind, self._wish(kind), gpu_type), len(pods)) for kind, pods in kinds
         ]
         wanted = sum(ground.least * count for ground, count in grounds)
         rooms = grounds[0][0].room()
@@ -150,7 +150,7 @@ class Seeker:
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
             kind = kinds[index][0]
-            leaves = min(self._needs(kind), default=0)
+            leaves = min(self._wish(kind)[0], default=0)
             return (-max(leaves, kind.gpus), -kind.cpu, -kind.memory_mb, index)
 
         first = sorted(range(len(kinds)), key=size)
@@ -160,8 +160,9 @@ class Seeker:
 
     # One kind.
 
-    def _needs(self, kind: Kind) -> Needs:
-        return self.hardware.needs(kind, is_charged=self.owner is not None)
+    def _wish(self, kind: Kind) -> Wish:
+        is_guest = self.owner is None
+        return self.hardware.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
@@ -179,7 +180,7 @@ class Seeker:
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
-        ground = Ground(self, kind, self._needs(kind), gpu_type)
+        ground = Ground(self, kind, self._wish(kind), gpu_type)
         in_rack = None
         if self.is_alone and not self.hardware.is_greed_exact(self.owner):
             in_rack = partial(self._search_rack, kind, names, ground)
@@ -244,7 +245,7 @@ class Seeker:
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
-            grounds = [Ground(self, kind, self._needs(kind), each) for each in some]
+            grounds = [Ground(self, kind, self._wish(kind), each) for each in some]
             wants += [Want(name, kind, grounds) for name in names]
         return Search(self, wants).run()
 
