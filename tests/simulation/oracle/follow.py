@@ -320,7 +320,8 @@ class Follower:
         self._downgrade(gang, bill)
         self._leave(bill.victims, name)
         for other in bill.cancelled:
-            self._cancel(other)
+            if other in self.state.records:  # what a victim grew by has left with it
+                self._cancel(other)
         self._settle(record)
         self._say(self.codes.note(gang, self._told.deferred.pop(name, None), {"preempting"}))
 

@@ -1,6 +1,6 @@
 """Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
@@ -10,7 +10,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, View, Wish
-from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.shapes import Part, Pick
 
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
@@ -30,7 +30,17 @@ class Ground:
     space in which the owner may bind more.
     """
 
-    __slots__ = ("bound", "empty", "hardware", "kind", "needs", "owner", "seeker", "wish")
+    __slots__ = (
+        "bound",
+        "empty",
+        "hardware",
+        "is_split",
+        "kind",
+        "needs",
+        "owner",
+        "seeker",
+        "wish",
+    )
 
     def __init__(self, seeker: "Seeker", kind: Kind, wish: Wish, gpu_type: str) -> None:
         self.seeker = seeker
@@ -39,6 +49,7 @@ class Ground:
         self.wish = wish
         self.needs = wish[0]
         self.owner = seeker.owner
+        self.is_split = False
         self.bound: Region | None
         self.empty: Region | None = None
         if self.owner is None:
@@ -52,12 +63,7 @@ class Ground:
             self.bound = hardware.regions.get(self.owner, {}).get(gpu_type)
             if hardware.may_bind_more(self.owner, gpu_type):
                 self.empty = hardware.empty.get(gpu_type)
-
-    @property
-    def is_split(self) -> bool:
-        """The owner has quota of cells inside nodes."""
-        quotas = self.hardware.quotas.get(self.owner or "", ())
-        return any(quota.level < quota.chain.node_level for quota in quotas)
+                self.is_split = self.owner in hardware.splitters
 
     @property
     def least(self) -> int:
@@ -80,10 +86,6 @@ class Ground:
                 rooms[number] = rooms.get(number, 0) + view.free()
         return rooms
 
-    def room_for(self) -> int:
-        """How many of the pods fit at the most."""
-        return sum(cap for cap, _ in self.caps().values())
-
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
         if self.empty is None or self.owner is None:
@@ -103,7 +105,7 @@ class Ground:
     def one(self, name: str) -> bool:
         """Place one pod."""
         found = self._first(self.bound)
-        if self._across(found[0][0] if found else NEVER_RANK[0], name):
+        if self.is_split and self._across(found[0][0] if found else NEVER_RANK[0], name):
             return True
         if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
             return True
@@ -278,34 +280,29 @@ class Ground:
             return False
         free = self._free(state, is_loose=is_loose)
         if leaves:
-            picks: Iterable[int] = () if leaves & ~free else (leaves,)
-        else:
-            picks = self._picks(state, free, is_thrifty=floor == THRIFTY)
-        return any(self._take(state, name, some, floor) for some in picks)
+            return not leaves & ~free and self._take(state, name, leaves, floor)
+        best = shape.pick(free, need)
+        if best is None:
+            return False
+        if not self.is_split:
+            return self._take(state, name, best.leaves, floor)
+        picks = self._picks(state, free, best, is_thrifty=floor == THRIFTY)
+        return any(self._take(state, name, pick.leaves, floor) for pick in picks)
 
-    def _picks(self, state: SlotState, free: int, *, is_thrifty: bool) -> Iterator[int]:
+    def _picks(
+        self, state: SlotState, free: int, best: Pick, *, is_thrifty: bool
+    ) -> Iterator[Pick]:
         """Leaves for one pod on a node, the best first; such as are in fewer cells where those
         can't be bound.
         """
         need, shape = self.needs[state.sort], state.slot.shape
-        best = shape.pick(free, need)
-        if best is None:
-            return
-        if self.owner is None or self.empty is None:
-            yield best.leaves
-            return
-        bound = state.bound.get(self.owner, 0)
+        bound = state.bound.get(self.owner or "", 0)
         mine = shape.pick(free & bound, need)
         if mine is not None and (is_thrifty or mine.level <= best.level):
-            yield mine.leaves
-        yield best.leaves
-        if self.is_split:
-            some = {best} if mine is None else {best, mine}
-            for part in self._parts(state):
-                pick = shape.pick(free & (bound | part.mask), need)
-                if pick is not None and pick not in some:
-                    some.add(pick)
-            yield from (pick.leaves for pick in sorted(some))
+            yield mine
+        yield best
+        picks = (shape.pick(free & (bound | part.mask), need) for part in self._parts(state))
+        yield from sorted({pick for pick in picks if pick is not None} - {best, mine})
 
     def _parts(self, state: SlotState) -> Iterator[Part]:
         """Cells inside a node that may be bound for the owner."""
@@ -371,7 +368,7 @@ class Ground:
         many more.
         """
         bound, empty = self.bound, self.empty
-        if bound is None or empty is None or not self.is_split:
+        if not self.is_split or bound is None or empty is None:
             return
         for number in sorted(bound.tags.keys() & empty.tags.keys()):
             state = self.hardware.states[number]

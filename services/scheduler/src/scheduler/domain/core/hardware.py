@@ -29,6 +29,7 @@ class Hardware:
 
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
     ``physical[type]``: all that nobody uses. ``unbound[owner]``: quota path → cells still to bind.
+    ``splitters``: owners of cells inside nodes.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -45,6 +46,11 @@ class Hardware:
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self.physical = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
+        self.splitters = {
+            owner
+            for owner, quotas in self.quotas.items()
+            if any(quota.level < quota.chain.node_level for quota in quotas)
+        }
         self.pins_of = {pin: owner_of(vc) for pin, vc in forest.pin_owners.items()}
         self.owned: dict[tuple[str, str], int] = {}
         for owner, quotas in self.quotas.items():

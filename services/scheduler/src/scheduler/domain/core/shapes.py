@@ -4,15 +4,11 @@ A set of leaves is a bit mask, bit i is the node's i-th leaf in the order of the
 shape share one `Shape`, which remembers what it has worked out for each mask.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations, islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 REMEMBERED = 200_000
 """Answers that a shape keeps, at the most; then it begins anew. A node of 8 GPUs has 2,048."""
-
-CHOICES = 100
-"""Choices of leaves on one node that are looked at, where the best can't be bound."""
 
 Tree = tuple["Tree", ...]
 """A cell as the tuple of its children; a leaf is the empty tuple."""
@@ -120,19 +116,6 @@ class Shape:
             self._picks[key] = None if found is None else Pick(found[0], found[1], found[3])
         return self._picks[key]
 
-    def choices(self, mask: int, count: int) -> Iterator[int]:
-        """Every choice of so many leaves, small common cells first, up to a bound."""
-        leaves = [1 << i for i in range(mask.bit_length()) if mask >> i & 1]
-        found = [sum(some) for some in islice(combinations(leaves, count), CHOICES)]
-        yield from sorted(found, key=lambda some: (self.level(some), some))
-
-    def level(self, leaves: int) -> int:
-        """Of the lowest cell around these leaves."""
-        for level, parts in enumerate(self.parts):
-            if any(not leaves & ~part.mask for part in parts):
-                return level
-        return self.levels
-
     def whole(self, mask: int) -> tuple[Part, ...]:
         """The largest complete cells that are wholly within the mask, in order."""
         found = self._tops.get(mask)
@@ -141,10 +124,6 @@ class Shape:
                 self._tops.clear()
             found = self._tops[mask] = tuple(_whole(self.root, mask))
         return found
-
-    def part_at(self, level: int, leaf: int) -> Part:
-        """The cell of a level that a leaf (a mask of one bit) is in."""
-        return next(part for part in self.parts[level] if part.mask & leaf)
 
 
 def _form(part: Part, mask: int) -> tuple[object, ...]:
