@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 THRIFTY = -1
 """As the level from which up quota may be bound: any, and what is bound already comes first."""
 
-LOOSE_NODES = 32
-"""A pod above its share is put where guests use some of its leaves on so few nodes only."""
+FEW_NODES = 32
+"""So many nodes at the most are searched in every way, and for leaves that guests use."""
 
 
 class Ground:
@@ -70,6 +70,12 @@ class Ground:
         """Leaves that one pod needs on the sort of node where it needs fewest."""
         return min(self.needs, default=NEVER)
 
+    @property
+    def is_small(self) -> bool:
+        """There are few nodes in question."""
+        regions = (self.bound, self.empty)
+        return all(region is None or len(region.tags) <= FEW_NODES for region in regions)
+
     def numbers(self) -> set[int]:
         """The nodes in question."""
         found: set[int] = set()
@@ -115,11 +121,10 @@ class Ground:
 
     def _loosely(self, name: str) -> bool:
         """Put a pod that is charged more than its GPUs where guests use some of those leaves."""
-        numbers = self.numbers()
-        if self.owner is None or len(numbers) > LOOSE_NODES:
+        if self.owner is None or not self.is_small:
             return False
         best: tuple[int, int, int] | None = None
-        for number in sorted(numbers):
+        for number in sorted(self.numbers()):
             state = self.hardware.states[number]
             gpus = state.slot.shape.pick(self._free(state), self.kind.gpus)
             if gpus is None or not self._fits(number):
@@ -229,27 +234,8 @@ class Ground:
 
     def takes(self, state: SlotState) -> bool:
         """One pod could be on the node, if enough leaves were free."""
-        return 0 < self.needs[state.sort] <= state.slot.shape.leaves and self._fits(
-            state.slot.number
-        )
-
-    def some_leaves(self, state: SlotState) -> int:
-        """The nearest leaves for one pod in what is bound already; those that it is charged beside
-        its GPUs where guests are, if any are. 0: there are not enough.
-        """
-        pool = state.usable
-        if self.owner is not None:
-            pool &= ~state.charged & state.bound.get(self.owner, 0)
-        idle, gpus = pool & ~(state.held | state.reserved), self.kind.gpus
-        pick = state.slot.shape.pick(idle, gpus)
-        if pick is None:
-            return 0
-        leaves, need = pick.leaves, self.needs[state.sort]
-        for rest in (pool & ~idle, idle & ~leaves):
-            while rest and leaves.bit_count() < need:
-                leaves |= rest & -rest
-                rest &= rest - 1
-        return leaves if leaves.bit_count() == need else 0
+        need = self.needs[state.sort]
+        return 0 < need <= state.slot.shape.leaves and self._fits(state.slot.number)
 
     def take(self, state: SlotState, name: str, leaves: int) -> None:
         """A pod takes these leaves, which are in cells that are bound already."""

@@ -1,6 +1,6 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
@@ -10,12 +10,8 @@ RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
 
 
-def many(
-    ground: Ground, names: Sequence[str], search: Callable[[Rack], bool] | None = None
-) -> bool:
-    """Place equal pods on the fewest racks, and there on the fewest nodes. ``search``: places all
-    in a rack, in whatever way.
-    """
+def many(ground: Ground, names: Sequence[str]) -> bool:
+    """Place equal pods on the fewest racks, and there on the fewest nodes."""
     quick = _quick(ground, len(names))
     if quick is not None and _all_in(ground, quick, names):
         return True
@@ -23,8 +19,10 @@ def many(
     enough = _enough(ground, caps, len(names))
     if any(_all_in(ground, rack, names) for rack in enough):
         return True
-    if search is not None and any(map(search, _in_question(ground, enough))):
-        return True
+    if ground.is_small and not ground.hardware.is_greed_exact(ground.seeker.owner):
+        racks = _in_question(ground, enough)
+        if ground.seeker.search_racks(ground, names, racks):
+            return True
     return _spread(ground, names, caps)
 
 

@@ -18,9 +18,8 @@ from scheduler.domain.core.shapes import Part
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
 
-SEARCH_NODES, SEARCH_STEPS = 32, 400
-"""A gang is searched a place exactly on so many nodes at the most, in so many steps of some 60 us.
-"""
+SEARCH_STEPS = 400
+"""Of some 60 us each, at the most."""
 
 HELD = ""
 """Who holds a cell while it is in question: no gang."""
@@ -51,7 +50,7 @@ class Search:
 
     def run(self) -> bool:
         """Whether there is a place; it is taken then."""
-        if len(self.numbers) > SEARCH_NODES or not self._has_enough():
+        if not self._has_enough():
             return False
         before = len(self.seeker.pods)
         self._looks = _Looks(self)
@@ -120,7 +119,7 @@ class Search:
     def _bind_enough(
         self, at: int, ground: Ground, state: SlotState, after: tuple[int, int]
     ) -> bool:
-        leaves = ground.some_leaves(state)
+        leaves = _leaves_in_bound(ground, state)
         if leaves:
             before = len(self.seeker.pods)
             ground.take(state, self.wants[at].name, leaves)
@@ -159,13 +158,32 @@ class Search:
                 continue
             number = pod.state.slot.number
             ground = next(g for g in grounds[pod.name] if number in self.numbers_of[g])
-            leaves = ground.some_leaves(pod.state)
+            leaves = _leaves_in_bound(ground, pod.state)
             assert leaves, pod.name
             ground.take(pod.state, pod.name, leaves)
 
 
 def _least(want: Want) -> int:
     return min((ground.least for ground in want.grounds), default=0)
+
+
+def _leaves_in_bound(ground: Ground, state: SlotState) -> int:
+    """The nearest leaves for one pod in what is bound already; those that it is charged beside its
+    GPUs where guests are, if any are. 0: there are not enough.
+    """
+    pool = state.usable
+    if ground.owner is not None:
+        pool &= ~state.charged & state.bound.get(ground.owner, 0)
+    idle = pool & ~(state.held | state.reserved)
+    pick = state.slot.shape.pick(idle, ground.kind.gpus)
+    if pick is None:
+        return 0
+    leaves, need = pick.leaves, ground.needs[state.sort]
+    for rest in (pool & ~idle, idle & ~leaves):
+        while rest and leaves.bit_count() < need:
+            leaves |= rest & -rest
+            rest &= rest - 1
+    return leaves if leaves.bit_count() == need else 0
 
 
 def _room(ground: Ground) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """Where a gang's pods go when it costs nobody anything: docs/scheduling.md, "Which place"."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import product
 
 from scheduler.domain.core.forest import Rack
@@ -181,10 +180,7 @@ class Seeker:
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
         ground = Ground(self, kind, self._wish(kind), gpu_type)
-        in_rack = None
-        if self.is_alone and not self.hardware.is_greed_exact(self.owner):
-            in_rack = partial(self._search_rack, kind, names, ground)
-        if ground.one(names[0]) if len(names) == 1 else many(ground, names, in_rack):
+        if ground.one(names[0]) if len(names) == 1 else many(ground, names):
             return True
         self.undo(before)
         return False
@@ -246,12 +242,22 @@ class Seeker:
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
             grounds = [Ground(self, kind, self._wish(kind), each) for each in some]
+            if not all(ground.is_small for ground in grounds):
+                return False
             wants += [Want(name, kind, grounds) for name in names]
         return Search(self, wants).run()
 
-    def _search_rack(self, kind: Kind, names: Sequence[str], ground: Ground, rack: Rack) -> bool:
-        self.within, before = rack, self.within
-        found = Search(self, [Want(name, kind, [ground]) for name in names]).run()
+    def search_racks(self, ground: Ground, names: Sequence[str], racks: Iterable[Rack]) -> bool:
+        """Try every way to place all pods of a gang in one of these racks."""
+        if not self.is_alone:
+            return False
+        before, found = self.within, False
+        wants = [Want(name, ground.kind, [ground]) for name in names]
+        for rack in racks:
+            self.within = rack
+            found = Search(self, wants).run()
+            if found:
+                break
         self.within = before
         return found
 
