@@ -54,6 +54,10 @@ class Ground:
         """Leaves that one pod needs on the sort of node where it needs fewest."""
         return min(self.needs, default=NEVER)
 
+    def size(self) -> int:
+        """How many nodes are in question, at the least."""
+        return max((len(r.tags) for r in (self.bound, self.empty) if r is not None), default=0)
+
     def numbers(self) -> set[int]:
         """The nodes in question."""
         found: set[int] = set()
@@ -211,19 +215,21 @@ class Ground:
                 if (number, leaves) >= after:
                     yield number, leaves
 
-    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
-        """Leaves that nobody uses, in cells of the owner or of nobody; ``is_loose``: or that guests
-        use.
-        """
-        free = state.usable
-        if not is_loose:
-            free &= ~state.held & ~state.reserved
+    def reach(self, state: SlotState) -> int:
+        """Usable leaves in cells of the owner, or of nobody; of an opportunistic gang all."""
         if self.owner is None:
-            return free
+            return state.usable
         mine = state.bound.get(self.owner, 0)
         if self.empty is not None:
             mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
-        return free & ~state.charged & mine
+        return state.usable & mine
+
+    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
+        """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
+        free = self.reach(state)
+        if not is_loose:
+            free &= ~state.held & ~state.reserved
+        return free if self.owner is None else free & ~state.charged
 
     def put(
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False

@@ -5,8 +5,8 @@ Nodes are kept by what their free leaves are worth (`Free`), their sort, what el
 change touches one node's key and, where the count of free nodes changes, those of its rack.
 """
 
-from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, merge
 from operator import gt
 
 from scheduler.domain.core.forest import Rack, Slot
@@ -112,8 +112,22 @@ class View:
         return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
 
 
+class Order:
+    """Keys by rank, for one wish. ``queued``: keys that it has; ``read``: up to this tick."""
+
+    __slots__ = ("heap", "queued", "read")
+
+    def __init__(self, keys: Iterable[int]) -> None:
+        self.queued = set(keys)
+        self.heap: list[tuple[Rank, int]] = []
+        self.read = 0
+
+
 class Region:
-    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes."""
+    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes.
+
+    ``_news``: keys and the tick at which they last came, the newest last.
+    """
 
     def __init__(self, racks: Sequence[Rack], places: Sequence[tuple[int, int]]) -> None:
         self.racks = racks
@@ -123,8 +137,9 @@ class Region:
         self.tags: dict[int, Tag] = {}
         self._sets: dict[int, int] = {}
         self._keys: dict[int, tuple[Tag, int]] = {}
-        self._heaps: dict[Wish, list[tuple[Rank, int]]] = {}
-        self._queued: dict[Wish, set[int]] = {}
+        self._orders: dict[Wish, Order] = {}
+        self._news: dict[int, int] = {}
+        self._tick = 0
 
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
@@ -166,15 +181,14 @@ class Region:
         """The best node for one pod, by its number: of the lowest rank the lowest. It may lack a
         fraction of a share of what is beside GPUs.
         """
-        heap = self._heaps.get(wish)
-        if heap is None:
-            heap = self._open(wish)
+        order = self._order(wish)
+        heap = order.heap
         equal: list[tuple[Rank, int]] = []
         lowest = -1
         while heap and (not equal or heap[0][0] == equal[0][0]):
             racks = self._sets.get(heap[0][1])
             if not racks:
-                self._queued[wish].discard(heappop(heap)[1])
+                order.queued.discard(heappop(heap)[1])
                 continue
             rank, key = heap[0]
             number = self._lowest(self.views[(racks & -racks).bit_length() - 1], self._keys[key][0])
@@ -185,6 +199,17 @@ class Region:
         for entry in equal:
             heappush(heap, entry)
         return (equal[0][0], lowest) if equal else None
+
+    def fullest(self, rooms: Mapping[int, Room]) -> Iterator[int]:
+        """Nodes of these sorts with so much room: those with the fewest free leaves first."""
+        keys: dict[int, list[int]] = {}
+        for key in self._sets:
+            tag = self._keys[key][0]
+            room = rooms.get(tag.sort)
+            if room is not None and not any(map(gt, room, tag.room)):
+                keys.setdefault(tag.count, []).append(key)
+        for count in sorted(keys):
+            yield from merge(*map(self._nodes_of, keys[count]))
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
@@ -230,18 +255,30 @@ class Region:
             positions ^= lowest
             yield view.rack.slots[lowest.bit_length() - 1].number
 
-    def _open(self, wish: Wish) -> list[tuple[Rank, int]]:
-        """Begin to keep an order for such pods."""
-        if len(self._heaps) >= ORDERS_KEPT:
-            oldest = next(iter(self._heaps))
-            del self._heaps[oldest], self._queued[oldest]
-        heap = [
-            (rank, key) for key in self._sets if (rank := _rank(*self._keys[key], wish)) is not None
-        ]
-        heapify(heap)
-        self._heaps[wish] = heap
-        self._queued[wish] = {key for _, key in heap}
-        return heap
+    def _order(self, wish: Wish) -> "Order":
+        """The keys of nodes for such pods, with all that has come since it was last asked for."""
+        order = self._orders.get(wish)
+        if order is None:
+            if len(self._orders) >= ORDERS_KEPT:
+                del self._orders[next(iter(self._orders))]
+            order = self._orders[wish] = Order(list(self._sets))
+            order.heap = [
+                (rank, key)
+                for key in order.queued
+                if (rank := _rank(*self._keys[key], wish)) is not None
+            ]
+            heapify(order.heap)
+        else:
+            for key in reversed(self._news):
+                if self._news[key] <= order.read:
+                    break
+                if key not in order.queued:
+                    order.queued.add(key)
+                    rank = _rank(*self._keys[key], wish)
+                    if rank is not None:
+                        heappush(order.heap, (rank, key))
+        order.read = self._tick
+        return order
 
     def _add(self, tag: Tag, whole: int, bit: int) -> None:
         key = tag.number << WHOLE_BITS | whole
@@ -249,10 +286,9 @@ class Region:
         self._sets[key] = before | bit
         if not before:
             self._keys[key] = tag, whole
-            for wish, queued in self._queued.items():
-                if key not in queued and (rank := _rank(tag, whole, wish)) is not None:
-                    heappush(self._heaps[wish], (rank, key))
-                    queued.add(key)
+            self._tick += 1
+            self._news.pop(key, None)
+            self._news[key] = self._tick
 
     def _remove(self, tag: Tag, whole: int, bit: int) -> None:
         key = tag.number << WHOLE_BITS | whole

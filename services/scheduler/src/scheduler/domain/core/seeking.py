@@ -10,7 +10,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import Wish
+from scheduler.domain.core.regions import Room, Wish
 
 TYPE_CHOICES = 64
 """Ways to give roles their GPU types that are tried, at the most."""
@@ -61,7 +61,7 @@ class Seeker:
         kinds = ((first.kind, first.pods),) if len(roles) == 1 else self._merge(roles)
         if len(kinds) == 1:
             kind, names = kinds[0]
-            if any(self._kind(kind, names, t) for t in self._types(kind)):
+            if any(self._kind(kind, names, t) for t in self.types(kind)):
                 return True
             if self.hardware.is_greed_exact(self.owner):
                 return False
@@ -74,7 +74,7 @@ class Seeker:
         kinds: list[tuple[Kind, list[str]]] = []
         for role in roles:
             same = [names for kind, names in kinds if kind == role.kind]
-            if same and len(self._types(role.kind)) == 1:
+            if same and len(self.types(role.kind)) == 1:
                 same[0].extend(role.pods)
             else:
                 kinds.append((role.kind, list(role.pods)))
@@ -94,7 +94,7 @@ class Seeker:
     # Several kinds.
 
     def _several(self, kinds: Kinds) -> bool:
-        choices = [self._types(kind) for kind, _ in kinds]
+        choices = [self.types(kind) for kind, _ in kinds]
         for number, types in enumerate(product(*choices)):
             if number == TYPE_CHOICES:
                 break
@@ -142,7 +142,8 @@ class Seeker:
         racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
         return list({id(rack): rack for rack in racks}.values())
 
-    def _types(self, kind: Kind) -> Sequence[str]:
+    def types(self, kind: Kind) -> Sequence[str]:
+        """GPU types that pods may have, in order of preference."""
         if kind.gpus == 0 or kind.pin is not None:
             return ("",)
         return kind.gpu_types or self.hardware.forest.gpu_types
@@ -168,7 +169,7 @@ class Seeker:
         """Place pods that want the same, or none of them."""
         before = len(self.pods)
         if kind.gpus == 0 and kind.pin is None:
-            rest = self._for_nothing(kind, names)
+            rest = self.for_nothing(kind, names)
             if not rest or (
                 self.owner is not None
                 and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
@@ -186,7 +187,7 @@ class Seeker:
         self.undo(before)
         return False
 
-    def _for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
+    def for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
         """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest; those
         that found no such place are left.
 
@@ -203,23 +204,27 @@ class Seeker:
         return ()
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
-        best: tuple[int, int, int] | None = None
-        chosen: Machine | None = None
-        for machine in self.hardware.machines.values():
-            if not machine.is_open or (self.only is not None and machine.name not in self.only):
-                continue
-            take = machine.sort.take(kind)
-            if take is None or not (self.is_bare or machine.has(take)):
-                continue
-            if self.owner is not None and machine.slots and any(take.amounts):
-                continue
-            free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
-            rank = (bool(machine.slots), free, machine.number)
-            if best is None or rank < best:
-                best, chosen = rank, machine
-                if not machine.slots:
-                    break
-        return chosen
+        hardware, states = self.hardware, self.hardware.states
+        for machine in hardware.without_gpus:
+            if self._takes(machine, kind):
+                return machine
+        wish, rooms = self._wish(kind), dict[int, Room]()
+        for number, sort in enumerate(hardware.sorts):
+            take = sort.take(kind)
+            if take is not None and (self.owner is None or not any(take.amounts)):
+                rooms[number] = wish[1][number] if wish[1] else ()
+        found = [
+            next((n for n in region.fullest(rooms) if self._takes(states[n].machine, kind)), None)
+            for region in hardware.physical.values()
+        ]
+        machines = [states[number].machine for number in found if number is not None]
+        return min(machines, key=lambda m: (m.free_gpus(), m.number), default=None)
+
+    def _takes(self, machine: Machine, kind: Kind) -> bool:
+        if not machine.is_open or (self.only is not None and machine.name not in self.only):
+            return False
+        take = machine.sort.take(kind)
+        return take is not None and (self.is_bare or machine.has(take))
 
     # Every way.
 
@@ -228,7 +233,7 @@ class Seeker:
         wanted = [(index, name) for index, (_, names) in enumerate(kinds) for name in names]
         every = self.hardware.forest.gpu_types
         choices = [
-            every if kind.gpus == 0 and kind.pin is None else self._types(kind) for kind, _ in kinds
+            every if kind.gpus == 0 and kind.pin is None else self.types(kind) for kind, _ in kinds
         ]
         for number, types in enumerate(product(*choices)):
             if number == TYPE_CHOICES:
@@ -237,6 +242,8 @@ class Seeker:
                 Ground(self, kind, self._wish(kind), gpu_type)
                 for (kind, _), gpu_type in zip(kinds, types, strict=True)
             ]
+            if any(ground.size() > SEARCH_NODES for ground in grounds):
+                continue
             nodes = {number for ground in grounds for number in ground.numbers()}
             if any(
                 ground.room_for() < len(names)
@@ -260,7 +267,7 @@ class Seeker:
             return True
         index, name = wanted[at]
         ground, kind = grounds[index], grounds[index].kind
-        if kind.gpus == 0 and kind.pin is None and not self._for_nothing(kind, [name]):
+        if kind.gpus == 0 and kind.pin is None and not self.for_nothing(kind, [name]):
             if self._try_all(wanted, grounds, at + 1, (-1, -1)):
                 return True
             self.undo(at)
