@@ -299,8 +299,9 @@ class Ground:
         return caps
 
     def _cap(self, region: Region, view: View) -> int:
-        if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):
-            return view.cap(self.needs)
+        cap = view.cap(self.needs)
+        if not cap or (self.seeker.only is None and not self.wish[1]):
+            return cap
         return sum(
             self.fits_on(tag.count, self.hardware.states[slot.number])
             for tag, slot in region.slots_of(view)

@@ -36,7 +36,9 @@ WHOLE_BITS = 24
 ROOMS_REMEMBERED = 10_000
 
 ORDERS_KEPT = 64
-"""So many different needs have an order of their own in a region; the oldest goes first."""
+"""So many different needs have an order of their own in a region; the one that was not asked for
+longest goes first.
+"""
 
 
 class Tag:
@@ -257,11 +259,11 @@ class Region:
 
     def _order(self, wish: Wish) -> "Order":
         """The keys of nodes for such pods, with all that has come since it was last asked for."""
-        order = self._orders.get(wish)
+        order = self._orders.pop(wish, None)
         if order is None:
             if len(self._orders) >= ORDERS_KEPT:
                 del self._orders[next(iter(self._orders))]
-            order = self._orders[wish] = Order(list(self._sets))
+            order = self._orders[wish] = Order(k for k in self._sets if self._keys[k][0].count)
             order.heap = [
                 (rank, key)
                 for key in order.queued
@@ -269,6 +271,7 @@ class Region:
             ]
             heapify(order.heap)
         else:
+            self._orders[wish] = order  # the one that was used last comes last
             for key in reversed(self._news):
                 if self._news[key] <= order.read:
                     break
@@ -286,9 +289,10 @@ class Region:
         self._sets[key] = before | bit
         if not before:
             self._keys[key] = tag, whole
-            self._tick += 1
-            self._news.pop(key, None)
-            self._news[key] = self._tick
+            if tag.count:
+                self._tick += 1
+                self._news.pop(key, None)
+                self._news[key] = self._tick
 
     def _remove(self, tag: Tag, whole: int, bit: int) -> None:
         key = tag.number << WHOLE_BITS | whole
