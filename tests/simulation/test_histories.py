@@ -17,9 +17,7 @@ BLOCK = 10
 HARDEST_SHARE = 0.01
 
 OPEN = {
-    153: "victims are taken for a gang of several kinds where nobody need go",
-    184: "a leaf charged above a pod's GPUs is none of a gang that is downgraded for it",
-    187: "victims are taken for a gang of several kinds where nobody need go",
+    187: "the victims for a gang of several kinds are not the fewest GPUs",
 }
 """Histories in which the core is known not to do what the definitions say, with what it does. One
 that agrees fails the test until it is taken off here.

@@ -2,9 +2,11 @@
 "Whom it costs".
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
@@ -23,6 +25,9 @@ from scheduler.domain.core.victims import choose, overlapping
 
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""
+
+DOWNGRADED = 128
+"""Gangs of which some are downgraded together, at the most."""
 
 
 def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -144,9 +149,28 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
     cluster.reserved.add(live.id)
 
 
+def _leaving(cluster: Cluster, live: Live) -> list[Live]:
+    """Gangs that leave already where the gang might go."""
+    found = cluster.leaving()
+    if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
+        return found
+    owners = {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
+    return [other for other in found if _is_near(cluster, other, owners)]
+
+
+def _is_near(cluster: Cluster, other: Live, owners: Collection[str]) -> bool:
+    cells = cluster.hardware.cells
+    return any(
+        cells[state.slot.chain.name].space[state.slot.number]
+        or any(owner in state.bound for owner in owners)
+        for pod in other.pods.values()
+        for state in pod.machine.slots
+    )
+
+
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """On what gangs hold that leave already."""
-    removals = [Removal(cluster, other) for other in cluster.leaving()]
+    removals = [Removal(cluster, other) for other in _leaving(cluster, live)]
     if not removals:
         return None
     seeker = seeker_of(cluster, live, is_guest=False)
@@ -164,20 +188,47 @@ def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision
         for other in cluster.charged_below(live.owner, live.gang.priority)
         if not other.reserved and cluster.is_lazy(other)
     ]
+    if not lower or not _is_physically_free(cluster, live):
+        return None
     lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
-    for other in lower[:SINGLES]:
+    is_loose = any(
+        role.kind.gpus < cluster.hardware.least_leaves(role.kind) for role in live.waiting
+    )
+    alone = [other for other in lower if is_loose or _gives_cells(other)]
+    for other in alone[:SINGLES]:
         if (found := _downgrade(cluster, live, [other], now)) is not None:
             return found
-    return _downgrade(cluster, live, lower, now) if len(lower) > 1 else None
+    return _downgrade(cluster, live, lower[:DOWNGRADED], now) if len(lower) > 1 else None
+
+
+def _is_physically_free(cluster: Cluster, live: Live) -> bool:
+    """Whose cells they are aside, there are such GPUs that nobody uses. Surely known of equal pods
+    only.
+    """
+    if len(live.waiting) > 1:
+        return True
+    seeker = seeker_of(cluster, live, is_guest=True)
+    found = seeker.place(live.waiting)
+    seeker.undo()
+    return found
+
+
+def _gives_cells(other: Live) -> bool:
+    """Without its cells, others could have some of them."""
+    return any(
+        pod.leaves & ~pod.gpus or any(len(binding.users) == 1 for binding in pod.bindings)
+        for pod in other.pods.values()
+    )
 
 
 def _downgrade(
     cluster: Cluster, live: Live, others: Sequence[Live], now: float
 ) -> list[Decision] | None:
-    """Place the gang without the cells of as few of the others as needed."""
+    """Place the gang without the cells of some of the others: doubled until it fits."""
     removals: list[Removal] = []
-    for other in others:
-        removals.append(Removal(cluster, other, lifts=False))
+    while len(removals) < len(others):
+        more = others[len(removals) : 2 * len(removals) + 1]
+        removals += [Removal(cluster, other, lifts=False) for other in more]
         seeker = seeker_of(cluster, live, is_guest=False)
         if seeker.place(live.waiting):
             break
@@ -195,33 +246,44 @@ def _downgrade(
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    others = cluster.candidates_for(live)
-    leaving = [other for other in others.values() if other.is_leaving]
-    candidates = {gang: other for gang, other in others.items() if not other.is_leaving}
+    candidates = cluster.candidates_for(live)
     if not candidates:
         return None
+    leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
 
-    def works(victims: Sequence[Live]) -> bool:
-        removals = [Removal(cluster, other) for other in (*leaving, *victims)]
+    def tries(victims: Sequence[Live]) -> list[Live] | None:
+        removals = [Removal(cluster, other) for other in victims]
         seeker = seeker_of(cluster, live, is_guest=False)
-        found = seeker.place(live.waiting)
+        needed: list[Live] | None = None
+        if seeker.place(live.waiting):
+            names = overlapping(cluster, seeker.pods, victims)
+            needed = [other for other in victims if other.id in names]
         seeker.undo()
         undo_all(removals)
-        return found
+        return needed
 
-    chosen = choose(cluster, live, candidates, works, now)
+    chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
+    found: list[Live] | None = None
+    if chooser.place():
+        found = [removal.live for removal in chooser.removals]
+        chooser.undo()
+    chosen = None
+    if found is not None or not chooser.is_hopeless():
+        chosen = choose(found, candidates, tries)
+    undo_all(leaving)
     return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
 
 
 def _make_room(
-    cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
+    cluster: Cluster, live: Live, leaving: Sequence[Removal], victims: Sequence[Live], now: float
 ) -> list[Decision]:
     """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
     for other in [other for other in victims if other.reserved]:
         cluster.cancel(other)
         cluster.enqueue(other)
     victims = [other for other in victims if other.pods]
-    removals = [Removal(cluster, other) for other in (*leaving, *victims)]
+    others = (*(removal.live for removal in leaving), *victims)
+    removals = [Removal(cluster, other) for other in others]
     seeker = seeker_of(cluster, live, is_guest=False)
     found = seeker.place(live.waiting)
     assert found, live.id

@@ -18,6 +18,7 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
+from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Key, Line, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
 from scheduler.domain.core.seeking import merge
@@ -43,7 +44,8 @@ class Cluster:
         self.queue = Queue()
         self.downgraded: set[str] = set()
         self.guests: set[str] = set()
-        self.charged: dict[str, set[str]] = {}
+        self.charged: dict[str, dict[int, set[str]]] = {}
+        self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
@@ -147,13 +149,15 @@ class Cluster:
     def sort_in(self, live: Live) -> None:
         """Note by its class who could have to leave for whom."""
         self.guests.discard(live.id)
-        charged = self.charged.setdefault(live.owner, set())
+        charged = self.charged.setdefault(live.owner, {}).setdefault(live.gang.priority, set())
         charged.discard(live.id)
         if live.pods and not live.is_leaving and live.id in self.gangs:
             if live.gang_class is GangClass.GUARANTEED:
                 charged.add(live.id)
             else:
                 self.guests.add(live.id)
+        if self.hardware.log is not None:
+            self.hardware.log += [state.slot.number for state in live.states()]
 
     def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved
@@ -442,21 +446,16 @@ class Cluster:
 
     def charged_below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""
-        return [
-            live
-            for gang in sorted(self.charged.get(owner, ()))
-            if (live := self.gangs[gang]).gang.priority < priority
-        ]
+        charged = self.charged.get(owner, {})
+        found = (gang for other, gangs in charged.items() if other < priority for gang in gangs)
+        return [self.gangs[gang] for gang in sorted(found)]
 
-    def candidates_for(self, live: Live) -> dict[str, Live]:
-        """Who could have to leave for a gang: guests of any owner, and its own with lower
-        priority; those that leave already among them.
+    def candidates_for(self, live: Live) -> list[Live]:
+        """Who could have to leave for a gang, by id: guests of any owner, and its own with lower
+        priority.
         """
-        found = {gang: self.gangs[gang] for gang in (*self.guests, *self.told_to_leave)}
-        for other in self.charged_below(live.owner, live.gang.priority):
-            found[other.id] = other
-        found.pop(live.id, None)
-        return found
+        found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
+        return found + self.charged_below(live.owner, live.gang.priority)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

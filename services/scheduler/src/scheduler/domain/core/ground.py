@@ -242,19 +242,21 @@ class Ground:
         is_done = self._take(state, name, leaves, 0)
         assert is_done, name
 
-    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
-        """Leaves that nobody uses, in cells of the owner or of nobody; ``is_loose``: or that guests
-        use.
-        """
-        free = state.usable
-        if not is_loose:
-            free &= ~state.held & ~state.reserved
+    def reach(self, state: SlotState) -> int:
+        """Usable leaves in cells of the owner, or of nobody; of an opportunistic gang all."""
         if self.owner is None:
-            return free
+            return state.usable
         mine = state.bound.get(self.owner, 0)
         if self.empty is not None:
             mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
-        return free & ~state.charged & mine
+        return state.usable & mine
+
+    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
+        """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
+        free = self.reach(state)
+        if not is_loose:
+            free &= ~state.held & ~state.reserved
+        return free if self.owner is None else free & ~state.charged
 
     def put(
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
@@ -364,8 +366,9 @@ class Ground:
                 yield number, together - apart
 
     def _cap(self, region: Region, view: View) -> int:
-        if self.seeker.only is None and (self.seeker.is_bare or self.hardware.is_plain):
-            return view.cap(self.needs)
+        cap = view.cap(self.needs)
+        if not cap or (self.seeker.only is None and not self.wish[1]):
+            return cap
         return sum(
             self.fits_on(tag.count, self.hardware.states[slot.number])
             for tag, slot in region.slots_of(view)

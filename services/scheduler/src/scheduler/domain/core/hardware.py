@@ -13,6 +13,9 @@ from scheduler.domain.core.shapes import Free, Part
 
 WISHES_REMEMBERED = 100_000
 
+LOG_KEPT = 100_000
+"""Changes that are kept for readers; who has read less begins anew."""
+
 
 def owner_of(virtual_cluster: str) -> str:
     """The owner of a virtual cluster's bound cells."""
@@ -30,6 +33,8 @@ class Hardware:
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
     ``physical[type]``: all that nobody uses. ``unbound[owner]``: quota path → cells still to bind.
     ``splitters``: owners of cells inside nodes.
+    ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``; None: as
+    long as nobody reads it.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -72,9 +77,12 @@ class Hardware:
             for cells in chain.cells
             for cell in cells
         )
+        self.without_gpus = [m for m in self.machines.values() if not m.slots]
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
+        self.log: list[int] | None = None
+        self.log_begin = 0
         self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
@@ -244,6 +252,11 @@ class Hardware:
             self.empty[kind].put(number, known.get(space) or tags.new(known, room, space))
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
+        if self.log is not None:
+            self.log.append(number)
+            if len(self.log) >= LOG_KEPT:
+                del self.log[: LOG_KEPT // 2]
+                self.log_begin += LOG_KEPT // 2
 
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:
         """The same where something that all of a node's GPUs share has changed too."""

@@ -131,6 +131,10 @@ class Machine:
         """New pods may come."""
         return self.is_healthy and not self.is_cordoned and not self.is_drained
 
+    def free_gpus(self) -> int:
+        """That nobody uses or has reserved."""
+        return sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in self.slots)
+
     def has(self, take: Take) -> bool:
         """Enough is left."""
         return all(

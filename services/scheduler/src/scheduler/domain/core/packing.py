@@ -95,18 +95,16 @@ def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
 
 
 def _quick(ground: Ground, count: int) -> Rack | None:
-    """Whole nodes in one rack of bound cells: the index knows it."""
+    """Whole nodes in one rack of bound cells (of a guest: anywhere): the index knows it."""
     region, seeker = ground.bound, ground.seeker
-    if region is None or seeker.owner is None or seeker.near or seeker.within is not None:
-        return None
-    if seeker.only is not None or not ground.hardware.is_plain:
+    if region is None or seeker.near or seeker.within is not None or seeker.only is not None:
         return None
     if any(need != ground.hardware.sorts[i].gpus for i, need in enumerate(ground.needs)):
         return None
     enough = [whole for whole in region.whole if whole >= count]
     if not enough:
         return None
-    racks = region.whole[min(enough)]
+    racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
     return region.racks[(racks & -racks).bit_length() - 1]
 
 

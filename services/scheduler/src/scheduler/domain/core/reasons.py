@@ -132,8 +132,8 @@ class Explainer:
         cluster = self.cluster
         removals: list[Removal] = []
         if not is_guest:
-            others = cluster.candidates_for(live)
-            removals = [Removal(cluster, others[gang]) for gang in sorted(others)]
+            others = (*cluster.leaving(), *cluster.candidates_for(live))
+            removals = [Removal(cluster, other) for other in others if other is not live]
         seeker = seeker_of(cluster, live, is_guest=is_guest, is_bare=is_bare)
         found = seeker.place(live.waiting)
         seeker.undo()

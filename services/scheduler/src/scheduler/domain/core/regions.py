@@ -1,12 +1,12 @@
 """Where free leaves are, for one owner and one GPU type, so that the best place costs no search.
 
-Nodes are kept by what their free leaves are worth (`Free`), their sort, what else they have left
-(`Room`), and how many nodes of their rack are wholly free; racks of equal key in a bit set. A
-change touches one node's key and, where the count of free nodes changes, those of its rack.
+Nodes are kept by what their free leaves are worth (`Free`), their sort and what else they have
+left (`Room`): for each such tag the racks with such nodes are a bit set, and so are racks with so
+many wholly free nodes. A change touches the tags of one node.
 """
 
-from collections.abc import Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush, merge
 from operator import gt
 
 from scheduler.domain.core.forest import Rack, Slot
@@ -27,16 +27,18 @@ Rank = tuple[int, int, int, int, tuple[object, ...], int]
 """Lowest common cell, block broken, free leaves, free nodes of the rack, form, sort."""
 
 
+Front = tuple[int, int, int]
+"""The first three of a rank, which a tag says."""
+
 NEVER_RANK: Rank = (1 << 30, 0, 0, 0, (), 0)
 """Worse than any place."""
-
-WHOLE_BITS = 24
-"""A key is a tag's number and, in so many bits, the rack's number of free nodes."""
 
 ROOMS_REMEMBERED = 10_000
 
 ORDERS_KEPT = 64
-"""So many different needs have an order of their own in a region; the oldest goes first."""
+"""So many different needs have an order of their own in a region; the one that was not asked for
+longest goes first.
+"""
 
 
 class Tag:
@@ -112,8 +114,23 @@ class View:
         return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
 
 
+class Order:
+    """Tags by rank, for one wish. ``queued``: tags that it has; ``read``: up to this tick."""
+
+    __slots__ = ("heap", "queued", "read")
+
+    def __init__(self, tags: Iterable[Tag]) -> None:
+        self.queued = set(tags)
+        self.heap: list[tuple[Front, int, Tag]] = []
+        self.read = 0
+
+
 class Region:
-    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes."""
+    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes, as bits.
+
+    ``_racks``: tag → racks with such nodes. ``_news``: tags and the tick at which they last came,
+    the newest last.
+    """
 
     def __init__(self, racks: Sequence[Rack], places: Sequence[tuple[int, int]]) -> None:
         self.racks = racks
@@ -121,10 +138,10 @@ class Region:
         self.views: dict[int, View] = {}
         self.whole: dict[int, int] = {}
         self.tags: dict[int, Tag] = {}
-        self._sets: dict[int, int] = {}
-        self._keys: dict[int, tuple[Tag, int]] = {}
-        self._heaps: dict[Wish, list[tuple[Rank, int]]] = {}
-        self._queued: dict[Wish, set[int]] = {}
+        self._racks: dict[Tag, int] = {}
+        self._orders: dict[Wish, Order] = {}
+        self._news: dict[Tag, int] = {}
+        self._tick = 0
 
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
@@ -136,17 +153,26 @@ class Region:
         view = self.views.get(rack)
         if view is None:
             view = self.views[rack] = View(self.racks[rack])
+            self.whole[0] = self.whole.get(0, 0) | 1 << rack
         elif view.caps:
             view.caps.clear()
-        by = tag.is_whole - (old is not None and old.is_whole)
+        by = int(tag.is_whole)
+        if old is not None:
+            by -= old.is_whole
+            self._take(view, rack, bit, old)
+        positions = view.slots.get(tag)
+        if positions:
+            view.slots[tag] = positions | bit
+        else:
+            view.slots[tag] = bit
+            before = self._racks.get(tag)
+            self._racks[tag] = 1 << rack if before is None else before | 1 << rack
+            if not before and tag.count:
+                self._tick += 1
+                self._news.pop(tag, None)
+                self._news[tag] = self._tick
         if by:
             self._count(view, rack, by)
-        if old is not None:
-            self._take(view, rack, bit, old)
-        positions = view.slots.get(tag, 0)
-        view.slots[tag] = positions | bit
-        if not positions:
-            self._add(tag, view.whole, 1 << rack)
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""
@@ -156,60 +182,60 @@ class Region:
         rack, bit = self.places[number]
         view = self.views[rack]
         view.caps.clear()
+        self._take(view, rack, bit, old)
         if old.is_whole:
             self._count(view, rack, -1)
-        self._take(view, rack, bit, old)
         if not view.slots:
+            self.whole[0] ^= 1 << rack
             del self.views[rack]
 
     def best(self, wish: Wish) -> "tuple[Rank, int] | None":
         """The best node for one pod, by its number: of the lowest rank the lowest. It may lack a
         fraction of a share of what is beside GPUs.
         """
-        heap = self._heaps.get(wish)
-        if heap is None:
-            heap = self._open(wish)
-        equal: list[tuple[Rank, int]] = []
-        lowest = -1
-        while heap and (not equal or heap[0][0] == equal[0][0]):
-            racks = self._sets.get(heap[0][1])
-            if not racks:
-                self._queued[wish].discard(heappop(heap)[1])
-                continue
-            rank, key = heap[0]
-            number = self._lowest(self.views[(racks & -racks).bit_length() - 1], self._keys[key][0])
-            if not wish[1]:  # without rooms each rank has one key
-                return rank, number
-            equal.append(heappop(heap))
-            lowest = number if lowest < 0 else min(lowest, number)
-        for entry in equal:
-            heappush(heap, entry)
-        return (equal[0][0], lowest) if equal else None
+        order = self._order(wish)
+        heap, racks = order.heap, self._racks
+        while heap and not racks[heap[0][2]]:
+            order.queued.discard(heappop(heap)[2])
+        if not heap:
+            return None
+        front, _, tag = heap[0]
+        tags, below = [tag], [1, 2]  # equal entries of a heap hang together at its top
+        while below:
+            index = below.pop()
+            if index < len(heap) and heap[index][0] == front:
+                tags.append(heap[index][2])
+                below += (2 * index + 1, 2 * index + 2)
+        return next(self._in_front(front, tags, wish))
+
+    def fullest(self, rooms: Mapping[int, Room]) -> Iterator[int]:
+        """Nodes of these sorts with so much room: those with the fewest free leaves first."""
+        tags: dict[int, list[Tag]] = {}
+        for tag, racks in self._racks.items():
+            room = rooms.get(tag.sort) if racks else None
+            if room is not None and not any(map(gt, room, tag.room)):
+                tags.setdefault(tag.count, []).append(tag)
+        for count in sorted(tags):
+            yield from merge(*(self._nodes(tag, self._racks[tag]) for tag in tags[count]))
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
         tag = self.tags.get(number)
-        if tag is None:
+        front = None if tag is None else _front(tag, wish)
+        if tag is None or front is None:
             return None
-        return _rank(tag, self.views[self.places[number][0]].whole, wish)
+        whole = self.views[self.places[number][0]].whole
+        return *front, -whole if wish[2] else whole, tag.free.form, tag.sort
 
     def ranked(self, wish: Wish) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first."""
-        keys: dict[Rank, list[int]] = {}
-        for key in self._sets:
-            rank = _rank(*self._keys[key], wish)
-            if rank is not None:
-                keys.setdefault(rank, []).append(key)
-        for rank in sorted(keys):
-            numbers = (n for key in keys[rank] for n in self._nodes_of(key))
-            yield from ((rank, number) for number in (sorted(numbers) if wish[1] else numbers))
-
-    def _nodes_of(self, key: int) -> Iterator[int]:
-        racks = self._sets.get(key, 0)
-        while racks:
-            rack = (racks & -racks).bit_length() - 1
-            racks &= racks - 1
-            yield from self._numbers(self.views[rack], self._keys[key][0])
+        fronts: dict[Front, list[Tag]] = {}
+        for tag, racks in self._racks.items():
+            front = _front(tag, wish) if racks else None
+            if front is not None:
+                fronts.setdefault(front, []).append(tag)
+        for front in sorted(fronts):
+            yield from self._in_front(front, fronts[front], wish)
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
@@ -219,80 +245,90 @@ class Region:
                 positions ^= lowest
                 yield tag, view.rack.slots[lowest.bit_length() - 1]
 
-    def _lowest(self, view: View, tag: Tag) -> int:
-        positions = view.slots[tag]
-        return view.rack.slots[(positions & -positions).bit_length() - 1].number
+    def _in_front(
+        self, front: Front, tags: Sequence[Tag], wish: Wish
+    ) -> Iterator[tuple[Rank, int]]:
+        """Nodes of these tags, which share the first of their rank: best first, then by number."""
+        sign = -1 if wish[2] else 1
+        for whole in sorted(self.whole, reverse=wish[2]):
+            racks = self.whole[whole]
+            found = [(tag, some) for tag in tags if (some := self._racks[tag] & racks)]
+            if len(found) == 1:
+                rank = (*front, sign * whole, found[0][0].free.form, found[0][0].sort)
+                for number in self._nodes(*found[0]):
+                    yield rank, number
+                continue
+            alike: dict[tuple[tuple[object, ...], int], list[tuple[Tag, int]]] = {}
+            for tag, some in found:
+                alike.setdefault((tag.free.form, tag.sort), []).append((tag, some))
+            for form, sort in sorted(alike):
+                rank = (*front, sign * whole, form, sort)
+                numbers = merge(*(self._nodes(*each) for each in alike[form, sort]))
+                for number in numbers:
+                    yield rank, number
 
-    def _numbers(self, view: View, tag: Tag) -> Iterator[int]:
-        positions = view.slots.get(tag, 0)
-        while positions:
-            lowest = positions & -positions
-            positions ^= lowest
-            yield view.rack.slots[lowest.bit_length() - 1].number
+    def _nodes(self, tag: Tag, racks: int) -> Iterator[int]:
+        """Nodes with a tag in these racks, by number."""
+        while racks:
+            lowest = racks & -racks
+            racks ^= lowest
+            view = self.views[lowest.bit_length() - 1]
+            positions = view.slots.get(tag, 0)
+            while positions:
+                lowest = positions & -positions
+                positions ^= lowest
+                yield view.rack.slots[lowest.bit_length() - 1].number
 
-    def _open(self, wish: Wish) -> list[tuple[Rank, int]]:
-        """Begin to keep an order for such pods."""
-        if len(self._heaps) >= ORDERS_KEPT:
-            oldest = next(iter(self._heaps))
-            del self._heaps[oldest], self._queued[oldest]
-        heap = [
-            (rank, key) for key in self._sets if (rank := _rank(*self._keys[key], wish)) is not None
-        ]
-        heapify(heap)
-        self._heaps[wish] = heap
-        self._queued[wish] = {key for _, key in heap}
-        return heap
-
-    def _add(self, tag: Tag, whole: int, bit: int) -> None:
-        key = tag.number << WHOLE_BITS | whole
-        before = self._sets.get(key, 0)
-        self._sets[key] = before | bit
-        if not before:
-            self._keys[key] = tag, whole
-            for wish, queued in self._queued.items():
-                if key not in queued and (rank := _rank(tag, whole, wish)) is not None:
-                    heappush(self._heaps[wish], (rank, key))
-                    queued.add(key)
-
-    def _remove(self, tag: Tag, whole: int, bit: int) -> None:
-        key = tag.number << WHOLE_BITS | whole
-        after = self._sets[key] & ~bit
-        if after:
-            self._sets[key] = after
+    def _order(self, wish: Wish) -> Order:
+        """The tags of nodes for such pods, with all that has come since it was last asked for."""
+        order = self._orders.pop(wish, None)
+        if order is None:
+            if len(self._orders) >= ORDERS_KEPT:
+                del self._orders[next(iter(self._orders))]
+            order = self._orders[wish] = Order(t for t, racks in self._racks.items() if racks)
+            order.heap = [
+                (front, tag.number, tag)
+                for tag in order.queued
+                if (front := _front(tag, wish)) is not None
+            ]
+            heapify(order.heap)
         else:
-            del self._sets[key]
+            self._orders[wish] = order  # the one that was used last comes last
+            for tag in reversed(self._news):
+                if self._news[tag] <= order.read:
+                    break
+                if tag not in order.queued:
+                    order.queued.add(tag)
+                    front = _front(tag, wish)
+                    if front is not None:
+                        heappush(order.heap, (front, tag.number, tag))
+        order.read = self._tick
+        return order
 
     def _take(self, view: View, rack: int, bit: int, tag: Tag) -> None:
-        positions = view.slots[tag] & ~bit
+        positions = view.slots[tag] ^ bit
         if positions:
             view.slots[tag] = positions
         else:
             del view.slots[tag]
-            self._remove(tag, view.whole, 1 << rack)
+            self._racks[tag] ^= 1 << rack
 
     def _count(self, view: View, rack: int, by: int) -> None:
-        """The rack's number of free nodes changes, and with it the key of each of its nodes."""
-        bit, before = 1 << rack, view.whole
-        view.whole = after = before + by
-        for tag in view.slots:
-            self._remove(tag, before, bit)
-            self._add(tag, after, bit)
-        if before:
-            left = self.whole[before] & ~bit
-            if left:
-                self.whole[before] = left
-            else:
-                del self.whole[before]
-        if after:
-            self.whole[after] = self.whole.get(after, 0) | bit
+        """The rack's number of wholly free nodes changes."""
+        bit = 1 << rack
+        self.whole[view.whole] ^= bit
+        if not self.whole[view.whole]:
+            del self.whole[view.whole]
+        view.whole += by
+        self.whole[view.whole] = self.whole.get(view.whole, 0) | bit
 
 
-def _rank(tag: Tag, whole: int, wish: Wish) -> Rank | None:
-    needs, rooms, is_guest = wish
-    free, need = tag.free, needs[tag.sort]
+def _front(tag: Tag, wish: Wish) -> Front | None:
+    needs, rooms, _ = wish
+    need = needs[tag.sort]
     if not 0 < need <= tag.count:
         return None
     if rooms and any(map(gt, rooms[tag.sort], tag.room)):
         return None
-    pick = free.picks[need]
-    return pick.level, pick.block, tag.count, -whole if is_guest else whole, free.form, tag.sort
+    pick = tag.free.picks[need]
+    return pick.level, pick.block, tag.count

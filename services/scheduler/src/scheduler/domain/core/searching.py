@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import bind_one, uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
-from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Part
@@ -110,7 +110,7 @@ class Search:
     def _for_nothing(self, kind: Kind) -> Iterator[Machine]:
         """Machines that cost no GPU, one of each likeness."""
         seen: set[object] = set()
-        for machine in self.seeker.for_nothing(kind):
+        for machine in self.seeker.costless(kind):
             like = id(machine.sort), tuple(machine.free), bool(machine.slots)
             if like not in seen:
                 seen.add(like)
@@ -249,8 +249,7 @@ class _Looks:
             self._name(top, (looks[id(top)],), looks, of)
         bare = tuple(
             (machine.number, tuple(machine.free))
-            for machine in search.hardware.machines.values()
-            if not machine.slots
+            for machine in search.hardware.without_gpus[:FEW_NODES]
         )
         return _Look(of, (tuple(tops), bare))
 

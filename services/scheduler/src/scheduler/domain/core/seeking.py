@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from scheduler.domain.core.forest import Rack
-from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import Wish
+from scheduler.domain.core.regions import Room, Wish
 from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
@@ -63,7 +63,7 @@ class Seeker:
         return any(
             self._kind(kind, names, gpu_type)
             or (not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)))
-            for gpu_type in self._types(kind)
+            for gpu_type in self.types(kind)
         )
 
     def _merge(self, roles: Sequence[Role]) -> Kinds:
@@ -71,7 +71,7 @@ class Seeker:
         kinds: list[tuple[Kind, list[str]]] = []
         for role in roles:
             same = [names for kind, names in kinds if kind == role.kind]
-            if same and len(self._types(role.kind)) == 1:
+            if same and len(self.types(role.kind)) == 1:
                 same[0].extend(role.pods)
             else:
                 kinds.append((role.kind, list(role.pods)))
@@ -91,7 +91,7 @@ class Seeker:
     # Several kinds.
 
     def _several(self, kinds: Kinds) -> bool:
-        choices = [self._types(kind) for kind, _ in kinds]
+        choices = [self.types(kind) for kind, _ in kinds]
         for number, types in enumerate(product(*choices)):
             if number == TYPE_CHOICES:
                 break
@@ -141,7 +141,8 @@ class Seeker:
         racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
         return list({id(rack): rack for rack in racks}.values())
 
-    def _types(self, kind: Kind) -> Sequence[str]:
+    def types(self, kind: Kind) -> Sequence[str]:
+        """GPU types that pods may have, in order of preference."""
         if kind.gpus == 0 or kind.pin is not None:
             return ("",)
         return kind.gpu_types or self.hardware.forest.gpu_types
@@ -167,7 +168,7 @@ class Seeker:
         """Place pods that want the same, or none of them."""
         before = len(self.pods)
         if kind.gpus == 0 and kind.pin is None:
-            rest = self._for_nothing(kind, names)
+            rest = self.for_nothing(kind, names)
             if not rest or (
                 self.owner is not None
                 and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
@@ -185,7 +186,7 @@ class Seeker:
         self.undo(before)
         return False
 
-    def _for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
+    def for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
         """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest; those
         that found no such place are left.
 
@@ -206,27 +207,39 @@ class Seeker:
         self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
-        best: tuple[int, int, int] | None = None
-        chosen: Machine | None = None
-        for machine in self.for_nothing(kind):
-            free = sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in machine.slots)
-            rank = (bool(machine.slots), free, machine.number)
-            if best is None or rank < best:
-                best, chosen = rank, machine
-                if not machine.slots:
-                    break
-        return chosen
+        hardware, states = self.hardware, self.hardware.states
+        for machine in hardware.without_gpus:
+            if self._takes(machine, kind):
+                return machine
+        wish, rooms = self._wish(kind), dict[int, Room]()
+        for number, sort in enumerate(hardware.sorts):
+            take = sort.take(kind)
+            if take is not None and (self.owner is None or not any(take.amounts)):
+                rooms[number] = wish[1][number] if wish[1] else ()
+        found = [
+            next((n for n in region.fullest(rooms) if self._takes(states[n].machine, kind)), None)
+            for region in hardware.physical.values()
+        ]
+        machines = [states[number].machine for number in found if number is not None]
+        return min(machines, key=lambda m: (m.free_gpus(), m.number), default=None)
 
-    def for_nothing(self, kind: Kind) -> Iterator[Machine]:
-        """Machines on which such a pod costs no GPU, in order."""
-        for machine in self.hardware.machines.values():
-            if not machine.is_open or (self.only is not None and machine.name not in self.only):
-                continue
-            take = machine.sort.take(kind)
-            if take is None or not (self.is_bare or machine.has(take)):
-                continue
-            if self.owner is None or not (machine.slots and any(take.amounts)):
-                yield machine
+    def _takes(self, machine: Machine, kind: Kind) -> bool:
+        if not machine.is_open or (self.only is not None and machine.name not in self.only):
+            return False
+        take = machine.sort.take(kind)
+        return take is not None and (self.is_bare or machine.has(take))
+
+    def costless(self, kind: Kind) -> Iterator[Machine]:
+        """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic
+        gang, else the best.
+        """
+        hardware, cheapest = self.hardware, self._cheapest_machine(kind)
+        some = hardware.without_gpus[:FEW_NODES]
+        if self.owner is None:
+            some += [m for m in hardware.machines.values() if m.slots]
+        elif cheapest is not None and cheapest not in some:
+            some.append(cheapest)
+        return (machine for machine in some if self._takes(machine, kind))
 
     def may_use(self, state: SlotState) -> bool:
         """The gang may be on the node."""

@@ -1,0 +1,214 @@
+"""Makes room for a gang pod by pod, each time where that costs others least."""
+
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from heapq import heappop, heappush
+from itertools import combinations, islice
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.hardware import pin_owner
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.machines import SlotState, Take
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.prices import (
+    NOBODY,
+    Price,
+    both,
+    cheapest,
+    may_go,
+    price_of,
+    room_at_most,
+)
+from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker, merge
+
+ON_A_NODE = 8
+"""Gangs on a node of which every subset is looked at; of more, one after another is taken."""
+
+LOOKED = 64
+"""Nodes on which a pod's price is worked out exactly, at the most."""
+
+PUTS = 16
+"""Nodes on which a pod is tried, at the most."""
+
+
+class Chooser:
+    """Takes gangs away in thought and puts the pods there, one after the other.
+
+    ``removals``: who would have to leave.
+    """
+
+    def __init__(self, cluster: Cluster, live: Live, seeker: Seeker) -> None:
+        self.cluster = cluster
+        self.live = live
+        self.seeker = seeker
+        self.removals: list[Removal] = []
+
+    def place(self) -> bool:
+        """Find room for all pods; False, with nothing changed, where that does not succeed."""
+        for kind, names in merge(self.live.waiting):
+            if not self._kind(kind, names):
+                self.undo()
+                return False
+        return True
+
+    def is_hopeless(self) -> bool:
+        """There would not be room for some kind of pods if all who may go were gone."""
+        cluster, live = self.cluster, self.live
+        may_move = bool(cluster.charged_below(live.owner, live.gang.priority))
+        for kind, names in merge(live.waiting):
+            if kind.gpus == 0 or kind.pin is not None:
+                continue
+            needs = cluster.hardware.wish(kind, is_guest=False)[0]
+            rooms = (
+                room_at_most(cluster, live.owner, t, needs, live.gang.priority, may_move=may_move)
+                for t in self.seeker.types(kind)
+            )
+            if all(room < len(names) for room in rooms):
+                return True
+        return False
+
+    def undo(self, pods: int = 0, removals: int = 0) -> None:
+        """All but the first pods and removals."""
+        self.seeker.undo(pods)
+        undo_all(self.removals[removals:])
+        del self.removals[removals:]
+
+    def _kind(self, kind: Kind, names: Sequence[str]) -> bool:
+        before = len(self.seeker.pods), len(self.removals)
+        types = self.seeker.types(kind)
+        if kind.gpus == 0 and kind.pin is None:
+            names = self.seeker.for_nothing(kind, names)
+            types = self.cluster.hardware.forest.gpu_types
+        best: tuple[Price, str] | None = None
+        for gpu_type in types:
+            placed = len(self.seeker.pods), len(self.removals)
+            if self._of_type(kind, names, gpu_type):
+                if len(types) == 1:
+                    return True
+                price = price_of(removal.live for removal in self.removals)
+                best = min(best or (price, gpu_type), (price, gpu_type))
+            self.undo(*placed)
+        if (not names) or (best is not None and self._of_type(kind, names, best[1])):
+            return True
+        self.undo(*before)
+        return False
+
+    def _of_type(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
+        wish = self.cluster.hardware.wish(kind, is_guest=False)
+        ground = Ground(self.seeker, kind, wish, gpu_type)
+        return all(self._one(ground, name) for name in names)
+
+    def _one(self, ground: Ground, name: str) -> bool:
+        """One more pod, where it costs least."""
+        with closing(self._places(ground)) as places:
+            for number, gone in islice(places, PUTS):
+                done = len(self.removals)
+                self.removals += [Removal(self.cluster, other) for other in gone]
+                if ground.put(number, name):
+                    return True
+                self.undo(len(self.seeker.pods), done)
+        return False
+
+    def _places(self, ground: Ground) -> Generator[tuple[int, Sequence[Live]], None, None]:
+        """Nodes and who has to leave there, cheapest first."""
+        kind = ground.kind
+        owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
+        region = ground.bound or ground.empty
+        if region is None:
+            return
+        gpu_type = region.racks[0].cell.chain.leaf
+        priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
+        states = self.cluster.hardware.states
+        ready: list[tuple[Price, int, Sequence[Live]]] = []
+        looked = 0
+        for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
+            while ready and ready[0][0] < bound:
+                yield heappop(ready)[1:]
+            if looked == LOOKED:
+                break
+            if only is not None and states[number].machine.name not in only:
+                continue
+            looked += 1
+            found = self._exact(ground, states[number])
+            if found is not None:
+                heappush(ready, (found[0], number, found[1]))
+        while ready:
+            yield heappop(ready)[1:]
+
+    def _exact(self, ground: Ground, state: SlotState) -> tuple[Price, Sequence[Live]] | None:
+        """The cheapest gangs without which one more pod fits on a node."""
+        take = state.machine.sort.take(ground.kind)
+        if take is None:
+            return None
+        mine, here = ground.reach(state), self._here(state)
+        held, charged = state.held, state.charged | state.reserved
+        for other, _, _ in here:
+            held &= ~state.holders.get(other.id, 0)
+            charged &= ~state.chargers.get(other.id, 0)
+        best: tuple[Price, Sequence[Live]] | None = None
+        for price, some in _sets(here):
+            if best is not None and price >= best[0]:
+                continue
+            stay = held | charged
+            for each in here:
+                if each not in some:
+                    stay |= each[1]
+            if (mine & ~stay).bit_count() >= take.leaves and _has(state, take, some):
+                best = price, [other for other, _, _ in some]
+        return best
+
+    def _here(self, state: SlotState) -> list["Present"]:
+        """Gangs on the node that could have to go."""
+        machine, gangs = state.machine, self.cluster.gangs
+        gone = {removal.live.id for removal in self.removals}
+        found: list[Present] = []
+        names = {*state.holders, *state.chargers}
+        if machine.free:
+            names.update(machine.pods)
+        for gang in sorted(names):
+            other = gangs[gang]
+            if gang in gone or other is self.live or not self._may_go(other):
+                continue
+            mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
+            found.append((other, mask, _amounts(other, state) if machine.free else ()))
+        return found
+
+    def _may_go(self, other: Live) -> bool:
+        is_own = other.owner == self.live.owner
+        return may_go(other, self.live.gang.priority if is_own else -1)
+
+
+Present = tuple[Live, int, tuple[int, ...]]
+"""A gang on a node, its leaves there, and what it takes of each limited resource."""
+
+
+def _amounts(other: Live, state: SlotState) -> tuple[int, ...]:
+    takes = [pod.take.amounts for pod in other.pods.values() if pod.machine is state.machine]
+    return tuple(map(sum, zip(*takes, strict=True)))
+
+
+def _has(state: SlotState, take: Take, gone: Sequence[Present]) -> bool:
+    """Enough beside GPUs is left when they are gone."""
+    return all(
+        not amount or have + sum(amounts[index] for _, _, amounts in gone) >= amount
+        for index, (have, amount) in enumerate(zip(state.machine.free, take.amounts, strict=True))
+    )
+
+
+def _sets(here: Sequence[Present]) -> Iterable[tuple[Price, Sequence[Present]]]:
+    """Small ones first, with what they cost."""
+    prices = {id(each): price_of((each[0],)) for each in here}
+    yield NOBODY, ()
+    if len(here) <= ON_A_NODE:
+        for size in range(1, len(here) + 1):
+            for some in combinations(here, size):
+                price = NOBODY
+                for each in some:
+                    price = both(price, prices[id(each)])
+                yield price, some
+        return
+    ordered = sorted(here, key=lambda each: (prices[id(each)], each[0].id))
+    for size in range(1, len(ordered) + 1):
+        yield price_of(each[0] for each in ordered[:size]), ordered[:size]

@@ -1,0 +1,232 @@
+"""What leaves on each node cost others, the cheapest node first: the index behind victims.
+
+The price of so many leaves of a node is a lower bound: it is exact but for what lies beside GPUs.
+Prices are worked out again for nodes that have changed, when they are asked for.
+"""
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush, merge
+from math import inf
+from typing import TYPE_CHECKING
+
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.model import GangClass
+from scheduler.domain.core.regions import Needs
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
+
+Price = tuple[int, float]
+"""GPUs of victims, and when the one that has run longest started, negated."""
+
+NOBODY: Price = (0, -inf)
+
+ORDERS_KEPT = 64
+"""So many different needs have an order of their own; the oldest goes first."""
+
+STALE_TIMES = 4
+"""An order with so many times more entries than nodes is made anew."""
+
+LISTS_KEPT = 256
+"""So many owners, types and priorities have prices; then all begin anew."""
+
+
+def price_of(gangs: Iterable[Live]) -> Price:
+    """What it costs to let these gangs go."""
+    gpus, since = 0, inf
+    for gang in gangs:
+        gpus += gang.gpus_in_use
+        if gang.started_at is not None:
+            since = min(since, gang.started_at)
+    return gpus, -since
+
+
+def both(one: Price, other: Price) -> Price:
+    """What both cost together."""
+    return one[0] + other[0], max(one[1], other[1])
+
+
+class Prices:
+    """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
+    space in no bound cell, where only guests are in the way.
+    """
+
+    def __init__(self, cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> None:
+        self.cluster = cluster
+        self.owner = owner
+        self.gpu_type = gpu_type
+        self.priority = priority
+        self.may_bind = False
+        self._read = -1
+        self._prices: dict[int, list[Price | None]] = {}
+        self._mixed: set[int] = set()
+        self._heaps: dict[Needs, list[tuple[Price, int]]] = {}
+
+    def ordered(self, needs: Needs) -> Iterator[tuple[Price, int]]:
+        """Nodes and what one pod costs there at the least, cheapest first, then by number."""
+        self._update()
+        heap = self._heaps.get(needs)
+        if heap is None or len(heap) > STALE_TIMES * len(self._prices) + ORDERS_KEPT:
+            if heap is None and len(self._heaps) >= ORDERS_KEPT:
+                del self._heaps[next(iter(self._heaps))]
+            found = ((self._price(number, needs), number) for number in self._prices)
+            heap = [(price, number) for price, number in found if price is not None]
+            heapify(heap)
+            self._heaps[needs] = heap
+        taken: list[tuple[Price, int]] = []
+        try:
+            while heap:
+                entry = heappop(heap)
+                if taken and taken[-1] == entry:
+                    continue
+                if self._price(entry[1], needs) == entry[0]:
+                    taken.append(entry)
+                    yield entry
+        finally:
+            for entry in taken:
+                heappush(heap, entry)
+
+    def most(self, needs: Needs) -> int:
+        """How many pods there would be room for if all that may go were gone, at the most."""
+        self._update()
+        states = self.cluster.hardware.states
+        return sum(
+            (len(prices) - 1) // need
+            for number, prices in self._prices.items()
+            if (need := needs[states[number].sort])
+        )
+
+    def _price(self, number: int, needs: Needs) -> Price | None:
+        prices = self._prices.get(number)
+        need = needs[self.cluster.hardware.states[number].sort]
+        return prices[need] if prices is not None and need < len(prices) else None
+
+    def _update(self) -> None:
+        """Work out what has changed since."""
+        hardware = self.cluster.hardware
+        if self.owner is not None:
+            may_bind = hardware.may_bind_more(self.owner, self.gpu_type)
+        else:
+            may_bind = True
+        if hardware.log is None:
+            hardware.log = []
+        before, self._read = self._read, hardware.log_begin + len(hardware.log)
+        if before < hardware.log_begin:
+            self._heaps.clear()
+            self._prices.clear()
+            self._mixed.clear()
+            self.may_bind = may_bind
+            for number in self._numbers():
+                self._work_out(number)
+            return
+        changed = set(hardware.log[before - hardware.log_begin :])
+        if may_bind != self.may_bind:
+            self.may_bind = may_bind
+            changed |= self._mixed
+        for number in changed:
+            if self._work_out(number):
+                for needs, heap in self._heaps.items():
+                    price = self._price(number, needs)
+                    if price is not None:
+                        heappush(heap, (price, number))
+
+    def _numbers(self) -> Iterable[int]:
+        hardware = self.cluster.hardware
+        if self.owner is None:
+            return list(hardware.empty[self.gpu_type].tags)
+        region = hardware.regions.get(self.owner, {}).get(self.gpu_type)
+        return () if region is None else list(region.tags)
+
+    def _work_out(self, number: int) -> bool:
+        """A node's prices now; whether they are others than before."""
+        state = self.cluster.hardware.states[number]
+        mine = 0
+        if state.gpu_type == self.gpu_type:
+            space = self.cluster.hardware.cells[state.slot.chain.name].space[number]
+            bound = space if self.owner is None else state.bound.get(self.owner, 0)
+            mine = bound
+            if bound and self.owner is not None and space:
+                self._mixed.add(number)
+                mine |= space if self.may_bind else 0
+        before = self._prices.get(number)
+        after = self._all(state, mine & state.usable) if mine else None
+        if after == before:
+            return False
+        if after is None:
+            del self._prices[number]
+        else:
+            self._prices[number] = after
+        return True
+
+    def _all(self, state: SlotState, mine: int) -> list[Price | None]:
+        """By number of leaves: the least price (a knapsack of the gangs that are there)."""
+        taken = (state.held | state.charged | state.reserved) & mine
+        free = (mine & ~taken).bit_count()
+        found: list[Price | None] = [NOBODY] * (free + 1)
+        if not taken:
+            return found
+        most = taken.bit_count()
+        best: list[Price | None] = [NOBODY, *([None] * most)]
+        for gang, leaves in self._in_the_way(state, mine):
+            price = price_of((gang,))
+            for count in range(most, 0, -1):
+                without = best[max(0, count - leaves)]
+                if without is not None:
+                    together, before = both(without, price), best[count]
+                    if before is None or together < before:
+                        best[count] = together
+        return found + best[1:]
+
+    def _in_the_way(self, state: SlotState, mine: int) -> Iterator[tuple[Live, int]]:
+        """Gangs that could have to go, and how many of these leaves each has."""
+        gangs = self.cluster.gangs
+        for gang in {*state.holders, *state.chargers}:
+            live = gangs[gang]
+            mask = state.holders.get(gang, 0) & ~state.lifted & ~state.charged
+            mask = (mask | state.chargers.get(gang, 0)) & mine
+            if mask and may_go(live, self.priority):
+                yield live, mask.bit_count()
+
+
+def may_go(live: Live, priority: int) -> bool:
+    """A gang of its own virtual cluster with this priority can make it leave: any other can only
+    where it is a guest. Who leaves already costs nobody more.
+    """
+    if live.is_leaving:
+        return False
+    return live.gang_class is not GangClass.GUARANTEED or live.gang.priority < priority
+
+
+def cheapest(
+    cluster: "Cluster", owner: str, gpu_type: str, needs: Needs, priority: int
+) -> Iterator[tuple[Price, int]]:
+    """Every node where an owner's gang of a priority may have a pod: cheapest first."""
+    bound = _list(cluster, owner, gpu_type, priority).ordered(needs)
+    if not cluster.hardware.may_bind_more(owner, gpu_type):
+        return bound
+    states = cluster.hardware.states
+    space = _list(cluster, None, gpu_type, 0).ordered(needs)
+    return merge(bound, (each for each in space if owner not in states[each[1]].bound))
+
+
+def room_at_most(
+    cluster: "Cluster", owner: str, gpu_type: str, needs: Needs, priority: int, *, may_move: bool
+) -> int:
+    """How many such pods there would be room for without all who may go. ``may_move``: cells could
+    then be bound elsewhere.
+    """
+    most = _list(cluster, owner, gpu_type, priority).most(needs)
+    if may_move or cluster.hardware.may_bind_more(owner, gpu_type):
+        most += _list(cluster, None, gpu_type, 0).most(needs)
+    return most
+
+
+def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
+    key = (owner, gpu_type, priority)
+    found = cluster.prices.get(key)
+    if found is None:
+        if len(cluster.prices) >= LISTS_KEPT:
+            cluster.prices.clear()
+        found = cluster.prices[key] = Prices(cluster, owner, gpu_type, priority)
+    return found
