@@ -63,19 +63,22 @@ class Search:
         return found
 
     def _has_enough(self) -> bool:
-        """A quick no: fewer leaves than wanted, wherever they are."""
-        totals: dict[tuple[Ground, ...], list[int]] = {}
+        """A quick no: fewer places or leaves than wanted, wherever they are."""
+        counts: dict[Ground, int] = {}
         for want in self.wants:
-            key = tuple(want.grounds)
-            if len(key) == 1:
-                total = totals.setdefault(key, [0, 0])
-                total[0] += want.kind.gpus
-                total[1] += _least(want)
-        return all(
-            gpus <= idle and leaves <= most
-            for (ground,), (gpus, leaves) in totals.items()
-            for idle, most in (_room(ground),)
-        )
+            if len(want.grounds) == 1:
+                counts[want.grounds[0]] = counts.get(want.grounds[0], 0) + 1
+        totals: dict[tuple[int, int], list[int]] = {}
+        for ground, count in counts.items():
+            fits, idle, most = _room(ground)
+            key = id(ground.bound), id(ground.empty)
+            total = totals.setdefault(key, [0, 0, 0, 0])
+            total[0] += ground.kind.gpus * count
+            total[1] += ground.least * count
+            total[2], total[3] = max(total[2], idle), max(total[3], most)
+            if fits < count:
+                return False
+        return all(gpus <= idle and least <= most for gpus, least, idle, most in totals.values())
 
     def _place(self, at: int) -> bool:
         if at == len(self.wants):
@@ -186,31 +189,33 @@ def _leaves_in_bound(ground: Ground, state: SlotState) -> int:
     return leaves if leaves.bit_count() == need else 0
 
 
-def _room(ground: Ground) -> tuple[int, int]:
-    """Idle leaves, and leaves that may be charged, at the most."""
+def _room(ground: Ground) -> tuple[int, int, int]:
+    """How many of the pods fit, idle leaves, and leaves that may be charged: at the most."""
     hardware, owner = ground.hardware, ground.owner
-    idle = most = fresh = 0
+    fits = idle = most = fresh = 0
     for number in ground.numbers():
         state = hardware.states[number]
         if not ground.takes(state):
             continue
-        well = state.usable & ~(state.held | state.reserved)
+        pool = ground.reach(state) & ~(state.charged if owner is not None else 0)
+        well = pool & ~(state.held | state.reserved)
         if owner is None:
-            idle, most = idle + well.bit_count(), most + well.bit_count()
-            continue
-        bound, space = state.bound.get(owner, 0), 0
-        if ground.empty is not None:
-            space = hardware.cells[state.slot.chain.name].space[number]
-        idle += (well & (bound | space)).bit_count()
-        most += (state.usable & ~state.charged & bound).bit_count()
-        fresh += (state.usable & ~state.charged & space).bit_count()
-    if owner is not None and fresh:
+            pool = well
+        else:
+            new = (pool & ~state.bound.get(owner, 0)).bit_count()
+            most, fresh = most + pool.bit_count() - new, fresh + new
+        idle += well.bit_count()
+        if well.bit_count() >= ground.kind.gpus:
+            fits += ground.fits_on(pool.bit_count(), state)
+    if owner is None:
+        return fits, idle, idle
+    if fresh:
         left = hardware.unbound[owner]
         unbound = sum(
             left[quota.path] * quota.chain.leaves(quota.level) for quota in hardware.quotas[owner]
         )
         most += min(fresh, unbound)
-    return idle, most
+    return fits, idle, most
 
 
 class _Look(NamedTuple):
