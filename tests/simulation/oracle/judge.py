@@ -126,6 +126,8 @@ class Judge:
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
         if not best:
             return
+        if paid < min(price.gpus for price in best):
+            return  # Cells of a gang that stays were exchanged to make room.
         if paid not in {price.gpus for price in best}:
             yield f"{name} costs {paid} GPUs of victims; it could be {best}"
             return
