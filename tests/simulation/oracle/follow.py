@@ -77,8 +77,8 @@ class Follower:
 
     def forget(self, gang: str) -> None:
         """A gang is gone or withdrawn; if something was reserved for it, that is said next."""
-        if growth_of(gang) in self._withdrawn:
-            self._withdrawn = self._withdrawn - {growth_of(gang)} | {gang}
+        renamed = {growth_of(gang): gang}
+        self._withdrawn = {renamed.get(name, name) for name in self._withdrawn}
         for name in (gang, growth_of(gang)):
             record = self.state.records.pop(name, None)
             if record is not None and record.is_reserved:
@@ -98,13 +98,11 @@ class Follower:
         self._problems += problems
 
     def _expect(self, is_so: bool, text: str) -> None:
-        if not is_so:
-            self._problems.append(f"expected: {text}")
+        self._say([] if is_so else [f"expected: {text}"])
 
     def _judge(self) -> Judge | None:
-        if not self._judges:
-            return None
-        return Judge(self.state, self._now, judges_nearness=self._judges == "all")
+        judge = Judge(self.state, self._now, judges_nearness=self._judges == "all")
+        return judge if self._judges else None
 
     # Steps 1 and 2
 
@@ -174,10 +172,10 @@ class Follower:
 
     def _serve_all(self) -> None:
         served: set[str] = set()
-        self._take_over_exchanges()
         while True:
-            todo = [*self.state.waiting.values(), *self._growths()]
-            todo = [gang for gang in todo if gang.id not in served]
+            self._take_over_exchanges()
+            waiting = (*self.state.waiting.values(), *self._growths())
+            todo = [gang for gang in waiting if gang.id not in served]
             if not todo:
                 break
             gang = min(todo, key=self._order_of)
@@ -200,7 +198,7 @@ class Follower:
             if record.is_guaranteed and not name.endswith("+") and name not in lost:
                 cells = self._adopt(record.gang, record.is_reserved).cells
                 self.state.records[name] = replace(record, cells=cells)
-        if findings(self.state):
+        if self.state.records != before and findings(self.state):
             self.state.records = before
 
     def _growths(self) -> list[Gang]:

@@ -21,7 +21,6 @@ from scheduler.domain.core.model import (
 from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Key, Line, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
-from scheduler.domain.core.seeking import merge
 
 
 class Cluster:
@@ -309,7 +308,7 @@ class Cluster:
     def key_of(self, live: Live) -> Key:
         """What its line has in common."""
         gang = live.gang
-        shape = tuple((kind, len(names)) for kind, names in merge(live.waiting))
+        shape = tuple((role.kind, len(role.pods)) for role in live.waiting)
         near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
         growing = live.id if live.pods or live.strangers else ""
         return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing

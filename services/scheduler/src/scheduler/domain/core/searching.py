@@ -66,7 +66,7 @@ class Search:
         """A quick no: fewer places or leaves than wanted, wherever they are."""
         counts: dict[Ground, int] = {}
         for want in self.wants:
-            if len(want.grounds) == 1:
+            if want.kind.gpus:
                 counts[want.grounds[0]] = counts.get(want.grounds[0], 0) + 1
         totals: dict[tuple[int, int], list[int]] = {}
         for ground, count in counts.items():
