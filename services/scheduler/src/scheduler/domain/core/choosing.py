@@ -55,16 +55,11 @@ class Chooser:
 
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
-        for kind, names in merge(self.live.waiting):
-            if kind.gpus == 0 or kind.pin is not None:
-                continue
-            rooms = (
-                room_at_most(self.cluster, self.live.owner, t, kind, self.live.gang.priority)
-                for t in self.seeker.types(kind)
-            )
-            if all(room < len(names) for room in rooms):
-                return True
-        return False
+        owner, priority = self.live.owner, self.live.gang.priority
+        return any(
+            room_at_most(self.cluster, owner, kind, priority) < len(names)
+            for kind, names in merge(self.live.waiting)
+        )
 
     def undo(self, pods: int = 0, removals: int = 0) -> None:
         """All but the first pods and removals."""

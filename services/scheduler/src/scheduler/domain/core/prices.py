@@ -223,15 +223,22 @@ def cheapest(
     return merge(bound, (each for each in space if owner not in states[each[1]].bound))
 
 
-def room_at_most(cluster: "Cluster", owner: str, gpu_type: str, kind: Kind, priority: int) -> int:
-    """How many such pods there would be room for without all who may go."""
-    if _may_move(cluster, owner, priority):
+def room_at_most(cluster: "Cluster", owner: str, kind: Kind, priority: int) -> int:
+    """How many such pods there would be room for without all who may go, on GPUs of one type (for
+    pods without GPUs of any).
+    """
+    hardware = cluster.hardware
+    is_free = kind.gpus == 0 and hardware.least_leaves(kind) == 0
+    if kind.pin is not None or is_free or _may_move(cluster, owner, priority):
         return NO_BOUND
-    needs = cluster.hardware.wish(kind, is_guest=False)[0]
-    most = _list(cluster, owner, gpu_type, priority).most(needs)
-    if cluster.hardware.may_bind_more(owner, gpu_type):
-        most += _list(cluster, None, gpu_type, 0).most(needs)
-    return most
+    needs = hardware.wish(kind, is_guest=False)[0]
+    rooms = []
+    for gpu_type in kind.gpu_types or hardware.forest.gpu_types:
+        room = _list(cluster, owner, gpu_type, priority).most(needs)
+        if hardware.may_bind_more(owner, gpu_type):
+            room += _list(cluster, None, gpu_type, 0).most(needs)
+        rooms.append(room)
+    return max(rooms, default=0) if kind.gpus else sum(rooms)
 
 
 def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:

@@ -1,6 +1,6 @@
 """Which waiting gangs could be helped by what has changed: the others are not tried again."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.machines import Machine
@@ -22,10 +22,20 @@ class Waking:
         self.cluster = cluster
         self.freed: dict[int, Machine] = {}
         self._asked: set[Key] = set()
+        self._state: Stamp = ()
+        self._rooms: dict[tuple[str, Kind, int], int] = {}
+        self._takers: dict[Kind, bool] = {}
 
-    def woken(self) -> list[Line]:
+    def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
         cluster, queue = self.cluster, self.cluster.queue
+        state = cluster.state_of()
+        if state == self._state and not queue.added:
+            return ()
+        if state != self._state:
+            self._state = state
+            self._rooms.clear()
+            self._takers.clear()
         lines, queue.added = queue.added, {}
         self._asked.update(lines)
         self.freed |= cluster.freed
@@ -34,57 +44,54 @@ class Waking:
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
                 group.seen = stamp
-                lines.update((line.key, line) for line in self._helped(group))
-        return list(lines.values())
+                lines.update((line.key, line) for line in self._helped(group, group.lines.values()))
+        return lines.values()
 
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
         if line.reason is None or line.key in self._asked:
             self._asked.discard(line.key)
             return False
-        groups = [self.cluster.queue.groups[name] for name in line.groups]
-        return not any(line in self._helped(group, line) for group in groups)
+        groups = (self.cluster.queue.groups[name] for name in line.groups)
+        return not any(True for group in groups for _ in self._helped(group, (line,)))
 
-    def _helped(self, group: Group, only: Line | None = None) -> Iterator[Line]:
-        lines = group.lines.values() if only is None else (only,)
+    def _helped(self, group: Group, lines: Iterable[Line]) -> Iterator[Line]:
         owner, priority = group.key
         if owner:
             left = self.cluster.leaves_left(owner, priority)
-            enough = (line for line in lines if line.leaves <= left)
-            rooms: dict[Kind, int] = {}
-            yield from (line for line in enough if self._has_room(line, rooms))
+            yield from (line for line in lines if line.leaves <= left and self._has_room(line))
             return
         machines = [machine for machine in self.freed.values() if machine.is_open]
         if len(machines) > FREED_LOOKED:
             yield from lines
             return
         most = max((machine.free_gpus() for machine in machines), default=0)
-        known: dict[Kind, bool] = {}
         for line in lines:
             for kind, _ in line.key[2]:
-                if kind.gpus > most:
-                    continue
-                helps = known.get(kind)
-                if helps is None:
-                    helps = known[kind] = any(_takes(machine, kind) for machine in machines)
-                if helps:
+                if kind.gpus <= most and self._is_taken(kind, machines):
                     yield line
                     break
 
-    def _has_room(self, line: Line, rooms: dict[Kind, int]) -> bool:
+    def _is_taken(self, kind: Kind, machines: Sequence[Machine]) -> bool:
+        """Such a pod might be placed on one of these nodes as a guest."""
+        found = self._takers.get(kind)
+        if found is None:
+            found = self._takers[kind] = any(_takes(machine, kind) for machine in machines)
+        return found
+
+    def _has_room(self, line: Line) -> bool:
         """There would be room for each kind of its pods if all who may go were gone; or that is to
         be told them yet.
         """
         if line.reason is None or line.reason.code == "quota":
             return True
-        cluster, (owner, priority) = self.cluster, line.key[:2]
+        owner, priority = line.key[:2]
         for kind, count in line.key[2]:
-            if kind.pin is not None or kind.gpus == 0:
-                continue
-            if kind not in rooms:
-                types = kind.gpu_types or cluster.hardware.forest.gpu_types
-                rooms[kind] = max(room_at_most(cluster, owner, t, kind, priority) for t in types)
-            if rooms[kind] < count:
+            key = (owner, kind, priority)
+            room = self._rooms.get(key)
+            if room is None:
+                room = self._rooms[key] = room_at_most(self.cluster, owner, kind, priority)
+            if room < count:
                 return False
         return True
 
