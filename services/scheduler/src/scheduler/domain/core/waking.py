@@ -1,12 +1,12 @@
 """Which waiting gangs could be helped by what has changed: the others are not tried again."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.prices import room_at_most
-from scheduler.domain.core.queue import Group, Key, Line, Stamp
+from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Key, Line, Stamp
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -16,15 +16,21 @@ FREED_LOOKED = 64
 
 
 class Waking:
-    """The lines to be tried in one cycle. ``freed``: nodes of which something has become free."""
+    """The lines to be tried in one cycle. ``freed``: nodes of which something has become free.
+
+    What is worked out for a state is kept until it changes.
+    """
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
         self.freed: dict[int, Machine] = {}
         self._asked: set[Key] = set()
         self._state: Stamp = ()
-        self._rooms: dict[tuple[str, Kind, int], int] = {}
+        self._rooms: dict[object, int] = {}
+        self._left: dict[GroupKey, int] = {}
         self._takers: dict[Kind, bool] = {}
+        self._machines: list[Machine] | None = None
+        self._most = 0
 
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
@@ -34,8 +40,9 @@ class Waking:
             return ()
         if state != self._state:
             self._state = state
-            self._rooms.clear()
-            self._takers.clear()
+            for known in (self._rooms, self._left, self._takers):
+                known.clear()
+            self._machines = None
         lines, queue.added = queue.added, {}
         self._asked.update(lines)
         self.freed |= cluster.freed
@@ -44,7 +51,8 @@ class Waking:
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
                 group.seen = stamp
-                lines.update((line.key, line) for line in self._helped(group, group.lines.values()))
+                helps = self._helps_guest if group.key == GUESTS else self._helps
+                lines.update((line.key, line) for line in group.lines.values() if helps(line))
         return lines.values()
 
     def is_idle(self, line: Line) -> bool:
@@ -52,42 +60,43 @@ class Waking:
         if line.reason is None or line.key in self._asked:
             self._asked.discard(line.key)
             return False
-        groups = (self.cluster.queue.groups[name] for name in line.groups)
-        return not any(True for group in groups for _ in self._helped(group, (line,)))
+        return not any(
+            self._helps_guest(line) if group == GUESTS else self._helps(line)
+            for group in line.groups
+        )
 
-    def _helped(self, group: Group, lines: Iterable[Line]) -> Iterator[Line]:
-        owner, priority = group.key
-        if owner:
-            left = self.cluster.leaves_left(owner, priority)
-            yield from (line for line in lines if line.leaves <= left and self._has_room(line))
-            return
-        machines = [machine for machine in self.freed.values() if machine.is_open]
-        if len(machines) > FREED_LOOKED:
-            yield from lines
-            return
-        most = max((machine.free_gpus() for machine in machines), default=0)
-        for line in lines:
-            for kind, _ in line.key[2]:
-                if kind.gpus <= most and self._is_taken(kind, machines):
-                    yield line
-                    break
+    def _helps_guest(self, line: Line) -> bool:
+        """One of its pods might be placed on a freed node as a guest."""
+        if self._machines is None:
+            self._machines = [machine for machine in self.freed.values() if machine.is_open]
+            self._most = max((machine.free_gpus() for machine in self._machines), default=0)
+        if len(self._machines) > FREED_LOOKED:
+            return True
+        for kind, _ in line.key[2]:
+            if kind.gpus <= self._most:
+                found = self._takers.get(kind)
+                if found is None:
+                    found = any(_takes(machine, kind) for machine in self._machines)
+                    self._takers[kind] = found
+                if found:
+                    return True
+        return False
 
-    def _is_taken(self, kind: Kind, machines: Sequence[Machine]) -> bool:
-        """Such a pod might be placed on one of these nodes as a guest."""
-        found = self._takers.get(kind)
-        if found is None:
-            found = self._takers[kind] = any(_takes(machine, kind) for machine in machines)
-        return found
-
-    def _has_room(self, line: Line) -> bool:
-        """There would be room for each kind of its pods if all who may go were gone; or that is to
-        be told them yet.
+    def _helps(self, line: Line) -> bool:
+        """It has the quota, and there would be room for each kind of its pods if all who may go
+        were gone; or that there is none is to be told yet.
         """
+        owner, priority = group = line.key[:2]
+        left = self._left.get(group)
+        if left is None:
+            left = self._left[group] = self.cluster.leaves_left(owner, priority)
+        if line.leaves > left:
+            return False
         if line.reason is None or line.reason.code == "quota":
             return True
-        owner, priority = line.key[:2]
         for kind, count in line.key[2]:
-            key = (owner, kind, priority)
+            needs = self.cluster.hardware.wish(kind, is_guest=False)[0]
+            key = (group, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
             room = self._rooms.get(key)
             if room is None:
                 room = self._rooms[key] = room_at_most(self.cluster, owner, kind, priority)
