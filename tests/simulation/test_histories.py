@@ -16,9 +16,7 @@ HISTORIES = int(os.environ.get("HISTORIES", "200"))
 BLOCK = 10
 HARDEST_SHARE = 0.01
 
-OPEN = {
-    187: "the victims for a gang of several kinds are not the fewest GPUs",
-}
+OPEN: dict[int, str] = {}
 """Histories in which the core is known not to do what the definitions say, with what it does. One
 that agrees fails the test until it is taken off here.
 """

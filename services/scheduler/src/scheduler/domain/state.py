@@ -39,7 +39,7 @@ from scheduler.domain.core.model import (
     Role,
     Upgraded,
 )
-from scheduler.domain.core.reasons import HEALTH, preempting
+from scheduler.domain.core.reasons import HEALTH, current, preempting
 from scheduler.domain.derived import completed, derived
 from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
@@ -362,12 +362,13 @@ class State:
         if live.reserved:
             return until_left(preempting(self.cluster, live))
         line = self.cluster.queue.line_of(gang)
-        if line is None or line.reason is None:
+        reason = None if line is None else current(self.cluster, line)
+        if reason is None:
             return None
         if not self.cluster.hardware.machines:
             text = "No node has reported yet: the gang starts when enough nodes have."
-            return Reason(code=HEALTH, text=text, numbers=dict(line.reason.numbers))
-        return told(line.reason)
+            return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
+        return told(reason)
 
     def is_waiting(self, gang: str) -> bool:
         """Pods of it are to be placed, or have a reservation."""

@@ -151,11 +151,15 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
 
 def _leaving(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that leave already where the gang might go."""
-    found = cluster.leaving()
+    return _near(cluster, live, [other for other in cluster.leaving() if other is not live])
+
+
+def _near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
+    """Of these gangs the ones that are where the gang might go."""
     if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
-        return found
+        return others
     owners = {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
-    return [other for other in found if _is_near(cluster, other, owners)]
+    return [other for other in others if _is_near(cluster, other, owners)]
 
 
 def _is_near(cluster: Cluster, other: Live, owners: Collection[str]) -> bool:
@@ -241,15 +245,18 @@ def _downgrade(
         removal.settle()
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
-    cluster.bring_in(live.owner)
     return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    candidates = cluster.candidates_for(live)
-    if not candidates:
-        return None
     leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    chosen = _choose(cluster, live)
+    undo_all(leaving)
+    return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
+
+
+def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
+    """Who is to leave for it, with those away who leave already."""
 
     def tries(victims: Sequence[Live]) -> list[Live] | None:
         removals = [Removal(cluster, other) for other in victims]
@@ -267,11 +274,31 @@ def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] |
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
         chooser.undo()
-    chosen = None
-    if found is not None or not chooser.is_hopeless():
-        chosen = choose(found, candidates, tries)
+    elif chooser.is_hopeless():
+        return None
+    return choose(found, _near(cluster, live, cluster.candidates_for(live)), tries)
+
+
+def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:
+    """Whether it would be placed with everybody away who would have to go for it."""
+    seeker = seeker_of(cluster, live, is_guest=is_guest, is_bare=is_bare)
+    found = seeker.place(live.waiting)
+    seeker.undo()
+    if found or is_guest:
+        return found
+    leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    chooser = Chooser(cluster, live, seeker)
+    if chooser.place():
+        found = True
+        chooser.undo()
+    elif not chooser.is_hopeless():
+        others = _near(cluster, live, cluster.candidates_for(live))
+        removals = [Removal(cluster, other) for other in others]
+        found = seeker.place(live.waiting)
+        seeker.undo()
+        undo_all(removals)
     undo_all(leaving)
-    return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
+    return found
 
 
 def _make_room(
@@ -298,7 +325,6 @@ def _make_room(
             removal.settle()
             decisions.append(preempt(cluster, other, live, now))
     decisions.sort(key=lambda decision: decision.gang)
-    cluster.bring_in(live.owner)
     return decisions + start_reserved(cluster, live, now)
 
 

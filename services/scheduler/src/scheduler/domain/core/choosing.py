@@ -55,19 +55,11 @@ class Chooser:
 
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
-        cluster, live = self.cluster, self.live
-        may_move = bool(cluster.charged_below(live.owner, live.gang.priority))
-        for kind, names in merge(live.waiting):
-            if kind.gpus == 0 or kind.pin is not None:
-                continue
-            needs = cluster.hardware.wish(kind, is_guest=False)[0]
-            rooms = (
-                room_at_most(cluster, live.owner, t, needs, live.gang.priority, may_move=may_move)
-                for t in self.seeker.types(kind)
-            )
-            if all(room < len(names) for room in rooms):
-                return True
-        return False
+        owner, priority = self.live.owner, self.live.gang.priority
+        return any(
+            room_at_most(self.cluster, owner, kind, priority) < len(names)
+            for kind, names in merge(self.live.waiting)
+        )
 
     def undo(self, pods: int = 0, removals: int = 0) -> None:
         """All but the first pods and removals."""
@@ -96,8 +88,7 @@ class Chooser:
         return False
 
     def _of_type(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
-        wish = self.cluster.hardware.wish(kind, is_guest=False)
-        ground = Ground(self.seeker, kind, wish, gpu_type)
+        ground = self.seeker.ground(kind, gpu_type)
         return all(self._one(ground, name) for name in names)
 
     def _one(self, ground: Ground, name: str) -> bool:
@@ -155,7 +146,8 @@ class Chooser:
             for each in here:
                 if each not in some:
                     stay |= each[1]
-            if (mine & ~stay).bit_count() >= take.leaves and _has(state, take, some):
+            is_enough = self.seeker.is_bare or _has(state, take, some)
+            if is_enough and (mine & ~stay).bit_count() >= take.leaves:
                 best = price, [other for other, _, _ in some]
         return best
 

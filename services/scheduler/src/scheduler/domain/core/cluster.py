@@ -8,6 +8,7 @@ from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of, pin_owner
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     Decision,
@@ -19,18 +20,19 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import Key, Line, Queue, Shape, Stamp
+from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
+from scheduler.domain.core.waking import settled_under
 
 
 class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``versions[owner]``: raised when something of an owner's quota becomes free. ``most``: decisions
-    after which a cycle admits no more gangs, and ``has_more`` says so; None: no bound.
-    ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
-    the same place, until the caller clears it.
+    ``versions[owner]``: raised when something of an owner's quota becomes free; ``freed``: nodes on
+    which something did. ``most``: decisions after which a cycle admits no more gangs, and
+    ``has_more`` says so; None: no bound. ``is_settled``: what can never be placed is refused.
+    ``moved``: gangs that got other cells for the same place, until the caller clears it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -54,6 +56,7 @@ class Cluster:
         self.charges: dict[tuple[str, str], dict[int, int]] = {}
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
+        self.freed: dict[int, Machine] = {}
         self.cycle = 0
         self.most: int | None = None
         self.has_more = False
@@ -164,6 +167,7 @@ class Cluster:
         if is_charged:
             self.count_charge(live, pod, -1)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
+        self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.touch(live.owner)
 
@@ -185,11 +189,14 @@ class Cluster:
         """Everything is as it was before a restart: who was told then why it waits was tried under
         this state, and is not tried again before something changes.
         """
+        settled_under(self)
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
-            if None not in codes:
-                line.failed, line.explained = self.stamp(line.key), self.state_of(line)
-                line.reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
+            if None in codes:
+                self.queue.added[line.key] = line
+            else:
+                reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
+                self.queue.explain(line, reason, self.state_of())
                 line.untold.clear()
 
     def exported(self, gang: str) -> Restored:
@@ -224,7 +231,7 @@ class Cluster:
         machine = self.hardware.machines.get(node)
         if machine is not None and machine.is_healthy != is_healthy:
             machine.is_healthy = is_healthy
-            self.hardware.set_usable(machine)
+            self._changed(machine)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is bad, or healthy again."""
@@ -235,7 +242,7 @@ class Cluster:
             mask = state.slot.mask_of((gpu,))
             if mask and bool(state.sick & mask) == is_healthy:
                 state.sick ^= mask
-                self.hardware.set_usable(machine)
+                self._changed(machine)
 
     def block(
         self,
@@ -249,14 +256,18 @@ class Cluster:
         """
         machine = self.hardware.machines.get(node)
         if machine is not None and machine.block(gpus, amounts or {}, ports):
-            self.hardware.set_usable(machine)
+            self._changed(machine)
 
     def settle(self, is_settled: bool) -> None:
         """Whether what can never be placed is refused from now on."""
         if is_settled != self.is_settled:
             self.is_settled = is_settled
-            for line in self.queue.lines.values():
-                line.failed = None
+            self.queue.added.update(self.queue.lines)
+
+    def _changed(self, machine: Machine) -> None:
+        """What of a node is usable has changed."""
+        self.hardware.set_usable(machine)
+        self.freed[machine.number] = machine
 
     def cordon(self, node: str) -> None:
         """Nothing new goes to the node."""
@@ -285,7 +296,7 @@ class Cluster:
             self.draining.add(node)
         else:
             self.draining.discard(node)
-        self.hardware.set_usable(machine)
+        self._changed(machine)
 
     def change(self, config: ClusterConfig, now: float) -> None:
         """Another configuration: all that runs stays where it is. Raises ConfigError, and then
@@ -302,8 +313,21 @@ class Cluster:
 
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait."""
-        if live.waiting:
-            self.queue.add(live, self.key_of(live))
+        if not live.waiting:
+            return
+        kinds = [(role.kind, len(role.pods)) for role in live.waiting]
+        is_guest = live.gang.priority == OPPORTUNISTIC or (
+            live.gang_class is not None and not live.is_charged
+        )
+        groups: list[GroupKey] = []
+        if is_guest or all(kind.gpus == 0 for kind, _ in kinds):
+            groups.append(GUESTS)
+        if not is_guest:
+            groups.append((live.owner, live.gang.priority))
+        is_pinned = any(kind.pin is not None for kind, _ in kinds)
+        least = self.hardware.least_leaves
+        leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in kinds)
+        self.queue.add(live, self.key_of(live), groups, leaves)
 
     def key_of(self, live: Live) -> Key:
         """What its line has in common."""
@@ -313,53 +337,18 @@ class Cluster:
         growing = live.id if live.pods or live.strangers else ""
         return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing
 
-    def stamp(self, key: Key) -> Stamp:
-        """What could help the gangs of a line, as versions."""
-        hardware, owner, growing = self.hardware, key[0], self.gangs.get(key[5])
-        is_guest = key[1] == OPPORTUNISTIC or (growing is not None and not growing.is_charged)
-        if is_guest or all(kind.gpus == 0 for kind, _ in key[2]):
-            return hardware.usable_version, hardware.free_version
-        unbound = hardware.unbound.get(owner)
-        can_bind = unbound is not None and any(unbound.values())
-        return (
-            hardware.usable_version,
-            self.versions.get(owner, 0),
-            hardware.unbound_version if can_bind else -1,
-        )
-
     def progress(self) -> tuple[int, int, int]:
         """Changes whenever something becomes free."""
         return self.hardware.unbound_version, self.hardware.free_version, self.touched
 
-    def state_of(self, line: Line) -> Stamp:
-        """What the reason of a line may depend on, as versions."""
-        hardware = self.hardware
-        return (
-            hardware.usable_version,
-            hardware.unbound_version,
-            hardware.free_version,
-            hardware.taken_version,
-            self.touched,
-        )
-
-    def is_worse(self, line: Line) -> bool:
-        """The line's reason may be another one by now. Too little quota stays too little."""
-        reason = line.reason
-        return (
-            reason is not None
-            and reason.code != "quota"
-            and line.explained is not None
-            and line.explained != self.state_of(line)
-        )
+    def state_of(self) -> Stamp:
+        """What reasons depend on, as versions."""
+        return (*self.progress(), self.hardware.usable_version, self.hardware.taken_version)
 
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.touched += 1
         self.versions[owner] = self.versions.get(owner, 0) + 1
-
-    def bring_in(self, owner: str) -> None:
-        """An owner's quota has become free within a cycle: its lines are tried in the same one."""
-        self.queue.added += [line for line in self.queue.lines.values() if line.key[0] == owner]
 
     def count_charge(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
@@ -419,6 +408,17 @@ class Cluster:
             for other, leaves in self.charges.get(key, {}).items():
                 if other >= priority:
                     left -= leaves
+        return left
+
+    def leaves_left(self, owner: str, priority: int) -> int:
+        """Leaves of all types that an owner has and its gangs of this priority or above don't use,
+        those of pins aside.
+        """
+        left = 0
+        for name in self.hardware.forest.gpu_types:
+            left += self.hardware.owned.get((owner, name), 0)
+            charges = self.charges.get((owner, name), {})
+            left -= sum(leaves for other, leaves in charges.items() if other >= priority)
         return left
 
     def is_lazy(self, live: Live) -> bool:

@@ -1,16 +1,19 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
+from itertools import islice
+
 from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import Decision, Deferred, GangClass, Refused, Upgraded
-from scheduler.domain.core.queue import Line
+from scheduler.domain.core.model import Decision, Deferred, GangClass, Reason, Refused, Upgraded
+from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
+from scheduler.domain.core.waking import Waking
 
 EXPLAINED = 32
-"""Lines whose reason may have become another one because others were placed: so many of them are
-looked at again in one cycle.
+"""Lines whose reason may have become another one because others were placed are all looked at again
+in every cycle where they are so few; of more, one after the other.
 """
 
 
@@ -44,7 +47,10 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
 def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
     """Every line that may have become placeable, in order."""
     decisions: list[Decision] = []
-    for line, gang in cluster.queue.candidates(cluster.stamp):
+    waking = Waking(cluster)
+    for line, gang in cluster.queue.candidates(waking.woken):
+        if waking.is_idle(line):
+            continue
         if cluster.most is not None and len(decisions) >= cluster.most:
             cluster.has_more = True
             break
@@ -52,7 +58,6 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
         found = admit(cluster, cluster.gangs[gang], now)
         if found is None:
             cluster.hardware.unchanged(versions)
-            line.failed = cluster.stamp(line.key)
             failed.append(line)
         else:
             decisions += found
@@ -153,38 +158,51 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
         if live.told != "preempting":
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
-    worse = [line for line in cluster.queue.lines.values() if cluster.is_worse(line)]
-    failed = [line for line in dict.fromkeys((*failed, *worse[:EXPLAINED])) if line.waiting]
+    state = cluster.state_of()
+    lines = [line for line in dict.fromkeys((*failed, *_doubtful(cluster, state))) if line.waiting]
     versions = cluster.hardware.versions()
-    with Explainer(cluster) as explainer:
-        for line in sorted(failed, key=lambda line: line.waiting[0]):
-            refusal = explainer.refusal(line)
-            if refusal is not None and cluster.is_settled:
-                for _, _, gang in list(line.waiting):
-                    live = cluster.gangs[gang]
-                    cluster.queue.remove(live)
-                    live.waiting = ()
-                    decisions.append(Refused(gang, refusal))
-                    if not live.pods and not live.strangers:
-                        cluster.release(gang)
-                continue
+    explainer = Explainer(cluster)
+    for line in sorted(lines, key=lambda line: line.waiting[0]):
+        refusal = explainer.refusal(line)
+        if refusal is not None and cluster.is_settled:
+            decisions += _refuse(cluster, line, refusal)
+        else:
             reason = unsettled(refusal) if refusal is not None else explainer.reason(line)
-            if line.reason is None or line.reason.code != reason.code:
-                line.untold.update(gang for _, _, gang in line.waiting)
-            line.reason, line.explained = reason, cluster.state_of(line)
+            cluster.queue.explain(line, reason, state)
     cluster.hardware.unchanged(versions)
     return decisions + _tell(cluster)
+
+
+def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
+    """Lines whose reason may be another one by now, a bounded number."""
+    doubts = cluster.queue.doubts
+    count = len(doubts) if len(doubts) <= EXPLAINED else 1
+    return [line for line in islice(doubts.values(), count) if line.explained != state]
+
+
+def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
+    decisions: list[Decision] = []
+    for _, _, gang in list(line.waiting):
+        live = cluster.gangs[gang]
+        cluster.queue.remove(live)
+        live.waiting = ()
+        decisions.append(Refused(gang, reason))
+        if not live.pods and not live.strangers:
+            cluster.release(gang)
+    return decisions
 
 
 def _tell(cluster: Cluster) -> list[Decision]:
     """Who was not told the code of its line is told now, in order."""
     told: list[tuple[Order, Deferred]] = []
-    for line in cluster.queue.lines.values():
-        if line.untold and line.reason is not None:
-            for gang in line.untold:
-                live = cluster.gangs[gang]
-                if live.told != line.reason.code:
-                    live.told = line.reason.code
-                    told.append((live.order, Deferred(gang, line.reason)))
-            line.untold.clear()
+    for key, line in list(cluster.queue.news.items()):
+        if line.reason is None:
+            continue
+        del cluster.queue.news[key]
+        for gang in line.untold:
+            live = cluster.gangs[gang]
+            if live.told != line.reason.code:
+                live.told = line.reason.code
+                told.append((live.order, Deferred(gang, line.reason)))
+        line.untold.clear()
     return [deferred for _, deferred in sorted(told, key=lambda each: each[0])]

@@ -32,9 +32,9 @@ class Hardware:
 
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
     ``physical[type]``: all that nobody uses. ``unbound[owner]``: quota path → cells still to bind.
-    ``splitters``: owners of cells inside nodes.
-    ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``; None: as
-    long as nobody reads it.
+    ``splitters``: owners of cells inside nodes. ``unwell``: nodes on which not all is usable, by
+    number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
+    None: as long as nobody reads it.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -81,6 +81,7 @@ class Hardware:
         self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
+        self.unwell: dict[int, Machine] = {}
         self.log: list[int] | None = None
         self.log_begin = 0
         self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
@@ -233,6 +234,11 @@ class Hardware:
             if usable != state.usable or machine.free:
                 state.usable = usable
                 self.refresh(state)
+        is_well = machine.is_open and all(s.usable == s.slot.shape.full for s in machine.slots)
+        if is_well:
+            self.unwell.pop(machine.number, None)
+        else:
+            self.unwell[machine.number] = machine
 
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState
-from scheduler.domain.core.model import GangClass
+from scheduler.domain.core.model import GangClass, Kind
 from scheduler.domain.core.regions import Needs
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ Price = tuple[int, float]
 """GPUs of victims, and when the one that has run longest started, negated."""
 
 NOBODY: Price = (0, -inf)
+
+NO_BOUND = 1 << 30
+"""Pods that there may be room for where that is not known."""
 
 ORDERS_KEPT = 64
 """So many different needs have an order of their own; the oldest goes first."""
@@ -50,6 +53,8 @@ def both(one: Price, other: Price) -> Price:
 class Prices:
     """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
     space in no bound cell, where only guests are in the way.
+
+    ``_leaves``: by sort of node and number of leaves that could be had, how many nodes.
     """
 
     def __init__(self, cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> None:
@@ -60,6 +65,7 @@ class Prices:
         self.may_bind = False
         self._read = -1
         self._prices: dict[int, list[Price | None]] = {}
+        self._leaves: dict[tuple[int, int], int] = {}
         self._mixed: set[int] = set()
         self._heaps: dict[Needs, list[tuple[Price, int]]] = {}
 
@@ -90,11 +96,10 @@ class Prices:
     def most(self, needs: Needs) -> int:
         """How many pods there would be room for if all that may go were gone, at the most."""
         self._update()
-        states = self.cluster.hardware.states
         return sum(
-            (len(prices) - 1) // need
-            for number, prices in self._prices.items()
-            if (need := needs[states[number].sort])
+            nodes * (leaves // needs[sort])
+            for (sort, leaves), nodes in self._leaves.items()
+            if needs[sort]
         )
 
     def _price(self, number: int, needs: Needs) -> Price | None:
@@ -115,6 +120,7 @@ class Prices:
         if before < hardware.log_begin:
             self._heaps.clear()
             self._prices.clear()
+            self._leaves.clear()
             self._mixed.clear()
             self.may_bind = may_bind
             for number in self._numbers():
@@ -153,10 +159,14 @@ class Prices:
         after = self._all(state, mine & state.usable) if mine else None
         if after == before:
             return False
+        if before is not None:
+            self._leaves[state.sort, len(before) - 1] -= 1
         if after is None:
             del self._prices[number]
         else:
             self._prices[number] = after
+            key = (state.sort, len(after) - 1)
+            self._leaves[key] = self._leaves.get(key, 0) + 1
         return True
 
     def _all(self, state: SlotState, mine: int) -> list[Price | None]:
@@ -169,14 +179,17 @@ class Prices:
         most = taken.bit_count()
         best: list[Price | None] = [NOBODY, *([None] * most)]
         for gang, leaves in self._in_the_way(state, mine):
-            price = price_of((gang,))
+            price = NOBODY if gang.is_leaving else price_of((gang,))
             for count in range(most, 0, -1):
                 without = best[max(0, count - leaves)]
                 if without is not None:
                     together, before = both(without, price), best[count]
                     if before is None or together < before:
                         best[count] = together
-        return found + best[1:]
+        found += best[1:]
+        while found[-1] is None:  # held by gangs that may stay
+            found.pop()
+        return found
 
     def _in_the_way(self, state: SlotState, mine: int) -> Iterator[tuple[Live, int]]:
         """Gangs that could have to go, and how many of these leaves each has."""
@@ -185,7 +198,7 @@ class Prices:
             live = gangs[gang]
             mask = state.holders.get(gang, 0) & ~state.lifted & ~state.charged
             mask = (mask | state.chargers.get(gang, 0)) & mine
-            if mask and may_go(live, self.priority):
+            if mask and (live.is_leaving or may_go(live, self.priority)):
                 yield live, mask.bit_count()
 
 
@@ -210,16 +223,34 @@ def cheapest(
     return merge(bound, (each for each in space if owner not in states[each[1]].bound))
 
 
-def room_at_most(
-    cluster: "Cluster", owner: str, gpu_type: str, needs: Needs, priority: int, *, may_move: bool
-) -> int:
-    """How many such pods there would be room for without all who may go. ``may_move``: cells could
-    then be bound elsewhere.
+def room_at_most(cluster: "Cluster", owner: str, kind: Kind, priority: int) -> int:
+    """How many such pods there would be room for without all who may go, on GPUs of one type (for
+    pods without GPUs of any).
     """
-    most = _list(cluster, owner, gpu_type, priority).most(needs)
-    if may_move or cluster.hardware.may_bind_more(owner, gpu_type):
-        most += _list(cluster, None, gpu_type, 0).most(needs)
-    return most
+    hardware = cluster.hardware
+    is_free = kind.gpus == 0 and hardware.least_leaves(kind) == 0
+    if kind.pin is not None or is_free or _may_move(cluster, owner, priority):
+        return NO_BOUND
+    needs = hardware.wish(kind, is_guest=False)[0]
+    rooms = []
+    for gpu_type in kind.gpu_types or hardware.forest.gpu_types:
+        room = _list(cluster, owner, gpu_type, priority).most(needs)
+        if hardware.may_bind_more(owner, gpu_type):
+            room += _list(cluster, None, gpu_type, 0).most(needs)
+        rooms.append(room)
+    return max(rooms, default=0) if kind.gpus else sum(rooms)
+
+
+def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
+    """Without gangs of lower priority some of an owner's cells could be bound elsewhere."""
+    charged = cluster.charged.get(owner, {})
+    lower = {gang for other, gangs in charged.items() if other < priority for gang in gangs}
+    return any(
+        binding.quota is not None and binding.users.keys() <= lower
+        for gang in lower
+        for pod in cluster.gangs[gang].pods.values()
+        for binding in pod.bindings
+    )
 
 
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:

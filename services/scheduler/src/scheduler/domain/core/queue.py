@@ -1,16 +1,16 @@
 """The gangs that wait, in order, those that want the same in one line.
 
 Within a cycle room only shrinks: when the first of a line can't be placed, no later one can.
-Between cycles a line is tried again only after something changed that could help it (its stamp).
+Between cycles a line is tried again only after something changed that could help it (`waking`).
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import Kind, Reason
+from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
 
 Shape = tuple[tuple[Kind, int], ...]
 """Pods that want the same, counted."""
@@ -20,37 +20,67 @@ Key = tuple[str, int, Shape, str, frozenset[str] | None, str]
 
 Stamp = tuple[int, ...]
 
+GroupKey = tuple[str, int]
+"""Owner and priority."""
+
+GUESTS: GroupKey = ("", OPPORTUNISTIC)
+"""The group of gangs that are placed as guests, whoever they are."""
+
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Waiting gangs of one key. ``failed``: the stamp under which its head could not be placed,
-    with ``reason``, found in the state ``explained``. ``untold``: gangs that were not told the
-    reason's code.
+    """Waiting gangs of one key. ``groups``: whose changes help it; ``leaves``: of its quota that
+    one of them needs at the least.
+
+    ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
+    gangs that were not told the reason's code.
     """
 
     key: Key
+    groups: tuple[GroupKey, ...]
+    leaves: int
     waiting: list[Order] = field(default_factory=list)
-    failed: Stamp | None = None
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
     explained: Stamp | None = None
 
 
 @dataclass(slots=True, eq=False)
+class Group:
+    """Lines that the same changes help. ``seen``: the stamp under which all of them failed."""
+
+    key: GroupKey
+    lines: dict[Key, Line] = field(default_factory=dict)
+    seen: Stamp | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Queue:
-    """Every waiting gang."""
+    """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
+    were not told; ``doubts``: those whose reason may become another one without their help.
+    """
 
     lines: dict[Key, Line] = field(default_factory=dict)
     keys: dict[str, Key] = field(default_factory=dict)
-    added: list[Line] = field(default_factory=list)
+    groups: dict[GroupKey, Group] = field(default_factory=dict)
+    added: dict[Key, Line] = field(default_factory=dict)
+    news: dict[Key, Line] = field(default_factory=dict)
+    doubts: dict[Key, Line] = field(default_factory=dict)
 
-    def add(self, live: Live, key: Key) -> None:
+    def add(self, live: Live, key: Key, groups: Sequence[GroupKey], leaves: int) -> None:
         """A gang waits from now on."""
         line = self.lines.get(key)
         if line is None:
-            line = self.lines[key] = Line(key)
+            line = self.lines[key] = Line(key, tuple(groups), leaves)
+            for name in groups:
+                group = self.groups.get(name)
+                if group is None:
+                    group = self.groups[name] = Group(name)
+                group.lines[key] = line
         insort(line.waiting, live.order)
-        self.added.append(line)
+        self.news[key] = line
+        if line.reason is None:  # else the same holds for it as for the others in the line
+            self.added[key] = line
         line.untold.add(live.id)
         self.keys[live.id] = key
 
@@ -62,36 +92,61 @@ class Queue:
         line = self.lines[key]
         del line.waiting[bisect_left(line.waiting, live.order)]
         line.untold.discard(live.id)
-        if not line.waiting:
-            del self.lines[key]
+        if line.waiting:
+            return
+        for lines in (self.lines, self.added, self.news, self.doubts):
+            lines.pop(key, None)
+        for name in line.groups:
+            group = self.groups[name]
+            del group.lines[key]
+            if not group.lines:
+                del self.groups[name]
 
     def line_of(self, gang: str) -> Line | None:
         """Where a gang waits."""
         key = self.keys.get(gang)
         return None if key is None else self.lines[key]
 
-    def candidates(self, stamp: Callable[[Key], Stamp]) -> Iterator[tuple[Line, str]]:
+    def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
+        """Why the line's gangs wait."""
+        if line.reason is None or line.reason.code != reason.code:
+            line.untold.update(gang for _, _, gang in line.waiting)
+            self.news[line.key] = line
+        line.reason, line.explained = reason, state
+        self.doubts.pop(line.key, None)
+        if reason.code != "quota":  # too little quota stays too little until some is free
+            self.doubts[line.key] = line
+
+    def candidates(self, woken: Callable[[], Iterable[Line]]) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
-        its line out; one that is added meanwhile brings its line in again.
+        its line out. ``woken``: lines that may have been helped since it was last asked; those
+        that are not reached are there again the next time.
         """
-        self.added.clear()
-        heads = [
-            (line.waiting[0], number, line)
-            for number, line in enumerate(self.lines.values())
-            if line.failed is None or line.failed != stamp(line.key)
-        ]
-        heapify(heads)
-        number = len(self.lines)
-        while heads:
-            order, _, line = heappop(heads)
-            if line.waiting and line.waiting[0] == order:
-                yield line, order[2]
-            if line.waiting and line.waiting[0] != order:
-                number += 1
-                heappush(heads, (line.waiting[0], number, line))
-            for each in self.added:
-                is_new = each.failed is None or each.failed != stamp(each.key)
-                if is_new and each.waiting and all(each is not other for _, _, other in heads):
+        heads: list[tuple[Order, int, Line]] = []
+        inside: set[Key] = set()
+        number = 0
+
+        def take_in(lines: Iterable[Line]) -> None:
+            nonlocal number
+            for line in lines:
+                if line.waiting and line.key not in inside:
                     number += 1
-                    heappush(heads, (each.waiting[0], number, each))
-            self.added.clear()
+                    inside.add(line.key)
+                    heappush(heads, (line.waiting[0], number, line))
+
+        take_in(woken())
+        reached: Line | None = None
+        try:
+            while heads:
+                order, _, reached = heappop(heads)
+                inside.discard(reached.key)
+                if reached.waiting and reached.waiting[0] == order:
+                    yield reached, order[2]
+                if reached.waiting and reached.waiting[0] != order:
+                    take_in((reached,))
+                reached = None
+                take_in(woken())
+        finally:
+            if reached is not None:
+                take_in((reached,))
+            self.added.update((line.key, line) for _, _, line in heads)

@@ -1,30 +1,23 @@
 """Why a gang waits or can never be placed: a code, numbers, and what would have to happen."""
 
-from typing import Self
-
-from scheduler.domain.core.admitting import quota_numbers, quota_short, seeker_of
+from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
 from scheduler.domain.core.queue import Line
-from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
 
 
 class Explainer:
-    """Explains lines whose head could not be placed; what-ifs are set up once for all of them."""
+    """Explains lines whose head could not be placed. ``bad``: nodes on which not all is usable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+        unwell = cluster.hardware.unwell
+        self.bad = [unwell[number] for number in sorted(unwell)]
 
     def refusal(self, line: Line) -> Reason | None:
         """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
@@ -87,18 +80,13 @@ class Explainer:
             live.gang_class is not None and not live.is_charged
         )
         if not is_guest and quota_short(cluster, live):
-            wanted, had = quota_numbers(cluster, live)
-            text = (
-                f"{_wish(live)}: {live.gang.virtual_cluster} has {had} GPU cells beside those of"
-                f" gangs of priority {live.gang.priority} or higher, {wanted} are needed."
-            )
-            return Reason(QUOTA, text, _wanted(live) | {"cellsWanted": wanted, "cellsLeft": had})
-        bad = [m for m in cluster.hardware.machines.values() if _is_unwell(m)]
-        if bad and self._would_fit_healthy(live, is_guest=is_guest):
-            names = ", ".join(machine.name for machine in bad[:NODES_NAMED])
-            text = f"It would be placed if all were well: {len(bad)} nodes are not ({names})."
-            return Reason(HEALTH, text, _wanted(live) | {"badNodes": len(bad)})
-        if self._fits(live, is_guest=is_guest, is_bare=True):
+            return _quota(cluster, live)
+        if self.bad and self._would_fit_healthy(live, is_guest=is_guest):
+            count = len(self.bad)
+            names = ", ".join(machine.name for machine in self.bad[:NODES_NAMED])
+            text = f"It would be placed if all were well: {count} nodes are not ({names})."
+            return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
+        if could_be_placed(cluster, live, is_guest=is_guest, is_bare=True):
             text = (
                 f"{_wish(live)}: there are such GPUs, but not with enough CPU, memory, ports or"
                 " other resources beside them."
@@ -109,17 +97,18 @@ class Explainer:
 
     def _would_fit_healthy(self, live: Live, *, is_guest: bool) -> bool:
         cluster = self.cluster
-        unwell = [m for m in cluster.hardware.machines.values() if _is_unwell(m)]
+        if is_guest and len(live.waiting) == len(live.waiting[0].pods) == 1:
+            return any(self._takes(machine, live) for machine in self.bad)
         before = [
             (m, m.is_healthy, m.is_cordoned, m.is_drained, [state.usable for state in m.slots])
-            for m in unwell
+            for m in self.bad
         ]
-        for machine in unwell:
+        for machine in self.bad:
             machine.is_healthy, machine.is_cordoned, machine.is_drained = True, False, False
             for state in machine.slots:
                 state.usable = state.slot.shape.full
                 cluster.hardware.refresh(state)
-        found = self._fits(live, is_guest=is_guest)
+        found = could_be_placed(cluster, live, is_guest=is_guest)
         for machine, *flags, usable in before:
             machine.is_healthy, machine.is_cordoned, machine.is_drained = flags
             for state, mask in zip(machine.slots, usable, strict=True):
@@ -127,26 +116,45 @@ class Explainer:
                 cluster.hardware.refresh(state)
         return found
 
-    def _fits(self, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:
-        """Whether it would be placed with everybody away who would have to go for it."""
-        cluster = self.cluster
-        removals: list[Removal] = []
-        if not is_guest:
-            others = (*cluster.leaving(), *cluster.candidates_for(live))
-            removals = [Removal(cluster, other) for other in others if other is not live]
-        seeker = seeker_of(cluster, live, is_guest=is_guest, is_bare=is_bare)
-        found = seeker.place(live.waiting)
-        seeker.undo()
-        undo_all(removals)
-        return found
+    def _takes(self, machine: Machine, live: Live) -> bool:
+        """A guest's only pod would fit there if all were well."""
+        kind, only = live.waiting[0].kind, live.gang.allowed_nodes
+        take = machine.sort.take(kind)
+        types = kind.gpu_types or self.cluster.hardware.forest.gpu_types
+        return (
+            take is not None
+            and machine.has(take)
+            and (only is None or machine.name in only)
+            and (
+                kind.gpus == 0
+                or any(
+                    (s.slot.shape.full & ~s.held & ~s.reserved).bit_count() >= kind.gpus
+                    for s in machine.slots
+                    if s.gpu_type in types
+                )
+            )
+        )
 
 
 SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5
 
 
-def _is_unwell(machine: Machine) -> bool:
-    return not machine.is_open or any(s.usable != s.slot.shape.full for s in machine.slots)
+def current(cluster: Cluster, line: Line) -> Reason | None:
+    """The line's reason with the numbers of now, where they cost nothing to know."""
+    live = cluster.gangs[line.waiting[0][2]]
+    if line.reason is not None and line.reason.code == QUOTA and quota_short(cluster, live):
+        return _quota(cluster, live)
+    return line.reason
+
+
+def _quota(cluster: Cluster, live: Live) -> Reason:
+    wanted, had = quota_numbers(cluster, live)
+    text = (
+        f"{_wish(live)}: {live.gang.virtual_cluster} has {had} GPU cells beside those of"
+        f" gangs of priority {live.gang.priority} or higher, {wanted} are needed."
+    )
+    return Reason(QUOTA, text, _wanted(live) | {"cellsWanted": wanted, "cellsLeft": had})
 
 
 def unsettled(refusal: Reason) -> Reason:

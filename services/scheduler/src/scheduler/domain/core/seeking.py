@@ -125,9 +125,7 @@ class Seeker:
         if len(names) != 1 or any(kind.pin is not None for kind, _ in kinds):
             return
         gpu_type = names.pop()
-        grounds = [
-            (Ground(self, kind, self._wish(kind), gpu_type), len(pods)) for kind, pods in kinds
-        ]
+        grounds = [(self.ground(kind, gpu_type), len(pods)) for kind, pods in kinds]
         wanted = sum(ground.least * count for ground, count in grounds)
         rooms = grounds[0][0].room()
         near = {rack.number for rack in self.near}
@@ -160,6 +158,10 @@ class Seeker:
 
     # One kind.
 
+    def ground(self, kind: Kind, gpu_type: str) -> Ground:
+        """Where pods of a kind may be."""
+        return Ground(self, kind, self._wish(kind), gpu_type)
+
     def _wish(self, kind: Kind) -> Wish:
         is_guest = self.owner is None
         return self.hardware.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
@@ -180,7 +182,7 @@ class Seeker:
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
-        ground = Ground(self, kind, self._wish(kind), gpu_type)
+        ground = self.ground(kind, gpu_type)
         if ground.one(names[0]) if len(names) == 1 else many(ground, names):
             return True
         self.undo(before)

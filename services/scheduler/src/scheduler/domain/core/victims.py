@@ -65,30 +65,28 @@ def choose(found: list[Live] | None, candidates: Sequence[Live], tries: Tries) -
     ``found``: those that were found to do, None: it is not known whether any do.
     """
     if found is None or tries(found) is None:
+        if tries(candidates) is None:
+            return None
         by_price = sorted(candidates, key=lambda other: (price_of((other,)), other.id))
-        found = _adding(found or [], [o for o in by_price if o.is_charged], tries)
-        if found is None:
-            found = _adding([], by_price, tries)
-    if found is None:
-        return None
+        found = _adding([o for o in by_price if o.is_charged], tries) or _adding(by_price, tries)
     found = _without(found, tries)
     if len(candidates) <= EVERY_SUBSET:
         found = _cheaper(candidates, found, tries)
     return sorted(found, key=lambda other: other.id)
 
 
-def _adding(first: Sequence[Live], others: Sequence[Live], tries: Tries) -> list[Live] | None:
-    """Some more of the others, as many as are needed: doubled until it works."""
-    more, size = [other for other in others if other not in first], 1
-    while more:
-        chosen = [*first, *more[:size]]
+def _adding(others: Sequence[Live], tries: Tries) -> list[Live]:
+    """As many as are needed, in their order: doubled until it works; none where it does not."""
+    size = 1
+    while others:
+        chosen = list(others[:size])
         needed = tries(chosen)
         if needed is not None:
             return needed if tries(needed) is not None else chosen
-        if size >= len(more):
-            return None
+        if size >= len(others):
+            break
         size *= 2
-    return None
+    return []
 
 
 def _without(found: list[Live], tries: Tries) -> list[Live]:

@@ -1,0 +1,133 @@
+"""Which waiting gangs could be helped by what has changed: the others are not tried again."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.prices import room_at_most
+from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Key, Line, Stamp
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
+
+FREED_LOOKED = 64
+"""Of more freed nodes than this it is not asked whose pods they could take."""
+
+
+class Waking:
+    """The lines to be tried in one cycle. ``freed``: nodes of which something has become free.
+
+    What is worked out for a state is kept until it changes.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self.cluster = cluster
+        self.freed: dict[int, Machine] = {}
+        self._asked: set[Key] = set()
+        self._state: Stamp = ()
+        self._rooms: dict[object, int] = {}
+        self._left: dict[GroupKey, int] = {}
+        self._takers: dict[Kind, bool] = {}
+        self._machines: list[Machine] | None = None
+        self._most = 0
+
+    def woken(self) -> Collection[Line]:
+        """New lines, and such as may have been helped since this was asked last."""
+        cluster, queue = self.cluster, self.cluster.queue
+        state = cluster.state_of()
+        if state == self._state and not queue.added:
+            return ()
+        if state != self._state:
+            self._state = state
+            for known in (self._rooms, self._left, self._takers):
+                known.clear()
+            self._machines = None
+        lines, queue.added = queue.added, {}
+        self._asked.update(lines)
+        self.freed |= cluster.freed
+        cluster.freed.clear()
+        for group in queue.groups.values():
+            stamp = stamp_of(cluster, group)
+            if stamp != group.seen:
+                group.seen = stamp
+                helps = self._helps_guest if group.key == GUESTS else self._helps
+                lines.update((line.key, line) for line in group.lines.values() if helps(line))
+        return lines.values()
+
+    def is_idle(self, line: Line) -> bool:
+        """What helped the line is others' by now: its gangs wait for the reason that they know."""
+        if line.reason is None or line.key in self._asked:
+            self._asked.discard(line.key)
+            return False
+        return not any(
+            self._helps_guest(line) if group == GUESTS else self._helps(line)
+            for group in line.groups
+        )
+
+    def _helps_guest(self, line: Line) -> bool:
+        """One of its pods might be placed on a freed node as a guest."""
+        if self._machines is None:
+            self._machines = [machine for machine in self.freed.values() if machine.is_open]
+            self._most = max((machine.free_gpus() for machine in self._machines), default=0)
+        if len(self._machines) > FREED_LOOKED:
+            return True
+        for kind, _ in line.key[2]:
+            if kind.gpus <= self._most:
+                found = self._takers.get(kind)
+                if found is None:
+                    found = any(_takes(machine, kind) for machine in self._machines)
+                    self._takers[kind] = found
+                if found:
+                    return True
+        return False
+
+    def _helps(self, line: Line) -> bool:
+        """It has the quota, and there would be room for each kind of its pods if all who may go
+        were gone; or that there is none is to be told yet.
+        """
+        owner, priority = group = line.key[:2]
+        left = self._left.get(group)
+        if left is None:
+            left = self._left[group] = self.cluster.leaves_left(owner, priority)
+        if line.leaves > left:
+            return False
+        if line.reason is None or line.reason.code == "quota":
+            return True
+        for kind, count in line.key[2]:
+            needs = self.cluster.hardware.wish(kind, is_guest=False)[0]
+            key = (group, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
+            room = self._rooms.get(key)
+            if room is None:
+                room = self._rooms[key] = room_at_most(self.cluster, owner, kind, priority)
+            if room < count:
+                return False
+        return True
+
+
+def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
+    """What could help the gangs of a group, as versions."""
+    hardware, (owner, _) = cluster.hardware, group.key
+    if not owner:
+        return hardware.usable_version, hardware.free_version
+    unbound = hardware.unbound.get(owner)
+    can_bind = unbound is not None and any(unbound.values())
+    return (
+        hardware.usable_version,
+        cluster.versions.get(owner, 0),
+        hardware.unbound_version if can_bind else -1,
+    )
+
+
+def settled_under(cluster: "Cluster") -> None:
+    """All that wait were tried as things are now."""
+    cluster.queue.added.clear()
+    cluster.freed.clear()
+    for group in cluster.queue.groups.values():
+        group.seen = stamp_of(cluster, group)
+
+
+def _takes(machine: Machine, kind: Kind) -> bool:
+    """One such pod might be placed there as a guest."""
+    take = machine.sort.take(kind)
+    return take is not None and kind.gpus <= machine.free_gpus() and machine.has(take)
