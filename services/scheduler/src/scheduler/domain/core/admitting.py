@@ -26,6 +26,9 @@ from scheduler.domain.core.victims import choose, overlapping
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""
 
+FEW = 64
+"""Guests of whom it is asked how many could have to leave for a gang."""
+
 DOWNGRADED = 128
 """Gangs of which some are downgraded together, at the most."""
 
@@ -276,7 +279,12 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         chooser.undo()
     elif chooser.is_hopeless():
         return None
-    return choose(found, _near(cluster, live, cluster.candidates_for(live)), tries)
+
+    def candidates() -> list[Live]:
+        return _near(cluster, live, cluster.candidates_for(live))
+
+    are_few = len(cluster.guests) + cluster.count_below(live.owner, live.gang.priority) <= FEW
+    return choose(found, candidates, tries, are_few=are_few)
 
 
 def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:

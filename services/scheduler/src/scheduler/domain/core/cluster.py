@@ -345,6 +345,13 @@ class Cluster:
         """What reasons depend on, as versions."""
         return (*self.progress(), self.hardware.usable_version, self.hardware.taken_version)
 
+    def quota_stamp(self, owner: str) -> Stamp:
+        """What of an owner's quota may be had, as versions."""
+        unbound = self.hardware.unbound.get(owner)
+        can_bind = unbound is not None and any(unbound.values())
+        bindable = self.hardware.unbound_version if can_bind else -1
+        return self.versions.get(owner, 0), bindable
+
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.touched += 1
@@ -448,6 +455,11 @@ class Cluster:
         charged = self.charged.get(owner, {})
         found = (gang for other, gangs in charged.items() if other < priority for gang in gangs)
         return [self.gangs[gang] for gang in sorted(found)]
+
+    def count_below(self, owner: str, priority: int) -> int:
+        """How many these are."""
+        charged = self.charged.get(owner, {})
+        return sum(len(gangs) for other, gangs in charged.items() if other < priority)
 
     def candidates_for(self, live: Live) -> list[Live]:
         """Who could have to leave for a gang, by id: guests of any owner, and its own with lower

@@ -116,24 +116,25 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
 
 def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
-    ordered = sorted(
-        (cluster.gangs[gang] for gang in cluster.downgraded),
-        key=lambda live: (live.gang.submitted_at, live.id),
-    )
-    for live in ordered:
-        stamp = (cluster.versions.get(live.owner, 0), cluster.hardware.unbound_version)
-        if live.downgraded_under != stamp and not live.strangers:
-            live.downgraded_under = stamp
-            versions = cluster.hardware.versions()
-            if not _raise(cluster, live):
-                cluster.hardware.unchanged(versions)
-            else:
-                live.gang_class = GangClass.GUARANTEED
-                cluster.downgraded.discard(live.id)
-                cluster.sort_in(live)
-                for pod in live.pods.values():
-                    cluster.count_charge(live, pod, 1)
-                decisions.append(Upgraded(live.id))
+    stale = [
+        live
+        for gang in cluster.downgraded
+        if (live := cluster.gangs[gang]).downgraded_under != cluster.quota_stamp(live.owner)
+    ]
+    for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
+        if live.strangers:
+            continue
+        versions = cluster.hardware.versions()
+        if not _raise(cluster, live):
+            cluster.hardware.unchanged(versions)
+            live.downgraded_under = cluster.quota_stamp(live.owner)
+        else:
+            live.gang_class = GangClass.GUARANTEED
+            cluster.downgraded.discard(live.id)
+            cluster.sort_in(live)
+            for pod in live.pods.values():
+                cluster.count_charge(live, pod, 1)
+            decisions.append(Upgraded(live.id))
     return decisions
 
 

@@ -57,7 +57,7 @@ class Live:
     preempted_until: float | None = None
     preempted_for: str | None = None
     told: str | None = None
-    downgraded_under: tuple[int, int] | None = None
+    downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
 
     @property

@@ -59,19 +59,27 @@ def _short_of(machine: Machine, here: Sequence[Live]) -> set[str]:
     return left
 
 
-def choose(found: list[Live] | None, candidates: Sequence[Live], tries: Tries) -> list[Live] | None:
+def choose(
+    found: list[Live] | None,
+    candidates: Callable[[], Sequence[Live]],
+    tries: Tries,
+    *,
+    are_few: bool,
+) -> list[Live] | None:
     """Victims with which all waiting pods of a gang fit, as few GPUs as can be found.
 
-    ``found``: those that were found to do, None: it is not known whether any do.
+    ``found``: those that were found to do, None: it is not known whether any do. ``are_few``: it is
+    worth while to ask for the candidates even so.
     """
     if found is None or tries(found) is None:
-        if tries(candidates) is None:
+        others = candidates()
+        if tries(others) is None:
             return None
-        by_price = sorted(candidates, key=lambda other: (price_of((other,)), other.id))
+        by_price = sorted(others, key=lambda other: (price_of((other,)), other.id))
         found = _adding([o for o in by_price if o.is_charged], tries) or _adding(by_price, tries)
     found = _without(found, tries)
-    if len(candidates) <= EVERY_SUBSET:
-        found = _cheaper(candidates, found, tries)
+    if are_few and len(others := candidates()) <= EVERY_SUBSET:
+        found = _cheaper(others, found, tries)
     return sorted(found, key=lambda other: other.id)
 
 

@@ -110,13 +110,7 @@ def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     hardware, (owner, _) = cluster.hardware, group.key
     if not owner:
         return hardware.usable_version, hardware.free_version
-    unbound = hardware.unbound.get(owner)
-    can_bind = unbound is not None and any(unbound.values())
-    return (
-        hardware.usable_version,
-        cluster.versions.get(owner, 0),
-        hardware.unbound_version if can_bind else -1,
-    )
+    return hardware.usable_version, *cluster.quota_stamp(owner)
 
 
 def settled_under(cluster: "Cluster") -> None:
