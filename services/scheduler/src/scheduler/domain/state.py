@@ -181,28 +181,25 @@ class State:
     def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
         """The Launcher does not list a pod any more."""
         hold = self.ledger.hold_of(pod)
-        live = self.cluster.gangs.get(gang.name)
         if hold is None:
             self.cluster.release_pod(gang.name, pod)
             return
         is_same = end is not None and end.journal == hold.placement.journal
         floor = end.report_revision if end is not None and is_same else 0
         is_free = self.ledger.release(pod, floor, now)
-        until = None if live is None else live.preempted_until
-        for_gang = None if live is None else live.preempted_for
         self.cluster.release_pod(gang.name, pod)
         self._changes.kept.add(gang.name)
         if not is_free and not hold.is_lost:
-            self._linger(hold, at if until is None else until, for_gang, at)
+            self._linger(hold, at)
 
-    def _linger(self, hold: Hold, until: float, for_gang: str | None, at: float) -> None:
+    def _linger(self, hold: Hold, at: float) -> None:
         """The core waits for what a released pod holds."""
         place = hold.placement
         roles = (Role(place.kind, (place.pod,)),)
         gang = Gang(LEFT + place.pod, "", "", OPPORTUNISTIC, roles)
         guest = GangClass.OPPORTUNISTIC
         self.cluster.restore(
-            Restored(gang, (replace(place.place(), charged=()),), guest, (), 0.0, until, for_gang),
+            Restored(gang, (replace(place.place(), charged=()),), guest, (), 0.0, at),
             at,
         )
 
@@ -260,7 +257,7 @@ class State:
         for pod in sorted(self.ledger.pods):
             hold = self.ledger.hold_of(pod)
             if hold is not None and not hold.is_wanted and LEFT + pod not in self.cluster.gangs:
-                self._linger(hold, at, None, at)
+                self._linger(hold, at)
         self._reserved = set(self.cluster.reserved)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
 
