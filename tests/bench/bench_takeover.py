@@ -8,7 +8,9 @@ renewed.
 
 import argparse
 import asyncio
+import cProfile
 import platform
+import pstats
 import random
 import resource
 import tempfile
@@ -20,22 +22,29 @@ from typing import Any
 
 from cli.embedded.postgres import EmbeddedPostgres
 from clusters import in_quarters
+from meter import loop_ns
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.contracts.nodes import Gpu, NodeReport
 from muster.db import Pool, open_pool
 from muster.migrate import migrate
+from muster.records import Received
 from prometheus_client import CollectorRegistry
 from scheduler import store
 from scheduler.cluster_file import Loaded
 from scheduler.decider import Decider
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.requests import kind_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
+from scheduler.watch import REPORTED
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IN_A_CYCLE = 500
+GPUS, OWNERS = 8, 4
 WATCH_S = 0.001
 GUARANTEED = 0.9
 """Of the gangs; the others are opportunistic, and come last, so that nobody has to leave."""
@@ -68,7 +77,7 @@ def word(number: int, chance: random.Random, *, is_guest: bool) -> GangRequest:
         job=name,
         name=name,
         user="u",
-        virtual_cluster=f"vc{number % 4}",
+        virtual_cluster=f"vc{number % OWNERS}",
         priority=-1 if is_guest else 10,
         submitted_at=START + timedelta(seconds=number),
         pods=tuple(
@@ -78,38 +87,74 @@ def word(number: int, chance: random.Random, *, is_guest: bool) -> GangRequest:
     )
 
 
-async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) -> State:
-    """A cluster at work, and its rows."""
-    state, chance = State(Rules(cycle_gangs=10**6), config), random.Random(1)
+class Places:
+    """Where the gangs run: each owner's in its own part of the nodes, one after the other."""
+
+    def __init__(self, nodes: list[str], parts: int) -> None:
+        self._nodes = nodes
+        self._next = [number * len(nodes) // parts * GPUS for number in range(parts + 1)]
+
+    def take(self, part: int, ask: PodAsk) -> tuple[str, tuple[int, ...]]:
+        """A node and so many of its GPUs, in a whole block."""
+        first = -(-self._next[part] // ask.gpus) * ask.gpus
+        self._next[part] = first + ask.gpus
+        node, gpu = divmod(first, GPUS)
+        return self._nodes[node], tuple(range(gpu, gpu + ask.gpus))
+
+
+async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) -> None:
+    """The rows of a cluster at work. Its gangs get the cells that the core gives to who runs where
+    they run: deciding on each of them would take longer, and is measured elsewhere.
+    """
+    state, chance = State(Rules(), config), random.Random(1)
     for node in nodes:
         state.report(report(node, 1), 0.0)
-        state.ledger.hear(node, "j", 0.0)
     state.remake(0.0)
-    number = 0
-    while sum(1 for live in state.cluster.gangs.values() if live.pods) < gangs:
-        is_guest = number >= GUARANTEED * gangs
-        words = [word(number + n, chance, is_guest=is_guest) for n in range(IN_A_CYCLE)]
-        number += IN_A_CYCLE
-        for each in words:
-            state.request(each, 0.0, float(number))
-        decisions = state.decide(0.0, float(number))
-        waiting = [each for each in words if state.is_waiting(each.gang)]
-        for each in waiting:
-            state.request(each.model_copy(update={"pods": ()}), 0.0, float(number))
-        changes = state.take_changes()
-        named = {*changes.kept, *(d.gang for d in decisions)} & state.gangs.keys()
-        kept = [state.known(gang) for gang in sorted(named)]
+    places = Places(nodes, OWNERS + 1)
+    for first in range(0, gangs, IN_A_CYCLE):
+        placed: list[Placement] = []
+        kept: list[KnownGang] = []
+        for number in range(first, min(first + IN_A_CYCLE, gangs)):
+            is_guest = number >= GUARANTEED * gangs
+            request = word(number, chance, is_guest=is_guest)
+            part = OWNERS if is_guest else number % OWNERS
+            rows = [_placement(request.gang, ask, *places.take(part, ask)) for ask in request.pods]
+            state.restore_holds([Hold(row) for row in rows], 0.0)
+            state.restore_gang(KnownGang(request, started_at=float(number)), 0.0, float(number))
+            placed += rows
+            kept.append(state.known(request.gang))
         async with pool.acquire() as conn:
-            await store.save_requests(conn, [g.request for g in kept])
-            await store.insert_placements(conn, list(changes.rows.placed.values()), 1)
+            await store.save_requests(conn, [gang.request for gang in kept])
+            await store.insert_placements(conn, placed, 1)
             await store.keep_gangs(conn, kept)
-        if len(waiting) > IN_A_CYCLE // 2:
-            break
     async with pool.acquire() as conn:
-        rows = [store.KnownNode(n, 0, False, None, size=state.ledger.nodes[n].size) for n in nodes]
-        await store.save_nodes(conn, rows)
+        rows_of = [
+            store.KnownNode(n, 0, False, None, size=state.ledger.nodes[n].size) for n in nodes
+        ]
+        await store.save_nodes(conn, rows_of)
         await conn.execute("UPDATE gang SET is_dirty = false")
-    return state
+        await conn.execute("ANALYZE")
+
+
+def _placement(gang: str, ask: PodAsk, node: str, gpus: tuple[int, ...]) -> Placement:
+    return Placement(ask.pod, gang, node, "j", node, None, gpus, {}, kind_of(ask))
+
+
+class Steps:
+    """Wall and CPU seconds of one step after the other."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._now = time.perf_counter(), time.process_time()
+
+    def ends(self, name: str) -> None:
+        now = time.perf_counter(), time.process_time()
+        wall_s, cpu_s = (after - before for after, before in zip(now, self._now, strict=True))
+        self._told.append(f"{name} in {wall_s:.2f} s ({cpu_s:.2f} s of CPU)")
+        self._now = now
+
+    def __str__(self) -> str:
+        return ", ".join(self._told)
 
 
 class Pulse:
@@ -132,42 +177,49 @@ def a_decider(pool: Pool, settings: SchedulerSettings, config: ClusterConfig) ->
     return Decider(runtime, settings, "bench", Loaded(b"", config, ()), Collector())
 
 
-async def run(nodes: int, gangs: int, url: str) -> None:
+async def run(nodes: int, gangs: int, url: str, profile: cProfile.Profile | None) -> None:
     await migrate(url, ("scheduler",))
     settings = SchedulerSettings(database_url=url, http_port=0)
     pool = await open_pool(settings, "scheduler")
     config = in_quarters(nodes, is_limited=True)
     names = sorted(config.nodes, key=lambda name: int(name[1:]))
-    was = await fill(pool, config, names, gangs)
-    running = sum(1 for live in was.cluster.gangs.values() if live.pods)
-    del was
+    await fill(pool, config, names, gangs)
     print(
-        f"{platform.machine()}, Python {platform.python_version()}: {nodes} nodes, {running} gangs"
+        f"{platform.machine()}, Python {platform.python_version()}: {nodes} nodes, {gangs} gangs;"
+        f" plain loop {loop_ns():.0f} ns"
     )
+    values = [report(name, 1).model_dump_json().encode() for name in names]
     for turn in range(2):
         decider = a_decider(pool, settings, config)
         watch = decider.watch
         for follower in (watch.reports, watch.orders):
             follower.caught_up.set()
-        now = time.monotonic()
-        for name in names:
-            watch.state.report(report(name, 1), now)
-            watch.heard[name] = (now, "j")
+        step = Steps()
+        for offset, value in enumerate(values):
+            record = Received(REPORTED, 0, offset, names[offset], {}, value)
+            watch.on_report(record, record.model())
+            watch.heard[names[offset]] = (time.monotonic(), "j")
+        step.ends("reports read")
         pulse = Pulse()
         beating = asyncio.create_task(pulse.run())
-        started = time.perf_counter()
+        if profile is not None:
+            profile.enable()
         await decider.rebuild()
-        rebuilt_s = time.perf_counter() - started
+        step.ends("memory rebuilt")
         decider._decide([])
-        cycled_s = time.perf_counter() - started - rebuilt_s
+        step.ends("first cycle")
+        if profile is not None:
+            profile.disable()
         await asyncio.sleep(0)
         beating.cancel()
         memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        held = sum(1 for live in decider.state.cluster.gangs.values() if live.is_charged)
+        cluster = decider.state.cluster
+        running = sum(1 for live in cluster.gangs.values() if live.pods)
+        held = sum(1 for live in cluster.gangs.values() if live.is_charged)
         print(
-            f"turn {turn}: memory rebuilt in {rebuilt_s:.2f} s, first cycle {cycled_s:.2f} s;"
-            f" the event loop was held for {pulse.longest_s:.2f} s at the longest;"
-            f" {held} gangs in their cells; {memory_mb} MB at the most"
+            f"turn {turn}: {step}; the event loop was held for {pulse.longest_s:.2f} s at the"
+            f" longest; {running} gangs run, {held} in their cells; {memory_mb} MB at the most;"
+            f" plain loop {loop_ns():.0f} ns"
         )
     await pool.close()
 
@@ -176,12 +228,16 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nodes", type=int, default=10_016, help="a multiple of 32")
     parser.add_argument("--gangs", type=int, default=20_000)
+    parser.add_argument("--profile", action="store_true", help="where the time goes")
     arguments = parser.parse_args()
+    profile = cProfile.Profile() if arguments.profile else None
     with (
         tempfile.TemporaryDirectory() as home,
         EmbeddedPostgres(Path(home) / "postgres", fsync=False) as server,
     ):
-        asyncio.run(run(arguments.nodes, arguments.gangs, server.dsn))
+        asyncio.run(run(arguments.nodes, arguments.gangs, server.dsn, profile))
+    if profile is not None:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 
 
 if __name__ == "__main__":
