@@ -19,7 +19,7 @@ from muster.settings import read
 from scheduler import leadership
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
-from scheduler.cluster_file import Loaded, Refused, load, load_or_exit
+from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
 from scheduler.decider import Decider
 from scheduler.handlers import TOPICS_HEARD, words_beside
 from scheduler.leadership import Deposed
@@ -140,12 +140,19 @@ class Candidate:
 
 
 async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
-    """Take the cluster's file again whenever its content is another, until cancelled."""
+    """Take the cluster's file again whenever its content is another, until cancelled. It is read
+    and checked in a thread, and what was looked at already is not checked again.
+    """
+    looked_at = None if decider.file is None else decider.file.content
     refused: list[str] | None = None
     while True:
         await asyncio.sleep(every_s)
         try:
-            file = await asyncio.to_thread(load, path)
+            content = await asyncio.to_thread(content_of, path)
+            if content == looked_at:
+                continue
+            looked_at = content
+            file = await asyncio.to_thread(load, path, content)
         except Refused as error:
             if error.problems != refused:
                 refused = error.problems
@@ -153,7 +160,7 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
                 _log.error("the cluster's file is refused; the one before goes on", why=refused)
             continue
         refused = None
-        if decider.file is None or file.content != decider.file.content:
+        if decider.file is None or content != decider.file.content:
             _warn(file)
             decider.file_came(file)
 
@@ -164,15 +171,18 @@ def _warn(file: Loaded) -> None:
 
 
 @asynccontextmanager
-async def build(runtime: Runtime, collector: Collector | None = None) -> AsyncIterator[None]:
+async def build(
+    runtime: Runtime, collector: Collector | None = None, file: Loaded | None = None
+) -> AsyncIterator[None]:
     """Set the Scheduler up; its tasks run until the stop. Ends the process where the cluster's file
-    is wrong.
+    is wrong. ``file``: as it was read already.
     """
     settings = runtime.settings
     assert isinstance(settings, SchedulerSettings)
     holder = f"{settings.instance}/{secrets.token_hex(4)}"
     path = settings.cluster_file
-    file = None if path is None else load_or_exit(path)
+    if file is None and path is not None:
+        file = load_or_exit(path)
     decider = Decider(runtime, settings, holder, file, collector)
     candidate = Candidate(runtime, settings, decider)
     if file is not None and path is not None:
@@ -193,7 +203,7 @@ async def build(runtime: Runtime, collector: Collector | None = None) -> AsyncIt
 def main() -> None:
     """Run the service until it is told to stop."""
     settings = read(SchedulerSettings)
-    if settings.cluster_file is not None:
-        load_or_exit(settings.cluster_file)
-    collected = partial(build, collector=Collector())
+    path = settings.cluster_file
+    file = None if path is None else load_or_exit(path)
+    collected = partial(build, collector=Collector(), file=file)
     run_service(Service.SCHEDULER, settings, settings.http_port, collected)

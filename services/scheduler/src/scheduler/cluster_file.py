@@ -36,13 +36,17 @@ class Loaded:
     warnings: tuple[str, ...]
 
 
-def load(path: Path) -> Loaded:
-    """The file's configuration. Raises Refused."""
+def content_of(path: Path) -> bytes:
+    """What the file has. Raises Refused."""
     try:
         with path.open("rb") as source:
-            content = source.read(CLUSTER_FILE.max_bytes + 1)
+            return source.read(CLUSTER_FILE.max_bytes + 1)
     except OSError as error:
         raise Refused([str(error)]) from None
+
+
+def load(path: Path, content: bytes) -> Loaded:
+    """The configuration that is this content of the file. Raises Refused."""
     try:
         file = read_cluster(content)
         warnings = _check(file)
@@ -55,7 +59,7 @@ def load(path: Path) -> Loaded:
 def load_or_exit(path: Path) -> Loaded:
     """The same at the start of a process: a bad file ends it, and stderr says why."""
     try:
-        return load(path)
+        return load(path, content_of(path))
     except Refused as error:
         sys.stderr.write("".join(f"MUSTER_CLUSTER_FILE: {line}\n" for line in error.problems))
         sys.exit(WRONG)

@@ -22,11 +22,13 @@ from muster.subjects import Say, say_all
 
 from scheduler import leadership, store
 from scheduler.cluster_file import Loaded
+from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
+from scheduler.domain.plans import Plan
 from scheduler.domain.state import State
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
@@ -136,7 +138,7 @@ class Decider:
                 state.restore_holds(holds, now)
                 after = holds[-1].pod
             self.watch.pass_on(state)
-            state.change(self._config(), self.at())
+            await asyncio.to_thread(state.change, self._config(), self.at())
             after = ""
             while gangs := await store.load_gangs(conn, after, limit):
                 for gang in gangs:
@@ -146,7 +148,7 @@ class Decider:
         self.watch.lead(state, nodes)
         state.restored(now, self.at())
         if self._collector is not None:
-            self._collector.settle()
+            self._collector.filled()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
@@ -206,6 +208,7 @@ class Decider:
         started = time.monotonic()
         async with self.deciding:
             watch = self.watch
+            await self._remake()
             if self._has_words or watch.to_lose or watch.to_return or watch.to_remove:
                 self._has_words = False
                 async with self._transaction() as (conn, now):
@@ -238,7 +241,6 @@ class Decider:
         now, at = time.monotonic(), self.at()
         state, watch = self.state, self.watch
         outcome = Outcome(Changes(Rows()))
-        self._remake(now, at)
         for request in requests:
             state.request(request, now, at)
         watch.settle()
@@ -263,25 +265,29 @@ class Decider:
         self.metrics.core_seconds.observe(time.perf_counter() - started)
         return outcome
 
-    def _remake(self, now: float, at: float) -> None:
-        """Take the file's new content, and nodes that are new or of another size."""
-        state = self.state
-        is_due = state.is_outdated and now >= self._remake_from
+    async def _remake(self) -> None:
+        """Take the file's new content, and nodes that are new or of another size. It is made in a
+        thread, beside which heartbeats are heard and questions answered, and taken in one step.
+        """
+        state, started = self.state, time.monotonic()
+        is_due = state.is_outdated and started >= self._remake_from
         if not (self._has_file or is_due):
             return
+        plan = state.plan(self._config() if self._has_file else state.file)
+        self._has_file = False
         try:
-            state.change(self._config() if self._has_file else state.file, at)
+            made = await asyncio.to_thread(_made, state.cluster, plan, self.at())
+            state.adopt(plan, made)
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(
                 "the configuration can't be honoured; the one before goes on", why=str(error)
             )
-            state.keep_config()
+            state.keep_config(plan)
         else:
             self.metrics.configs.labels("taken").inc()
-        self._has_file = False
-        took = time.monotonic() - now
-        self._remake_from = now + took / self.settings.remake_share
+        took = time.monotonic() - started
+        self._remake_from = started + took / self.settings.remake_share
 
     async def _write(self, conn: Connection, outcome: Outcome, now: datetime) -> None:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
@@ -342,6 +348,10 @@ class Decider:
             for node in (*outcome.lost, *outcome.returned):
                 self.watch.said_at.pop(node, None)
             await self.watch.tell(self.known)
+
+
+def _made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
+    return cluster.changed(plan.config(), at)
 
 
 def _passes(error: Exception) -> bool:

@@ -19,6 +19,7 @@ class Collector:
 
     def __init__(self) -> None:
         self._tidied = 0
+        self._is_filled = False
 
     @property
     def is_settling_due(self) -> bool:
@@ -28,6 +29,17 @@ class Collector:
     def hold(self) -> None:
         """Nothing is collected until the next settling, before much that will stay is made."""
         gc.disable()
+
+    def filled(self) -> None:
+        """All that will stay was made. The first time it is only set aside: nothing of it can be
+        garbage yet, and to look at all of it would stop everything for long. Later it replaces what
+        was there before, which is collected.
+        """
+        if self._is_filled:
+            self.settle()
+        else:
+            self._is_filled = True
+            gc.freeze()
 
     def settle(self) -> None:
         """Collect everything and set what is left aside. It takes long: after the start, and when

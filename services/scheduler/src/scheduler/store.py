@@ -1,9 +1,11 @@
 """All SQL of the Scheduler: gangs, placements and what they hold, nodes."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from muster.contracts.gangs import GangRequest, Preemption
@@ -14,6 +16,10 @@ from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.nodes import Size
 from scheduler.domain.placements import Hold, Placement
+
+KINDS_KEPT = 10_000
+
+_EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +247,9 @@ async def load_nodes(conn: Connection) -> list[KnownNode]:
 async def load_holds(conn: Connection, after: str, limit: int) -> list[Hold]:
     """The next placements that are not over, by pod."""
     rows = await conn.fetch(
-        "SELECT pod, gang, node, journal, address, log_url, gpus, ports, cpu, memory_mb, charged,"
-        " wants, is_wanted, is_occupying, free_from, lost_lease FROM placement WHERE pod > $1"
+        "SELECT pod, gang, node, journal, address, log_url, gpus, ports::text,"
+        " cpu, memory_mb, charged, wants::text, is_wanted, is_occupying, free_from, lost_lease"
+        " FROM placement WHERE pod > $1"
         " ORDER BY pod LIMIT $2",
         after,
         limit,
@@ -260,17 +267,10 @@ async def load_holds(conn: Connection, after: str, limit: int) -> list[Hold]:
 
 
 def _placement_of(row: Any) -> Placement:
-    gpus, wants = tuple(row["gpus"]), row["wants"]
-    ports = {label: tuple(numbers) for label, numbers in row["ports"].items()}
-    kind = Kind(
-        len(gpus),
-        tuple(wants.get("gpuTypes", ())),
-        wants.get("pin"),
-        row["cpu"],
-        row["memory_mb"],
-        sum(map(len, ports.values())),
-        tuple(sorted(wants.get("resources", {}).items())),
-    )
+    gpus, found = tuple(row["gpus"]), _read(row["ports"])
+    ports = {label: tuple(numbers) for label, numbers in found.items()}
+    count = sum(map(len, ports.values())) if ports else 0
+    kind = _kind_of(len(gpus), row["wants"], row["cpu"], row["memory_mb"], count)
     return Placement(
         row["pod"],
         row["gang"],
@@ -285,6 +285,27 @@ def _placement_of(row: Any) -> Placement:
     )
 
 
+@lru_cache(KINDS_KEPT)
+def _kind_of(gpus: int, wants: str, cpu: int, memory_mb: int, ports: int) -> Kind:
+    """Most pods want the same as many others."""
+    more = _read(wants)
+    return Kind(
+        gpus,
+        tuple(more.get("gpuTypes", ())),
+        more.get("pin"),
+        cpu,
+        memory_mb,
+        ports,
+        tuple(sorted(more.get("resources", {}).items())),
+    )
+
+
+def _read(text: str) -> Any:
+    """The database's JSON; most of it says nothing."""
+    empty = _EMPTY.get(text)
+    return json.loads(text) if empty is None else empty
+
+
 async def clock(conn: Connection) -> float:
     """Seconds since 1970 by the database; never before what was decided already."""
     now: float = await conn.fetchval(
@@ -297,8 +318,9 @@ async def clock(conn: Connection) -> float:
 async def load_gangs(conn: Connection, after: str, limit: int) -> list[KnownGang]:
     """The next gangs by name; words that no cycle has seen yet are left to it."""
     rows = await conn.fetch(
-        "SELECT request::text AS request, reason, is_refused, class, cells, started_at,"
-        " preempted_until, preempted_for, preemption, reserved FROM gang WHERE gang > $1"
+        "SELECT request::text AS request, reason, is_refused, class,"
+        " cells::text, started_at, preempted_until, preempted_for, preemption, reserved::text"
+        " FROM gang WHERE gang > $1"
         " ORDER BY gang LIMIT $2",
         after,
         limit,
@@ -313,10 +335,10 @@ def _gang_of(row: Any) -> KnownGang:
         None if reason is None else Reason.model_validate(reason),
         row["is_refused"],
         None if gang_class is None else GangClass(gang_class),
-        tuple(CellUse(cell, quota) for cell, quota in row["cells"]),
+        tuple(CellUse(cell, quota) for cell, quota in _read(row["cells"])),
         row["started_at"],
         row["preempted_for"],
         None if preemption is None else Preemption.model_validate(preemption),
         row["preempted_until"],
-        tuple(_place_of(place) for place in row["reserved"]),
+        tuple(_place_of(place) for place in _read(row["reserved"])),
     )

@@ -40,10 +40,10 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
-from scheduler.domain.derived import completed, derived
 from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.plans import Plan
 from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
@@ -67,7 +67,7 @@ class State:
         self.gangs: dict[str, Asked] = {}
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
-        self.cluster = Cluster(self._config())
+        self.cluster = Cluster(self.plan(file).config())
         self.cluster.most = rules.cycle_gangs
         self.has_more = False
         self._seen = Seen()
@@ -77,34 +77,34 @@ class State:
         self._held: dict[str, list[Hold]] = {}
         self._seen.doubt(self.cluster, self.ledger)
 
-    def _config(self) -> ClusterConfig:
-        if self.file is None:
-            return derived(self.ledger.sizes(), self.policy)
-        return completed(self.file, self.ledger.sizes())
-
     # What operators say.
+
+    def plan(self, file: ClusterConfig | None) -> Plan:
+        """What the cluster is to be made of now."""
+        return Plan(file, self.ledger.sizes(), self.policy, self.ledger.version)
 
     def change(self, file: ClusterConfig | None, at: float) -> None:
         """Another file. Raises ConfigError, and then nothing has changed."""
-        before, self.file = self.file, file
-        try:
-            self.remake(at)
-        except Exception:
-            self.file = before
-            raise
+        plan = self.plan(file)
+        self.adopt(plan, self.cluster.changed(plan.config(), at))
 
-    def remake(self, at: float) -> None:
-        """The cluster as the file and the nodes make it now; all that runs stays where it is."""
-        self.cluster.change(self._config(), at)
-        self._made_of = self.ledger.version
+    def adopt(self, plan: Plan, cluster: Cluster) -> None:
+        """It is so from now on: all that runs stays where it is."""
+        self.file = plan.file
+        self.cluster.become(cluster)
+        self._made_of = plan.version
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
         self._seen.forget()
         self._seen.doubt(self.cluster, self.ledger)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
 
-    def keep_config(self) -> None:
+    def remake(self, at: float) -> None:
+        """The cluster as the file and the nodes make it now."""
+        self.change(self.file, at)
+
+    def keep_config(self, plan: Plan) -> None:
         """What the nodes have changed can't be taken: it is not tried again."""
-        self._made_of = self.ledger.version
+        self._made_of = plan.version
 
     @property
     def is_outdated(self) -> bool:
