@@ -20,7 +20,7 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Queue, Shape, Stamp
+from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Line, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
 from scheduler.domain.core.waking import settled_under
 
@@ -189,6 +189,8 @@ class Cluster:
         """Everything is as it was before a restart: who was told then why it waits was tried under
         this state, and is not tried again before something changes.
         """
+        for line in self.queue.lines.values():
+            self.put_aside(line)
         settled_under(self)
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
@@ -313,21 +315,27 @@ class Cluster:
 
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait."""
-        if not live.waiting:
+        if live.waiting:
+            self.queue.add(live, self.key_of(live))
+
+    def put_aside(self, line: Line) -> None:
+        """The line's first could not be placed."""
+        if line.groups:
             return
-        kinds = [(role.kind, len(role.pods)) for role in live.waiting]
-        is_guest = live.gang.priority == OPPORTUNISTIC or (
-            live.gang_class is not None and not live.is_charged
+        owner, priority, shape, _, _, growing = line.key
+        live = self.gangs.get(growing)
+        is_guest = priority == OPPORTUNISTIC or (
+            live is not None and live.gang_class is not None and not live.is_charged
         )
         groups: list[GroupKey] = []
-        if is_guest or all(kind.gpus == 0 for kind, _ in kinds):
+        if is_guest or all(kind.gpus == 0 for kind, _ in shape):
             groups.append(GUESTS)
         if not is_guest:
-            groups.append((live.owner, live.gang.priority))
-        is_pinned = any(kind.pin is not None for kind, _ in kinds)
+            groups.append((owner, priority))
+        is_pinned = any(kind.pin is not None for kind, _ in shape)
         least = self.hardware.least_leaves
-        leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in kinds)
-        self.queue.add(live, self.key_of(live), groups, leaves)
+        leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
+        self.queue.put_aside(line, groups, leaves)
 
     def key_of(self, live: Live) -> Key:
         """What its line has in common."""

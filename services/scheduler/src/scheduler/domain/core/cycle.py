@@ -58,6 +58,7 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
         found = admit(cluster, cluster.gangs[gang], now)
         if found is None:
             cluster.hardware.unchanged(versions)
+            cluster.put_aside(line)
             failed.append(line)
         else:
             decisions += found

@@ -8,8 +8,8 @@ from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Region, Room, Tag, Tags, Wish
-from scheduler.domain.core.shapes import Free, Part
+from scheduler.domain.core.regions import Needs, Region, Room, Tag, TagKey, Tags, Wish
+from scheduler.domain.core.shapes import Part
 
 WISHES_REMEMBERED = 100_000
 
@@ -89,7 +89,7 @@ class Hardware:
         self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
-        every: dict[tuple[Free, int, Room], Tag] = {}
+        every: dict[TagKey, Tag] = {}
         self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
@@ -245,17 +245,21 @@ class Hardware:
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
         room = machine.sort.room(machine.free) if machine.free else ()
-        known = tags.of(room)
+        known = tags.of(room, False)
         free = state.usable & ~(state.held | state.reserved)
-        self.physical[kind].put(number, known.get(free) or tags.new(known, room, free))
+        is_shared = bool(state.charged)
+        every = tags.of(room, True) if is_shared else known
+        self.physical[kind].put(number, every.get(free) or tags.new(every, room, is_shared, free))
         own = free & ~state.charged
         for owner, mask in state.bound.items():
             mine = mask & own
-            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, room, mine))
+            self.regions[owner][kind].put(
+                number, known.get(mine) or tags.new(known, room, False, mine)
+            )
         space = self.cells[slot.cell.chain.name].space[number]
         if space:
             space &= free
-            self.empty[kind].put(number, known.get(space) or tags.new(known, room, space))
+            self.empty[kind].put(number, known.get(space) or tags.new(known, room, False, space))
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
         if self.log is not None:

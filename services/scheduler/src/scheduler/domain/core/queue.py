@@ -29,16 +29,16 @@ GUESTS: GroupKey = ("", OPPORTUNISTIC)
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """Waiting gangs of one key. ``groups``: whose changes help it; ``leaves``: of its quota that
-    one of them needs at the least.
+    """Waiting gangs of one key. ``groups``: whose changes help it, from its first failure on;
+    ``leaves``: of its quota that one of them needs at the least.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
     gangs that were not told the reason's code.
     """
 
     key: Key
-    groups: tuple[GroupKey, ...]
-    leaves: int
+    groups: tuple[GroupKey, ...] = ()
+    leaves: int = 0
     waiting: list[Order] = field(default_factory=list)
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
@@ -67,16 +67,11 @@ class Queue:
     news: dict[Key, Line] = field(default_factory=dict)
     doubts: dict[Key, Line] = field(default_factory=dict)
 
-    def add(self, live: Live, key: Key, groups: Sequence[GroupKey], leaves: int) -> None:
+    def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
         line = self.lines.get(key)
         if line is None:
-            line = self.lines[key] = Line(key, tuple(groups), leaves)
-            for name in groups:
-                group = self.groups.get(name)
-                if group is None:
-                    group = self.groups[name] = Group(name)
-                group.lines[key] = line
+            line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
         self.news[key] = line
         if line.reason is None:  # else the same holds for it as for the others in the line
@@ -101,6 +96,15 @@ class Queue:
             del group.lines[key]
             if not group.lines:
                 del self.groups[name]
+
+    def put_aside(self, line: Line, groups: Sequence[GroupKey], leaves: int) -> None:
+        """The line failed: from now on it is tried when one of these groups is helped."""
+        line.groups, line.leaves = tuple(groups), leaves
+        for name in groups:
+            group = self.groups.get(name)
+            if group is None:
+                group = self.groups[name] = Group(name)
+            group.lines[line.key] = line
 
     def line_of(self, gang: str) -> Line | None:
         """Where a gang waits."""

@@ -23,14 +23,16 @@ GPU, rounded down.
 Wish = tuple[Needs, tuple[Room, ...], bool]
 """Needs, room needed by the sort of node (empty: none), and whether the pod is opportunistic."""
 
-Rank = tuple[int, int, int, int, tuple[object, ...], int]
-"""Lowest common cell, block broken, free leaves, free nodes of the rack, form, sort."""
+Rank = tuple[int, bool, int, int, int, tuple[object, ...], int]
+"""Lowest common cell, whether a guest would be among guaranteed gangs, block broken, free leaves,
+free nodes of the rack, form, sort.
+"""
 
 
-Front = tuple[int, int, int]
-"""The first three of a rank, which a tag says."""
+Front = tuple[int, bool, int, int]
+"""The first of a rank, which a tag says."""
 
-NEVER_RANK: Rank = (1 << 30, 0, 0, 0, (), 0)
+NEVER_RANK: Rank = (1 << 30, False, 0, 0, 0, (), 0)
 """Worse than any place."""
 
 ROOMS_REMEMBERED = 10_000
@@ -42,17 +44,24 @@ longest goes first.
 
 
 class Tag:
-    """What a node's free leaves are worth, its sort and its room. There is one of each (`Tags`)."""
+    """What a node's free leaves are worth, its sort and its room. There is one of each (`Tags`).
 
-    __slots__ = ("count", "free", "is_whole", "number", "room", "sort")
+    ``is_shared``: guaranteed gangs are there too; only told of where guests look.
+    """
 
-    def __init__(self, free: Free, sort: int, room: Room, number: int) -> None:
+    __slots__ = ("count", "free", "is_shared", "is_whole", "number", "room", "sort")
+
+    def __init__(self, free: Free, sort: int, room: Room, is_shared: bool, number: int) -> None:
         self.free = free
         self.sort = sort
         self.room = room
+        self.is_shared = is_shared
         self.number = number
         self.count = free.count
         self.is_whole = free.is_whole
+
+
+TagKey = tuple[Free, int, Room, bool]
 
 
 class Tags:
@@ -60,24 +69,25 @@ class Tags:
 
     __slots__ = ("_all", "_known", "_shape", "_sort")
 
-    def __init__(self, shape: Shape, sort: int, every: dict[tuple[Free, int, Room], Tag]) -> None:
+    def __init__(self, shape: Shape, sort: int, every: dict[TagKey, Tag]) -> None:
         self._shape = shape
         self._sort = sort
         self._all = every
-        self._known: dict[Room, dict[int, Tag]] = {}
+        self._known: dict[tuple[Room, bool], dict[int, Tag]] = {}
 
-    def of(self, room: Room) -> dict[int, Tag]:
-        """The tags of nodes with so much room that are known, by their free leaves."""
-        found = self._known.get(room)
+    def of(self, room: Room, is_shared: bool) -> dict[int, Tag]:
+        """The tags of such nodes that are known, by their free leaves."""
+        key = (room, is_shared)
+        found = self._known.get(key)
         if found is None:
             if len(self._known) >= ROOMS_REMEMBERED:
                 self._known.clear()
-            found = self._known[room] = {}
+            found = self._known[key] = {}
         return found
 
-    def new(self, known: dict[int, Tag], room: Room, mask: int) -> Tag:
+    def new(self, known: dict[int, Tag], room: Room, is_shared: bool, mask: int) -> Tag:
         """One more of them."""
-        key = (self._shape.free(mask), self._sort, room)
+        key = (self._shape.free(mask), self._sort, room, is_shared)
         tag = self._all.get(key)
         if tag is None:
             tag = self._all[key] = Tag(*key, len(self._all))
@@ -331,4 +341,4 @@ def _front(tag: Tag, wish: Wish) -> Front | None:
     if rooms and any(map(gt, rooms[tag.sort], tag.room)):
         return None
     pick = tag.free.picks[need]
-    return pick.level, pick.block, tag.count
+    return pick.level, tag.is_shared, pick.block, tag.count

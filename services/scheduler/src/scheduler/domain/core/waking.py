@@ -35,18 +35,21 @@ class Waking:
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
         cluster, queue = self.cluster, self.cluster.queue
+        if cluster.freed:
+            self.freed |= cluster.freed
+            cluster.freed.clear()
+        lines, queue.added = queue.added, {}
+        if not queue.groups:
+            return lines.values()
         state = cluster.state_of()
-        if state == self._state and not queue.added:
+        if state == self._state and not lines:
             return ()
         if state != self._state:
             self._state = state
             for known in (self._rooms, self._left, self._takers):
                 known.clear()
             self._machines = None
-        lines, queue.added = queue.added, {}
         self._asked.update(lines)
-        self.freed |= cluster.freed
-        cluster.freed.clear()
         for group in queue.groups.values():
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
