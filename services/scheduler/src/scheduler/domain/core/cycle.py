@@ -7,7 +7,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, GangClass, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.reasons import Explainer, preempting, unsettled
+from scheduler.domain.core.reasons import QUOTA, Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
 from scheduler.domain.core.waking import Waking
 
@@ -161,7 +161,8 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
     state = cluster.state_of()
-    lines = [line for line in dict.fromkeys((*failed, *_doubtful(cluster, state))) if line.waiting]
+    some = dict.fromkeys((*failed, *_doubtful(cluster, state), *_outdated(cluster, state)))
+    lines = [line for line in some if line.waiting]
     versions = cluster.hardware.versions()
     explainer = Explainer(cluster)
     for line in sorted(lines, key=lambda line: line.waiting[0]):
@@ -180,6 +181,19 @@ def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
     doubts = cluster.queue.doubts
     count = len(doubts) if len(doubts) <= EXPLAINED else 1
     return [line for line in islice(doubts.values(), count) if line.explained != state]
+
+
+def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
+    """Lines with gangs to be told a reason of which, since a restart, no more than the code is known,
+    or whose numbers are of another state.
+    """
+    return [
+        line
+        for line in cluster.queue.news.values()
+        if line.untold
+        and line.reason is not None
+        and (not line.reason.text or (line.reason.code == QUOTA and line.explained != state))
+    ]
 
 
 def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
