@@ -75,6 +75,11 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
     pins or GPU types that are too few, or of all.
     """
     hardware, priority = cluster.hardware, live.gang.priority
+    if len(live.waiting) == 1:
+        role = live.waiting[0]
+        count = hardware.least_leaves(role.kind) * len(role.pods)
+        types = role.kind.gpu_types or hardware.forest.gpu_types
+        return count, cluster.quota_left(live, role.kind.pin, types, priority)
     wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
     for role in live.waiting:
         kind = role.kind

@@ -456,7 +456,21 @@ class Cluster:
         """The gang runs on without cells."""
         live.gang_class = GangClass.DOWNGRADED
         self.downgraded.add(live.id)
+        self._change_class(live)
+
+    def upgrade(self, live: Live) -> None:
+        """The gang has cells again."""
+        live.gang_class = GangClass.GUARANTEED
+        self.downgraded.discard(live.id)
+        for pod in live.pods.values():
+            self.count_charge(live, pod, 1)
+        self._change_class(live)
+
+    def _change_class(self, live: Live) -> None:
         self.sort_in(live)
+        if live.id in self.queue.keys:  # what it grows by is of another class now
+            self.queue.remove(live)
+            self.enqueue(live)
 
     def charged_below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""

@@ -5,7 +5,7 @@ from itertools import islice
 from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import Decision, Deferred, GangClass, Reason, Refused, Upgraded
+from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import QUOTA, Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
@@ -130,11 +130,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
             cluster.hardware.unchanged(versions)
             live.downgraded_under = cluster.quota_stamp(live.owner)
         else:
-            live.gang_class = GangClass.GUARANTEED
-            cluster.downgraded.discard(live.id)
-            cluster.sort_in(live)
-            for pod in live.pods.values():
-                cluster.count_charge(live, pod, 1)
+            cluster.upgrade(live)
             decisions.append(Upgraded(live.id))
     return decisions
 
