@@ -180,8 +180,8 @@ def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
 
 
 def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
-    """Lines with gangs to be told a reason of which, since a restart, no more than the code is known,
-    or whose numbers are of another state.
+    """Lines with gangs to be told a reason with numbers of another state, or of which no more than
+    the code is known since a restart.
     """
     return [
         line
