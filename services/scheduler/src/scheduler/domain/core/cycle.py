@@ -123,7 +123,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
         if (live := cluster.gangs[gang]).downgraded_under != cluster.quota_stamp(live.owner)
     ]
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers:
+        if live.strangers or cluster.leaves_left(live.owner, 0) < _least(live):
             continue
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):
@@ -133,6 +133,11 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
             cluster.upgrade(live)
             decisions.append(Upgraded(live.id))
     return decisions
+
+
+def _least(live: Live) -> int:
+    """Leaves that all its pods need of its quota."""
+    return sum(pod.take.leaves for pod in live.pods.values() if pod.kind.pin is None)
 
 
 def _raise(cluster: Cluster, live: Live) -> bool:
