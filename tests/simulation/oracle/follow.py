@@ -299,7 +299,7 @@ class Follower:
         same = {pod.pod: pod for pod in placed} == dict(record.places)
         self._expect(same, f"{gang.id} is kept at {placed}, not {record.places}")
         downgraded = self._told.downgraded.pop(gang.id, [])
-        bill = Bill((), downgraded, self._cancelled_by(gang, record))
+        bill = Bill((), downgraded, self._cancelled_by(gang, record, downgraded))
         self._try(lambda judge: judge.placed(gang, record, bill))
         self._downgrade(gang, bill)
         for other in bill.cancelled:
@@ -309,11 +309,9 @@ class Follower:
     def _publish(self, gang: Gang) -> None:
         name = gang.id
         record = self._adopt(gang, is_reserved=True)
-        bill = Bill(
-            self._told.victims.pop(name, []),
-            self._told.downgraded.pop(name, []),
-            self._cancelled_by(gang, record),
-        )
+        victims, lower = self._told.victims.pop(name, []), self._told.downgraded.pop(name, [])
+        all_lower = [*lower, *(victim.gang for victim in victims)]
+        bill = Bill(victims, lower, self._cancelled_by(gang, record, all_lower))
         self._try(lambda judge: judge.published(gang, record, bill))
         self._downgrade(gang, bill)
         self._leave(bill.victims, name)
@@ -323,8 +321,8 @@ class Follower:
         self._settle(record)
         self._say(self.codes.note(gang, self._told.deferred.pop(name, None), {"preempting"}))
 
-    def _cancelled_by(self, gang: Gang, record: Record) -> list[str]:
-        return taken_reservations(self.state, gang, record, self._told.cancelled)
+    def _cancelled_by(self, gang: Gang, record: Record, lower: Sequence[str]) -> list[str]:
+        return taken_reservations(self.state, gang, record, self._told.cancelled, lower)
 
     def _settle(self, record: Record) -> None:
         """It has its places from now on."""

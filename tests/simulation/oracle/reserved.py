@@ -33,9 +33,11 @@ def is_short_of_the_rest(state: State, record: Record) -> bool:
 
 
 def taken_reservations(
-    state: State, gang: Gang, record: Record, cancelled: Collection[str]
+    state: State, gang: Gang, record: Record, cancelled: Collection[str], lower: Collection[str]
 ) -> list[str]:
-    """Whose reservations a gang took: those in its place; where their quota is taken too, all."""
+    """Whose reservations a gang took: nobody's where there is room beside them all; else those on
+    its machines; where their quota is taken too, all. ``lower``: who leaves, or loses its cells.
+    """
     machines = {place.node for place in record.places.values()}
     below = [
         other
@@ -47,10 +49,14 @@ def taken_reservations(
         for other in below
         if machines & {place.node for place in other.places.values()}
     ]
-    trial = State(state.hardware, dict(state.records))
-    for name in near:
-        del trial.records[name]
-    before = len(findings(trial))
-    trial.records[gang.id] = record
-    is_over = len(findings(trial)) > before
-    return [other.gang.id for other in below] if is_over else near
+    for names in ([], near):
+        stay = {
+            name: replace(other, started_at=0.0)
+            for name, other in state.records.items()
+            if name not in names and name not in lower and not other.is_leaving
+        }
+        before = len(findings(State(state.hardware, stay)))
+        stay[gang.id] = replace(record, started_at=0.0)
+        if len(findings(State(state.hardware, stay))) == before:
+            return names
+    return [other.gang.id for other in below]

@@ -7,7 +7,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.reasons import Explainer, preempting, unsettled
+from scheduler.domain.core.reasons import QUOTA, Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
 from scheduler.domain.core.waking import Waking
 
@@ -123,7 +123,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
         if (live := cluster.gangs[gang]).downgraded_under != cluster.quota_stamp(live.owner)
     ]
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers:
+        if live.strangers or cluster.leaves_left(live.owner, 0) < _least(live):
             continue
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):
@@ -133,6 +133,11 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
             cluster.upgrade(live)
             decisions.append(Upgraded(live.id))
     return decisions
+
+
+def _least(live: Live) -> int:
+    """Leaves that all its pods need of its quota."""
+    return sum(pod.take.leaves for pod in live.pods.values() if pod.kind.pin is None)
 
 
 def _raise(cluster: Cluster, live: Live) -> bool:
@@ -157,7 +162,8 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
     state = cluster.state_of()
-    lines = [line for line in dict.fromkeys((*failed, *_doubtful(cluster, state))) if line.waiting]
+    some = dict.fromkeys((*failed, *_doubtful(cluster, state), *_outdated(cluster, state)))
+    lines = [line for line in some if line.waiting]
     versions = cluster.hardware.versions()
     explainer = Explainer(cluster)
     for line in sorted(lines, key=lambda line: line.waiting[0]):
@@ -176,6 +182,19 @@ def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
     doubts = cluster.queue.doubts
     count = len(doubts) if len(doubts) <= EXPLAINED else 1
     return [line for line in islice(doubts.values(), count) if line.explained != state]
+
+
+def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
+    """Lines with gangs to be told a reason with numbers of another state, or of which no more than
+    the code is known since a restart.
+    """
+    return [
+        line
+        for line in cluster.queue.news.values()
+        if line.untold
+        and line.reason is not None
+        and (not line.reason.text or (line.reason.code == QUOTA and line.explained != state))
+    ]
 
 
 def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:

@@ -1,6 +1,7 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
@@ -9,11 +10,16 @@ from scheduler.domain.core.machines import NEVER
 RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
 
+RACKS_LOOKED = 256
+"""Racks of which it is asked what they hold beside GPUs, at the most."""
+
+SPREAD_TRIES = 8
+"""Racks of which the one is sought that holds most, at the most."""
+
 
 def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
-    quick = _quick(ground, len(names))
-    if quick is not None and _all_in(ground, quick, names):
+    if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
     caps = ground.caps()
     enough = _enough(ground, caps, len(names))
@@ -47,7 +53,8 @@ def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> li
     region = ground.bound or ground.empty
     if region is None:
         return []
-    return [region.racks[number] for _, _, _, number in enough[:RACK_TRIES]]
+    racks = (region.racks[number] for _, _, _, number in enough[:RACKS_LOOKED])
+    return list(islice((rack for rack in racks if ground.may_hold(rack, count)), RACK_TRIES))
 
 
 def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
@@ -61,24 +68,61 @@ def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
     return dict.fromkeys((*enough, *racks))
 
 
-def _spread(ground: Ground, names: Sequence[str], caps: dict[int, tuple[int, bool]]) -> bool:
-    """One rack after another, the one that holds most first; the last as tight as can be."""
-    left = list(names)
-    caps = _nearest(ground, caps, len(left))
-    region = ground.bound or ground.empty
-    barred: set[int] = set()
-    while left and region is not None:
-        inside = {n: cap for n, cap in caps.items() if n not in barred and cap[0]}
-        if not inside:
-            return False
-        enough = [(fresh, cap, n) for n, (cap, fresh) in inside.items() if cap >= len(left)]
-        if enough:
-            number = min(enough)[2]
-        else:
-            number = min((-cap, fresh, n) for n, (cap, fresh) in inside.items())[2]
-        left = left[_most(ground, region.racks[number], left) :]
-        barred.add(number)
+def _spread(
+    ground: Ground,
+    names: Sequence[str],
+    caps: dict[int, tuple[int, bool]],
+    *,
+    is_near: bool = True,
+) -> bool:
+    """One rack after another, the one that holds most first; the last as tight as can be.
+
+    ``is_near``: in the smallest cell that should hold all, if there is one.
+    """
+    left, before = list(names), len(ground.seeker.pods)
+    near = _nearest(ground, caps, len(left)) if is_near else caps
+    rest = {number: cap for number, cap in near.items() if cap[0]}
+    while left and rest:
+        count, done = _on_best(ground, rest, left)
+        left = left[count:]
+        for number in done:
+            del rest[number]
+    if left and near is not caps and not ground.hardware.is_greed_exact(ground.seeker.owner):
+        ground.seeker.undo(before)
+        return _spread(ground, names, caps, is_near=False)
     return not left
+
+
+def _on_best(
+    ground: Ground, caps: dict[int, tuple[int, bool]], names: Sequence[str]
+) -> tuple[int, Sequence[int]]:
+    """Put as many as can be on the rack that should hold all with the least left, else on the one
+    that should hold most; on another where that holds fewer than it should. How many, and which
+    racks are done with.
+    """
+    region = ground.bound or ground.empty
+    assert region is not None
+    order = [number for *_, number in sorted(_orders(caps, len(names)))]
+    if ground.hardware.is_greed_exact(ground.seeker.owner):
+        return _most(ground, region.racks[order[0]], names), order[:1]
+    best, before = (0, order[0]), len(ground.seeker.pods)
+    for number in order[:SPREAD_TRIES]:
+        most = min(caps[number][0], len(names))
+        if best[0] >= most:
+            break
+        count = _most(ground, region.racks[number], names)
+        if count == most:
+            return count, [number]
+        ground.seeker.undo(before)
+        best = (count, number) if count > best[0] else best
+    if not best[0]:
+        return 0, order[:SPREAD_TRIES]
+    return _most(ground, region.racks[best[1]], names), [best[1]]
+
+
+def _orders(caps: dict[int, tuple[int, bool]], count: int) -> Iterator[tuple[bool, int, int, int]]:
+    for number, (cap, is_fresh) in caps.items():
+        yield (cap < count, *((is_fresh, cap) if cap >= count else (-cap, is_fresh)), number)
 
 
 def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
@@ -94,18 +138,20 @@ def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
     return _fill(ground, rack, names, -best[1])
 
 
-def _quick(ground: Ground, count: int) -> Rack | None:
-    """Whole nodes in one rack of bound cells (of a guest: anywhere): the index knows it."""
-    region, seeker = ground.bound, ground.seeker
-    if region is None or seeker.near or seeker.within is not None or seeker.only is not None:
-        return None
+def _quick(ground: Ground, count: int) -> Iterator[Rack]:
+    """Whole nodes in one rack of bound cells (of a guest: anywhere), else of free ones: the index
+    knows it.
+    """
+    seeker = ground.seeker
+    if seeker.near or seeker.within is not None or seeker.only is not None:
+        return
     if any(need != ground.hardware.sorts[i].gpus for i, need in enumerate(ground.needs)):
-        return None
-    enough = [whole for whole in region.whole if whole >= count]
-    if not enough:
-        return None
-    racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
-    return region.racks[(racks & -racks).bit_length() - 1]
+        return
+    for region in (ground.bound, None if ground.is_split else ground.empty):
+        enough = [] if region is None else [whole for whole in region.whole if whole >= count]
+        if region is not None and enough:
+            racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
+            yield region.racks[(racks & -racks).bit_length() - 1]
 
 
 def _nearest(

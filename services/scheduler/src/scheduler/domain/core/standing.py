@@ -21,7 +21,7 @@ SLOTS = 16
 
 @dataclass(slots=True, eq=False)
 class Standing:
-    """A pod where it is. ``given``: leaves that it has to be charged, 0: any beside its GPUs.
+    """A pod where it is. ``given``: leaves that it was charged, 0: any beside its GPUs will do.
 
     ``state``, ``leaves``, ``bindings``: what it gets.
     """
@@ -50,9 +50,13 @@ def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Sta
 
 
 def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:
-    """Cells for all, which are bound from then on, or none."""
+    """Cells for all, which are bound from then on, or none. Where pods can't be charged what they
+    were they are charged other leaves beside their GPUs.
+    """
     if any(cover_all(hardware, pods, floor) for floor in floors(hardware, owner)):
         return True
+    for each in pods:
+        each.given = 0
     ways = product(*(each.states() for each in pods))
     return any(_Search(hardware, pods, states).run() for states in islice(ways, SLOTS))
 
@@ -126,7 +130,7 @@ class _Search:
     def run(self) -> bool:
         """Whether there is a way; its cells are bound then, and each pod knows its own."""
         pairs = list(zip(self.pods, self.states, strict=True))
-        if any((each.pod.gpus | each.given) & state.charged for each, state in pairs):
+        if any(each.pod.gpus & state.charged for each, state in pairs):
             return False
         missing = self._missing()
         if missing is None:
@@ -150,13 +154,13 @@ class _Search:
         """
         taken: dict[int, int] = {}
         for each, state in zip(self.pods, self.states, strict=True):
-            rest = (each.pod.gpus | each.given) & ~state.bound.get(each.owner, 0)
+            rest = each.pod.gpus & ~state.bound.get(each.owner, 0)
             if rest:
                 return each.owner, state, rest & -rest
         for each, state in zip(self.pods, self.states, strict=True):
             number, mine = state.slot.number, state.bound.get(each.owner, 0)
             away = state.charged | taken.get(number, 0) | self.own.get(number, 0)
-            leaves = each.given or _leaves_for(each.pod, mine & ~away)
+            leaves = _leaves_for(each.pod, mine & ~away)
             if leaves is None:
                 return each.owner, state, state.slot.shape.full & ~mine & ~away
             taken[number] = taken.get(number, 0) | leaves

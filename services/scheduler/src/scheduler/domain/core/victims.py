@@ -68,18 +68,22 @@ def choose(
 ) -> list[Live] | None:
     """Victims with which all waiting pods of a gang fit, as few GPUs as can be found.
 
-    ``found``: those that were found to do, None: it is not known whether any do. ``are_few``: it is
-    worth while to ask for the candidates even so.
+    ``found``: those that were found to do, None: it is not known whether any do. ``are_few``: gangs
+    that could have to go are so few that it is worth while to try cheaper sets of them.
     """
-    if found is None or tries(found) is None:
+    needed = None if found is None else tries(found)
+    if found is None or needed is None:
         others = candidates()
         if tries(others) is None:
             return None
         by_price = sorted(others, key=lambda other: (price_of((other,)), other.id))
         found = _adding([o for o in by_price if o.is_charged], tries) or _adding(by_price, tries)
-    found = _without(found, tries)
-    if are_few and len(others := candidates()) <= EVERY_SUBSET:
-        found = _cheaper(others, found, tries)
+    elif len(needed) < len(found) and tries(needed) is not None:
+        found = needed
+    if are_few:
+        found = _without(found, tries)
+        if len(others := candidates()) <= EVERY_SUBSET:
+            found = _cheaper(others, found, tries)
     return sorted(found, key=lambda other: other.id)
 
 
