@@ -47,6 +47,16 @@ def test_cycles_that_outlived_a_tidying_go_when_it_settles(collector: Collector)
     assert gone() is None
 
 
+def test_only_what_replaces_something_is_looked_at_as_a_whole(collector: Collector) -> None:
+    knot = weakref.ref(Knot())
+    collector.hold()
+    collector.filled()
+    assert knot() is not None
+    later = weakref.ref(Knot())
+    collector.filled()
+    assert (knot(), later()) == (None, None)
+
+
 def test_it_says_when_settling_is_due(collector: Collector) -> None:
     for _ in range(TIDIES_PER_SETTLE):
         assert not collector.is_settling_due
