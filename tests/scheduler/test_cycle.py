@@ -56,6 +56,19 @@ def test_packing_takes_the_tightest_node_then_the_fewest_nodes(kit: Kit) -> None
     assert sorted(places[f"b-w-{i}"] for i in range(4)) == ["n0", "n0", "n2", "n2"]
 
 
+def test_what_is_heard_while_a_cluster_is_made_counts_when_it_is_taken(kit: Kit) -> None:
+    state = kit.state(kit.report("n0", gpus=2))
+    assert kit.free(state) == 2
+    plan = state.plan(None)
+    made = state.cluster.changed(plan.config(), 0.0)
+    state.report(kit.report("n0", revision=2, gpus=2, bad=(0,)), 0.0)
+    state.report(kit.report("n1", gpus=4), 0.0)
+    state.ledger.hear("n1", "journal-of-n1", 0.0)
+    state.adopt(plan, made)
+    assert state.is_outdated
+    assert kit.free(state) == 1 + 4
+
+
 def test_pods_without_gpus_run_where_there_are_only_nodes_without(kit: Kit) -> None:
     state = kit.state(kit.report("z-cpu", cpu=64))
     _ask(kit, state, "c", 2, cpu=2)
