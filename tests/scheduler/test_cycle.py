@@ -11,6 +11,7 @@ from muster.contracts.gangs import PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
 from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused
+from scheduler.domain.plans import made
 from scheduler.domain.rules import Rules
 from scheduler.domain.words import word_of
 
@@ -60,11 +61,11 @@ def test_what_is_heard_while_a_cluster_is_made_counts_when_it_is_taken(kit: Kit)
     state = kit.state(kit.report("n0", gpus=2))
     assert kit.free(state) == 2
     plan = state.plan(None)
-    made = state.cluster.changed(plan.config(), 0.0)
+    cluster = made(state.cluster, plan, 0.0)
     state.report(kit.report("n0", revision=2, gpus=2, bad=(0,)), 0.0)
     state.report(kit.report("n1", gpus=4), 0.0)
     state.ledger.hear("n1", "journal-of-n1", 0.0)
-    state.adopt(plan, made)
+    state.adopt(plan, cluster)
     assert state.is_outdated
     assert kit.free(state) == 1 + 4
 

@@ -22,13 +22,12 @@ from muster.subjects import Say, say_all
 
 from scheduler import leadership, store
 from scheduler.cluster_file import Loaded
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import Plan
+from scheduler.domain.plans import made
 from scheduler.domain.state import State
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
@@ -276,8 +275,7 @@ class Decider:
         plan = state.plan(self._config() if self._has_file else state.file)
         self._has_file = False
         try:
-            made = await asyncio.to_thread(_made, state.cluster, plan, self.at())
-            state.adopt(plan, made)
+            state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, self.at()))
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(
@@ -348,10 +346,6 @@ class Decider:
             for node in (*outcome.lost, *outcome.returned):
                 self.watch.said_at.pop(node, None)
             await self.watch.tell(self.known)
-
-
-def _made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
-    return cluster.changed(plan.config(), at)
 
 
 def _passes(error: Exception) -> bool:

@@ -1,8 +1,10 @@
 """What a cluster is to be made of: it is taken in one moment, and made in any thread."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
+from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.derived import completed, derived
 from scheduler.domain.nodes import Size
@@ -24,3 +26,13 @@ class Plan:
         if self.file is None:
             return derived(self.sizes, self.policy)
         return completed(self.file, self.sizes)
+
+
+def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
+    """The cluster as it would be by the plan. It takes long, and the one that is given is only
+    read: another thread may do it while reports are heard, as long as nothing is decided. Raises
+    ConfigError.
+    """
+    fresh = copy(cluster)  # a change puts all anew into it, and leaves what it had as it was
+    fresh.change(plan.config(), at)
+    return fresh

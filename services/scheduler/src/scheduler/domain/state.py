@@ -43,7 +43,7 @@ from scheduler.domain.core.reasons import HEALTH, current, preempting
 from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import Hold, Placement
-from scheduler.domain.plans import Plan
+from scheduler.domain.plans import Plan, made
 from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
@@ -86,12 +86,12 @@ class State:
     def change(self, file: ClusterConfig | None, at: float) -> None:
         """Another file. Raises ConfigError, and then nothing has changed."""
         plan = self.plan(file)
-        self.adopt(plan, self.cluster.changed(plan.config(), at))
+        self.adopt(plan, made(self.cluster, plan, at))
 
     def adopt(self, plan: Plan, cluster: Cluster) -> None:
         """It is so from now on: all that runs stays where it is."""
         self.file = plan.file
-        self.cluster.become(cluster)
+        self.cluster = cluster
         self._made_of = plan.version
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
         self._seen.forget()

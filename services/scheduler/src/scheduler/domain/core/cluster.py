@@ -304,21 +304,11 @@ class Cluster:
         """Another configuration: all that runs stays where it is. Raises ConfigError, and then
         nothing has changed.
         """
-        self.become(self.changed(config, now))
-
-    def changed(self, config: ClusterConfig, now: float) -> "Cluster":
-        """What this becomes under another configuration; this one is only read. Raises
-        ConfigError.
-        """
         fresh = Cluster(config)
         change(self, fresh, now)
         fresh.draining = self.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
         fresh.most, fresh.is_settled, fresh.moved = self.most, self.is_settled, self.moved
-        return fresh
-
-    def become(self, fresh: "Cluster") -> None:
-        """Be what `changed` gave, if nothing has happened to this one since."""
         self.__dict__.update(fresh.__dict__)
 
     # For the cycle.
