@@ -16,8 +16,8 @@ Needs = tuple[int, ...]
 """Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
 
 Room = tuple[int, ...]
-"""What is left of each limited resource of a node (or what a pod takes of it), in shares of one
-GPU, rounded down.
+"""What is left of each limited resource of a node (or what a pod takes of it), coarsely
+(`Sort.room`).
 """
 
 Wish = tuple[Needs, tuple[Room, ...], bool]
