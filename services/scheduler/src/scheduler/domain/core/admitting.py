@@ -77,23 +77,23 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
     hardware, priority = cluster.hardware, live.gang.priority
     if len(live.waiting) == 1:
         role = live.waiting[0]
-        count = hardware.least_leaves(role.kind) * len(role.pods)
+        count = hardware.demands.least_leaves(role.kind) * len(role.pods)
         types = role.kind.gpu_types or hardware.forest.gpu_types
-        return count, cluster.quota_left(live, role.kind.pin, types, priority)
+        return count, cluster.charges.left(live, role.kind.pin, types, priority)
     wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
     for role in live.waiting:
         kind = role.kind
         key = (kind.pin, () if kind.pin is not None else kind.gpu_types)
-        count = hardware.least_leaves(kind) * len(role.pods)
+        count = hardware.demands.least_leaves(kind) * len(role.pods)
         wanted[key] = wanted.get(key, 0) + count
     total = had = 0
     for (pin, types), count in wanted.items():
-        left = cluster.quota_left(live, pin, types or hardware.forest.gpu_types, priority)
+        left = cluster.charges.left(live, pin, types or hardware.forest.gpu_types, priority)
         if count > left:
             return count, left
         total, had = total + count, had + left
     if len(wanted) > 1 and all(pin is None for pin, _ in wanted):
-        had = cluster.quota_left(live, None, hardware.forest.gpu_types, priority)
+        had = cluster.charges.left(live, None, hardware.forest.gpu_types, priority)
     return total, had
 
 
@@ -106,7 +106,7 @@ def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangCl
             pod = by_name[name]
             live.pods[name] = pod
             if live.is_charged:
-                cluster.count_charge(live, pod, 1)
+                cluster.charges.count(live, pod, 1)
     cluster.sort_in(live)
 
 
@@ -197,14 +197,14 @@ def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     lower = [
         other
-        for other in cluster.charged_below(live.owner, live.gang.priority)
+        for other in cluster.charges.below(live.owner, live.gang.priority)
         if not other.reserved and cluster.is_lazy(other)
     ]
     if not lower or not _is_physically_free(cluster, live):
         return None
     lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
     is_loose = any(
-        role.kind.gpus < cluster.hardware.least_leaves(role.kind) for role in live.waiting
+        role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
     alone = [other for other in lower if is_loose or _gives_cells(other)]
     for other in alone[:SINGLES]:
@@ -286,9 +286,9 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return None
 
     def candidates() -> list[Live]:
-        return _near(cluster, live, cluster.candidates_for(live))
+        return _near(cluster, live, cluster.charges.candidates_for(live))
 
-    are_few = len(cluster.guests) + cluster.count_below(live.owner, live.gang.priority) <= FEW
+    are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, are_few=are_few)
 
 
@@ -305,7 +305,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
         found = True
         chooser.undo()
     elif not chooser.is_hopeless():
-        others = _near(cluster, live, cluster.candidates_for(live))
+        others = _near(cluster, live, cluster.charges.candidates_for(live))
         removals = [Removal(cluster, other) for other in others]
         found = seeker.place(live.waiting)
         seeker.undo()

@@ -164,7 +164,7 @@ class Seeker:
 
     def _wish(self, kind: Kind) -> Wish:
         is_guest = self.owner is None
-        return self.hardware.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
+        return self.hardware.demands.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
