@@ -100,12 +100,11 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
     """The pods have their places."""
     live.gang_class = live.gang_class or gang_class
-    by_name = {pod.name: pod for pod in pods}
+    is_charged, by_name = live.is_charged, {pod.name: pod for pod in pods}
     for role in live.waiting:
         for name in role.pods:
-            pod = by_name[name]
-            live.pods[name] = pod
-            if live.is_charged:
+            live.pods[name] = pod = by_name[name]
+            if is_charged:
                 cluster.charges.count(live, pod, 1)
     cluster.sort_in(live)
 
