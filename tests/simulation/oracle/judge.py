@@ -55,7 +55,8 @@ class Judge:
         elif found.types != types:
             yield f"expected: {name} on types {found.types}, not {types}"
         elif self.judges_nearness:
-            yield from self._nearness(gang, record, terms, types)
+            lower = frozenset(bill.downgraded)
+            yield from self._nearness(gang, record, replace(terms, downgraded=lower), types)
 
     def usable(self, gang: Gang, record: Record) -> Iterator[str]:
         """Only healthy machines that take pods, and that it allows."""
