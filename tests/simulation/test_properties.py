@@ -1,7 +1,7 @@
 """What never happens, whatever is asked for and whatever breaks; each looked at by itself."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from core_door import CoreDoor
@@ -9,7 +9,7 @@ from histories import Run, history
 from oracle.private import fits_in_private
 from oracle.state import spare
 from random_clusters import Traits
-from scheduler.domain.core.model import Grown, Placed
+from scheduler.domain.core.model import Decision, Grown, Placed
 
 SEEDS = 15
 Watch = Callable[[Run], None]
@@ -73,6 +73,23 @@ def test_what_is_promised_can_be_had_at_any_time() -> None:
         assert min(left.values()) >= 0, left
 
     through(4000, watch)
+
+
+class ForgetfulDoor(CoreDoor):
+    """The core that remembers nothing: neither who can't be helped nor what a place would cost."""
+
+    def decide(self, now: float) -> Sequence[Decision]:
+        self.core.prices.clear()
+        self.core.queue.added.update(self.core.queue.lines)
+        return super().decide(now)
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_what_the_core_remembers_changes_no_decision(is_large: bool) -> None:
+    for seed in range(6000, 6000 + SEEDS):
+        traits = Traits(judges="", restarts=0.0, is_large=is_large)
+        usual, forgetful = (history(seed, door, traits) for door in (CoreDoor, ForgetfulDoor))
+        assert repr(usual.decisions) == repr(forgetful.decisions), f"seed {seed}"
 
 
 def test_safety_no_guaranteed_gang_that_fits_its_virtual_cluster_waits() -> None:

@@ -30,8 +30,8 @@ def pin_owner(pin: str) -> str:
 class Hardware:
     """One forest with all that is bound and used in it.
 
-    ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
-    ``physical[type]``: all that nobody uses. ``unbound[owner]``: quota path → cells still to bind.
+    ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
+    ``unbound[owner]``: quota path → cells still to bind.
     ``splitters``: owners of cells inside nodes. ``unwell``: nodes on which not all is usable, by
     number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
     None: as long as nobody reads it.
@@ -49,7 +49,7 @@ class Hardware:
         places = self._make()
         self._places = places
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
-        self.physical = {t: Region(racks, places) for t, racks in forest.racks.items()}
+        self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
         self.splitters = {
             owner
@@ -247,9 +247,8 @@ class Hardware:
         room = machine.sort.room(machine.free) if machine.free else ()
         known = tags.of(room, False)
         free = state.usable & ~(state.held | state.reserved)
-        is_shared = bool(state.charged)
-        every = tags.of(room, True) if is_shared else known
-        self.physical[kind].put(number, every.get(free) or tags.new(every, room, is_shared, free))
+        if self._physical is not None:
+            self._put_physical(self._physical[kind], state, room, free)
         own = free & ~state.charged
         for owner, mask in state.bound.items():
             mine = mask & own
@@ -267,6 +266,21 @@ class Hardware:
             if len(self.log) >= LOG_KEPT:
                 del self.log[: LOG_KEPT // 2]
                 self.log_begin += LOG_KEPT // 2
+
+    @property
+    def physical(self) -> dict[str, Region]:
+        """By GPU type, what nobody uses. It is made when the first guest looks for a place."""
+        if self._physical is None:
+            racks = self.forest.racks.items()
+            self._physical = {t: Region(each, self._places) for t, each in racks}
+            for state in self.states:
+                self.refresh(state)
+        return self._physical
+
+    def _put_physical(self, region: Region, state: SlotState, room: Room, free: int) -> None:
+        tags, is_shared = self._tags[state.sort], bool(state.charged)
+        known = tags.of(room, is_shared)
+        region.put(state.slot.number, known.get(free) or tags.new(known, room, is_shared, free))
 
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:
         """The same where something that all of a node's GPUs share has changed too."""

@@ -254,10 +254,13 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
 
 
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
-    key = (owner, gpu_type, priority)
+    charged = {} if owner is None else cluster.charged.get(owner, {})
+    lower = (other for other, gangs in charged.items() if gangs and other < priority)
+    floor = 1 + max(lower, default=-1)  # priorities between the same others have the same prices
+    key = (owner, gpu_type, floor)
     found = cluster.prices.get(key)
     if found is None:
         if len(cluster.prices) >= LISTS_KEPT:
             cluster.prices.clear()
-        found = cluster.prices[key] = Prices(cluster, owner, gpu_type, priority)
+        found = cluster.prices[key] = Prices(cluster, owner, gpu_type, floor)
     return found
