@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import cover, ways_to_bind
+from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 THRIFTY = -1
 """As the level from which up quota may be bound: any, and what is bound already comes first."""
+
+RACKS_EXACT = 16
+"""Of more racks what they take is only looked at by their leaves."""
 
 FEW_NODES = 32
 """So many nodes at the most are searched in every way, and for leaves that guests use."""
@@ -366,9 +370,26 @@ class Ground:
                 yield number, together - apart
 
     def _cap(self, region: Region, view: View) -> int:
+        """How many of the pods a rack takes; of many racks only by its leaves."""
         cap = view.cap(self.needs)
-        if not cap or (self.seeker.only is None and not self.wish[1]):
+        is_all = self.seeker.only is None and not self.wish[1]
+        if not cap or is_all or len(region.views) > RACKS_EXACT:
             return cap
+        return self._held_by(region, view)
+
+    def may_hold(self, rack: Rack, count: int) -> bool:
+        """Whether a rack that has leaves for so many of the pods takes them."""
+        return not self.wish[1] or self.is_split or self.holds(rack) >= count
+
+    def holds(self, rack: Rack) -> int:
+        """How many of the pods a rack takes, bound cells and free space apart."""
+        return sum(
+            self._held_by(region, view)
+            for region in (self.bound, self.empty)
+            if region is not None and (view := region.views.get(rack.number)) is not None
+        )
+
+    def _held_by(self, region: Region, view: View) -> int:
         return sum(
             self.fits_on(tag.count, self.hardware.states[slot.number])
             for tag, slot in region.slots_of(view)

@@ -1,6 +1,7 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
@@ -9,14 +10,16 @@ from scheduler.domain.core.machines import NEVER
 RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
 
+RACKS_LOOKED = 256
+"""Racks of which it is asked what they hold beside GPUs, at the most."""
+
 SPREAD_TRIES = 8
 """Racks of which the one is sought that holds most, at the most."""
 
 
 def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
-    quick = _quick(ground, len(names))
-    if quick is not None and _all_in(ground, quick, names):
+    if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
     caps = ground.caps()
     enough = _enough(ground, caps, len(names))
@@ -50,7 +53,8 @@ def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> li
     region = ground.bound or ground.empty
     if region is None:
         return []
-    return [region.racks[number] for _, _, _, number in enough[:RACK_TRIES]]
+    racks = (region.racks[number] for _, _, _, number in enough[:RACKS_LOOKED])
+    return list(islice((rack for rack in racks if ground.may_hold(rack, count)), RACK_TRIES))
 
 
 def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
@@ -134,18 +138,20 @@ def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
     return _fill(ground, rack, names, -best[1])
 
 
-def _quick(ground: Ground, count: int) -> Rack | None:
-    """Whole nodes in one rack of bound cells (of a guest: anywhere): the index knows it."""
-    region, seeker = ground.bound, ground.seeker
-    if region is None or seeker.near or seeker.within is not None or seeker.only is not None:
-        return None
+def _quick(ground: Ground, count: int) -> Iterator[Rack]:
+    """Whole nodes in one rack of bound cells (of a guest: anywhere), else of free ones: the index
+    knows it.
+    """
+    seeker = ground.seeker
+    if seeker.near or seeker.within is not None or seeker.only is not None:
+        return
     if any(need != ground.hardware.sorts[i].gpus for i, need in enumerate(ground.needs)):
-        return None
-    enough = [whole for whole in region.whole if whole >= count]
-    if not enough:
-        return None
-    racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
-    return region.racks[(racks & -racks).bit_length() - 1]
+        return
+    for region in (ground.bound, None if ground.is_split else ground.empty):
+        enough = [] if region is None else [whole for whole in region.whole if whole >= count]
+        if region is not None and enough:
+            racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
+            yield region.racks[(racks & -racks).bit_length() - 1]
 
 
 def _nearest(
