@@ -199,17 +199,34 @@ def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision
         for other in cluster.charges.below(live.owner, live.gang.priority)
         if not other.reserved and cluster.is_lazy(other)
     ]
-    if not lower or not _is_physically_free(cluster, live):
+    if not lower:
         return None
     lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
+    found = _downgrade_some(cluster, live, lower, (), now)
+    if found is None and (others := _leaving(cluster, live)):
+        leaving = [Removal(cluster, other) for other in others]
+        found = _downgrade_some(cluster, live, lower, leaving, now)
+        if found is None:
+            undo_all(leaving)
+    return found
+
+
+def _downgrade_some(
+    cluster: Cluster, live: Live, lower: Sequence[Live], leaving: Sequence[Removal], now: float
+) -> list[Decision] | None:
+    """Downgrade one of these gangs, else several; what gangs hold that leave is waited for."""
+    if not _is_physically_free(cluster, live):
+        return None
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
     alone = [other for other in lower if is_loose or _gives_cells(other)]
     for other in alone[:SINGLES]:
-        if (found := _downgrade(cluster, live, [other], now)) is not None:
+        if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
             return found
-    return _downgrade(cluster, live, lower[:DOWNGRADED], now) if len(lower) > 1 else None
+    if len(lower) > 1:
+        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now)
+    return None
 
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
@@ -233,7 +250,7 @@ def _gives_cells(other: Live) -> bool:
 
 
 def _downgrade(
-    cluster: Cluster, live: Live, others: Sequence[Live], now: float
+    cluster: Cluster, live: Live, others: Sequence[Live], leaving: Sequence[Removal], now: float
 ) -> list[Decision] | None:
     """Place the gang without the cells of some of the others: doubled until it fits."""
     removals: list[Removal] = []
@@ -252,7 +269,11 @@ def _downgrade(
         removal.settle()
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
-    return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    if not leaving:
+        return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    _reserve(cluster, live, seeker)
+    undo_all(leaving)
+    return decisions + start_reserved(cluster, live, now)
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:

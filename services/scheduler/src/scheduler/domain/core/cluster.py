@@ -345,12 +345,20 @@ class Cluster:
         """What reasons depend on, as versions."""
         return (*self.progress(), self.hardware.usable_version, self.hardware.taken_version)
 
-    def quota_stamp(self, owner: str) -> Stamp:
-        """What of an owner's quota may be had, as versions."""
+    def quota_stamp(self, owner: str, priority: int = 0) -> Stamp:
+        """What of an owner's quota may be had, as versions: by gangs of a priority also what those
+        of lower ones have.
+        """
         unbound = self.hardware.unbound.get(owner)
-        can_bind = unbound is not None and any(unbound.values())
+        can_bind = unbound is not None and (
+            any(unbound.values()) or self._has_lower(owner, priority)
+        )
         bindable = self.hardware.unbound_version if can_bind else -1
         return self.versions.get(owner, 0), bindable
+
+    def _has_lower(self, owner: str, priority: int) -> bool:
+        counts = (self.charges.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
+        return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""

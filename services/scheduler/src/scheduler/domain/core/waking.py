@@ -110,10 +110,10 @@ class Waking:
 
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     """What could help the gangs of a group, as versions."""
-    hardware, (owner, _) = cluster.hardware, group.key
+    hardware, (owner, priority) = cluster.hardware, group.key
     if not owner:
         return hardware.usable_version, hardware.free_version
-    return hardware.usable_version, *cluster.quota_stamp(owner)
+    return hardware.usable_version, *cluster.quota_stamp(owner, priority)
 
 
 def settled_under(cluster: "Cluster") -> None:
