@@ -23,7 +23,7 @@ def virtual_clusters(state: State) -> Answer:
     cluster = state.cluster
     forest = cluster.hardware.forest
     guests: dict[str, int] = {}
-    for gang in cluster.guests:
+    for gang in cluster.charges.guests:
         live = cluster.gangs[gang]
         name = live.gang.virtual_cluster
         guests[name] = guests.get(name, 0) + live.gpus_in_use
@@ -48,7 +48,7 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
         types |= hardware.regions.get(pin_owner(pin), {}).keys()
     owned = sum(hardware.owned.get(key, 0) for key in keys)
     owned += sum(hardware.pin_leaves[pin] for pin in pins)
-    charged = sum(sum(cluster.charges.get(key, {}).values()) for key in keys)
+    charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)
     return {
         "cells": [
             {"quota": q.path, "count": q.count, "bound": q.count - unbound.get(q.path, 0)}

@@ -77,36 +77,35 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
     hardware, priority = cluster.hardware, live.gang.priority
     if len(live.waiting) == 1:
         role = live.waiting[0]
-        count = hardware.least_leaves(role.kind) * len(role.pods)
+        count = hardware.demands.least_leaves(role.kind) * len(role.pods)
         types = role.kind.gpu_types or hardware.forest.gpu_types
-        return count, cluster.quota_left(live, role.kind.pin, types, priority)
+        return count, cluster.charges.left(live, role.kind.pin, types, priority)
     wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
     for role in live.waiting:
         kind = role.kind
         key = (kind.pin, () if kind.pin is not None else kind.gpu_types)
-        count = hardware.least_leaves(kind) * len(role.pods)
+        count = hardware.demands.least_leaves(kind) * len(role.pods)
         wanted[key] = wanted.get(key, 0) + count
     total = had = 0
     for (pin, types), count in wanted.items():
-        left = cluster.quota_left(live, pin, types or hardware.forest.gpu_types, priority)
+        left = cluster.charges.left(live, pin, types or hardware.forest.gpu_types, priority)
         if count > left:
             return count, left
         total, had = total + count, had + left
     if len(wanted) > 1 and all(pin is None for pin, _ in wanted):
-        had = cluster.quota_left(live, None, hardware.forest.gpu_types, priority)
+        had = cluster.charges.left(live, None, hardware.forest.gpu_types, priority)
     return total, had
 
 
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
     """The pods have their places."""
     live.gang_class = live.gang_class or gang_class
-    by_name = {pod.name: pod for pod in pods}
+    is_charged, by_name = live.is_charged, {pod.name: pod for pod in pods}
     for role in live.waiting:
         for name in role.pods:
-            pod = by_name[name]
-            live.pods[name] = pod
-            if live.is_charged:
-                cluster.count_charge(live, pod, 1)
+            live.pods[name] = pod = by_name[name]
+            if is_charged:
+                cluster.charges.count(live, pod, 1)
     cluster.sort_in(live)
 
 
@@ -197,20 +196,37 @@ def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     lower = [
         other
-        for other in cluster.charged_below(live.owner, live.gang.priority)
+        for other in cluster.charges.below(live.owner, live.gang.priority)
         if not other.reserved and cluster.is_lazy(other)
     ]
-    if not lower or not _is_physically_free(cluster, live):
+    if not lower:
         return None
     lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
+    found = _downgrade_some(cluster, live, lower, (), now)
+    if found is None and (others := _leaving(cluster, live)):
+        leaving = [Removal(cluster, other) for other in others]
+        found = _downgrade_some(cluster, live, lower, leaving, now)
+        if found is None:
+            undo_all(leaving)
+    return found
+
+
+def _downgrade_some(
+    cluster: Cluster, live: Live, lower: Sequence[Live], leaving: Sequence[Removal], now: float
+) -> list[Decision] | None:
+    """Downgrade one of these gangs, else several; what gangs hold that leave is waited for."""
+    if not _is_physically_free(cluster, live):
+        return None
     is_loose = any(
-        role.kind.gpus < cluster.hardware.least_leaves(role.kind) for role in live.waiting
+        role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
     alone = [other for other in lower if is_loose or _gives_cells(other)]
     for other in alone[:SINGLES]:
-        if (found := _downgrade(cluster, live, [other], now)) is not None:
+        if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
             return found
-    return _downgrade(cluster, live, lower[:DOWNGRADED], now) if len(lower) > 1 else None
+    if len(lower) > 1:
+        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now)
+    return None
 
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
@@ -234,7 +250,7 @@ def _gives_cells(other: Live) -> bool:
 
 
 def _downgrade(
-    cluster: Cluster, live: Live, others: Sequence[Live], now: float
+    cluster: Cluster, live: Live, others: Sequence[Live], leaving: Sequence[Removal], now: float
 ) -> list[Decision] | None:
     """Place the gang without the cells of some of the others: doubled until it fits."""
     removals: list[Removal] = []
@@ -253,7 +269,11 @@ def _downgrade(
         removal.settle()
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
-    return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    if not leaving:
+        return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    _reserve(cluster, live, seeker)
+    undo_all(leaving)
+    return decisions + start_reserved(cluster, live, now)
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -286,9 +306,9 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return None
 
     def candidates() -> list[Live]:
-        return _near(cluster, live, cluster.candidates_for(live))
+        return _near(cluster, live, cluster.charges.candidates_for(live))
 
-    are_few = len(cluster.guests) + cluster.count_below(live.owner, live.gang.priority) <= FEW
+    are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, are_few=are_few)
 
 
@@ -305,7 +325,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
         found = True
         chooser.undo()
     elif not chooser.is_hopeless():
-        others = _near(cluster, live, cluster.candidates_for(live))
+        others = _near(cluster, live, cluster.charges.candidates_for(live))
         removals = [Removal(cluster, other) for other in others]
         found = seeker.place(live.waiting)
         seeker.undo()

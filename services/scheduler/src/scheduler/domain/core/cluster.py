@@ -4,9 +4,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
+from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
-from scheduler.domain.core.hardware import Hardware, owner_of, pin_owner
+from scheduler.domain.core.hardware import Hardware, owner_of
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
@@ -44,8 +45,7 @@ class Cluster:
         self.gangs: dict[str, Live] = {}
         self.queue = Queue()
         self.downgraded: set[str] = set()
-        self.guests: set[str] = set()
-        self.charged: dict[str, dict[int, set[str]]] = {}
+        self.charges = Charges(self.hardware, self.gangs)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
@@ -53,7 +53,6 @@ class Cluster:
         self.said: list[Decision] = []
         self.versions: dict[str, int] = {}
         self.touched = 0
-        self.charges: dict[tuple[str, str], dict[int, int]] = {}
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.freed: dict[int, Machine] = {}
@@ -150,14 +149,7 @@ class Cluster:
 
     def sort_in(self, live: Live) -> None:
         """Note by its class who could have to leave for whom."""
-        self.guests.discard(live.id)
-        charged = self.charged.setdefault(live.owner, {}).setdefault(live.gang.priority, set())
-        charged.discard(live.id)
-        if live.pods and not live.is_leaving and live.id in self.gangs:
-            if live.gang_class is GangClass.GUARANTEED:
-                charged.add(live.id)
-            else:
-                self.guests.add(live.id)
+        self.charges.sort_in(live)
         if self.hardware.log is not None:
             self.hardware.log += [state.slot.number for state in live.states()]
 
@@ -165,7 +157,7 @@ class Cluster:
         is_reserved = pod.name in live.reserved
         is_charged = live.is_charged
         if is_charged:
-            self.count_charge(live, pod, -1)
+            self.charges.count(live, pod, -1)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
@@ -333,7 +325,7 @@ class Cluster:
         if not is_guest:
             groups.append((owner, priority))
         is_pinned = any(kind.pin is not None for kind, _ in shape)
-        least = self.hardware.least_leaves
+        least = self.hardware.demands.least_leaves
         leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
         self.queue.put_aside(line, groups, leaves)
 
@@ -353,29 +345,25 @@ class Cluster:
         """What reasons depend on, as versions."""
         return (*self.progress(), self.hardware.usable_version, self.hardware.taken_version)
 
-    def quota_stamp(self, owner: str) -> Stamp:
-        """What of an owner's quota may be had, as versions."""
+    def quota_stamp(self, owner: str, priority: int = 0) -> Stamp:
+        """What of an owner's quota may be had, as versions: by gangs of a priority also what those
+        of lower ones have.
+        """
         unbound = self.hardware.unbound.get(owner)
-        can_bind = unbound is not None and any(unbound.values())
+        can_bind = unbound is not None and (
+            any(unbound.values()) or self._has_lower(owner, priority)
+        )
         bindable = self.hardware.unbound_version if can_bind else -1
         return self.versions.get(owner, 0), bindable
+
+    def _has_lower(self, owner: str, priority: int) -> bool:
+        counts = (self.charges.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
+        return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.touched += 1
         self.versions[owner] = self.versions.get(owner, 0) + 1
-
-    def count_charge(self, live: Live, pod: Pod, times: int) -> None:
-        """Leaves charged to an owner, by GPU type and priority."""
-        if pod.state is None:
-            return
-        pin = pod.kind.pin
-        key = (live.owner, pod.state.slot.chain.leaf) if pin is None else (pin_owner(pin), "")
-        counts = self.charges.get(key)
-        if counts is None:
-            counts = self.charges[key] = {}
-        priority = live.gang.priority
-        counts[priority] = counts.get(priority, 0) + times * pod.leaves.bit_count()
 
     def near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
@@ -407,35 +395,6 @@ class Cluster:
         self.sort_in(live)
         self.said.append(PreemptionCancelled(live.id))
 
-    def quota_left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
-        """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
-        priority or above don't use.
-        """
-        hardware, left = self.hardware, 0
-        if pin is not None:
-            if hardware.pins_of.get(pin) != live.owner:
-                return 0
-            left, keys = hardware.pin_leaves[pin], [(pin_owner(pin), "")]
-        else:
-            keys = [(live.owner, name) for name in types]
-            left = sum(hardware.owned.get(key, 0) for key in keys)
-        for key in keys:
-            for other, leaves in self.charges.get(key, {}).items():
-                if other >= priority:
-                    left -= leaves
-        return left
-
-    def leaves_left(self, owner: str, priority: int) -> int:
-        """Leaves of all types that an owner has and its gangs of this priority or above don't use,
-        those of pins aside.
-        """
-        left = 0
-        for name in self.hardware.forest.gpu_types:
-            left += self.hardware.owned.get((owner, name), 0)
-            charges = self.charges.get((owner, name), {})
-            left -= sum(leaves for other, leaves in charges.items() if other >= priority)
-        return left
-
     def is_lazy(self, live: Live) -> bool:
         """It is downgraded before it is killed."""
         return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
@@ -463,7 +422,7 @@ class Cluster:
         live.gang_class = GangClass.GUARANTEED
         self.downgraded.discard(live.id)
         for pod in live.pods.values():
-            self.count_charge(live, pod, 1)
+            self.charges.count(live, pod, 1)
         self._change_class(live)
 
     def _change_class(self, live: Live) -> None:
@@ -471,24 +430,6 @@ class Cluster:
         if live.id in self.queue.keys:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
-
-    def charged_below(self, owner: str, priority: int) -> list[Live]:
-        """Gangs of an owner with cells and a lower priority, by id."""
-        charged = self.charged.get(owner, {})
-        found = (gang for other, gangs in charged.items() if other < priority for gang in gangs)
-        return [self.gangs[gang] for gang in sorted(found)]
-
-    def count_below(self, owner: str, priority: int) -> int:
-        """How many these are."""
-        charged = self.charged.get(owner, {})
-        return sum(len(gangs) for other, gangs in charged.items() if other < priority)
-
-    def candidates_for(self, live: Live) -> list[Live]:
-        """Who could have to leave for a gang, by id: guests of any owner, and its own with lower
-        priority.
-        """
-        found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
-        return found + self.charged_below(live.owner, live.gang.priority)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

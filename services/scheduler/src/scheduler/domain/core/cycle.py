@@ -94,7 +94,7 @@ def _withdraw_cells(cluster: Cluster, live: Live) -> None:
     """The gang leaves: its cells are free for others of its virtual cluster at once."""
     if live.is_charged:
         for pod in live.pods.values():
-            cluster.count_charge(live, pod, -1)
+            cluster.charges.count(live, pod, -1)
             cluster.hardware.discharge(pod)
         cluster.touch(live.owner)
 
@@ -123,7 +123,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
         if (live := cluster.gangs[gang]).downgraded_under != cluster.quota_stamp(live.owner)
     ]
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers or cluster.leaves_left(live.owner, 0) < _least(live):
+        if live.strangers or cluster.charges.left_of_all(live.owner, 0) < _least(live):
             continue
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):

@@ -187,7 +187,7 @@ class Ground:
 
     def _fresh(self, rank: Rank, name: str) -> bool:
         """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
-        if rank is not NEVER_RANK and rank[0] <= self.hardware.least_level(self.needs):
+        if rank is not NEVER_RANK and rank[0] <= self.hardware.demands.least_level(self.needs):
             return False
         for found, number in self._fresh_nodes():
             if found[0] < rank[0] and self._fits(number) and self.put(number, name):

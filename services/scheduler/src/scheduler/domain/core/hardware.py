@@ -4,14 +4,12 @@ Everything that changes who may use which leaf goes through here, so that the in
 """
 
 from scheduler.domain.core.binding import Binding, Cells
+from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
-from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Region, Room, Tag, TagKey, Tags, Wish
+from scheduler.domain.core.machines import Machine, SlotState, Sort
+from scheduler.domain.core.regions import Region, Room, Tag, TagKey, Tags
 from scheduler.domain.core.shapes import Part
-
-WISHES_REMEMBERED = 100_000
 
 LOG_KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
@@ -78,17 +76,14 @@ class Hardware:
             for cell in cells
         )
         self.without_gpus = [m for m in self.machines.values() if not m.slots]
-        self.is_plain = not any(machine.sort.names for machine in self.machines.values())
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self.log: list[int] | None = None
         self.log_begin = 0
-        self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
-        self._levels: dict[Needs, int] = {}
-        self._least: dict[Kind, int] = {}
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
+        self.demands = Demands(self.sorts, self.machines.values(), self._samples)
         every: dict[TagKey, Tag] = {}
         self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
         for owner, quotas in self.quotas.items():
@@ -134,56 +129,12 @@ class Hardware:
         self.states = sorted(by_number, key=lambda state: state.slot.number)
         return [positions[number] for number in range(len(self.states))]
 
-    # What pods need.
-
-    def wish(self, kind: Kind, *, is_guest: bool, is_bare: bool = False) -> Wish:
-        """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs), and
-        room. ``is_bare``: nothing but GPUs counts.
-        """
-        key = (kind, is_guest, is_bare)
-        found = self._wishes.get(key)
-        if found is None:
-            if len(self._wishes) >= WISHES_REMEMBERED:
-                self._wishes.clear()
-            takes = [sort.take(kind) for sort in self.sorts]
-            needs = tuple(
-                NEVER if take is None else kind.gpus if is_guest else take.leaves for take in takes
-            )
-            rooms: tuple[Room, ...] = ()
-            if not self.is_plain and not is_bare:
-                rooms = tuple(
-                    () if take is None else sort.room(take.amounts)
-                    for sort, take in zip(self.sorts, takes, strict=True)
-                )
-            found = self._wishes[key] = (needs, rooms, is_guest)
-        return found
-
-    def least_leaves(self, kind: Kind) -> int:
-        """Leaves that a pod is charged on the sort of node where that is least."""
-        found = self._least.get(kind)
-        if found is None:
-            if len(self._least) >= WISHES_REMEMBERED:
-                self._least.clear()
-            found = min(self.wish(kind, is_guest=False)[0], default=NEVER)
-            if (
-                kind.gpus == 0
-                and kind.pin is None
-                and any(
-                    (take := machine.sort.take(kind)) is not None
-                    and not (machine.slots and any(take.amounts))
-                    for machine in self.machines.values()
-                )
-            ):
-                found = 0
-            self._least[kind] = found
-        return found
-
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
         level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
         fit at all.
         """
-        if not self.is_plain or not self.is_regular:
+        if self.demands.is_limited or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()
         levels = {(quota.chain.leaf, quota.level) for quota in quotas}
@@ -203,24 +154,6 @@ class Hardware:
             if left[quota.path] and quota.chain.leaf == gpu_type:
                 return True
         return False
-
-    def least_level(self, needs: Needs) -> int:
-        """The smallest cell that such a pod's leaves can have in common, on any empty node."""
-        found = self._levels.get(needs)
-        if found is None:
-            found = min(
-                (
-                    pick.level
-                    for state in self._samples
-                    if 0 < needs[state.sort] <= state.slot.shape.leaves
-                    and (pick := state.slot.shape.pick(state.slot.shape.full, needs[state.sort]))
-                ),
-                default=0,
-            )
-            if len(self._levels) >= WISHES_REMEMBERED:
-                self._levels.clear()
-            self._levels[needs] = found
-        return found
 
     # Usable.
 

@@ -17,6 +17,10 @@ FIRST_PORT, LAST_PORT = 20_000, 65_535
 
 KINDS_REMEMBERED = 100_000
 
+FINE = 4
+FINE_LESS = FINE - FINE // 4
+"""Room is told in quarters of a share below so many of them."""
+
 
 class Take(NamedTuple):
     """What a pod takes of a node: ``leaves`` that it is charged where it is guaranteed, and of
@@ -69,10 +73,14 @@ class Sort:
         return Take(leaves, amounts)
 
     def room(self, amounts: Iterable[int]) -> tuple[int, ...]:
-        """Amounts of the limited resources in shares of one GPU, rounded down."""
+        """Amounts of the limited resources, coarsely: in quarters of the share of a GPU below one
+        share, in whole shares above, rounded down. More is never less.
+        """
+        gpus = 4 * self.gpus
         return tuple(
-            max(amount, 0) * self.gpus // capacity if capacity else 0
+            found if found < FINE else FINE_LESS + found // 4
             for amount, capacity in zip(amounts, self.capacity, strict=True)
+            for found in (amount * gpus // capacity if amount > 0 else 0,)
         )
 
 

@@ -228,10 +228,10 @@ def room_at_most(cluster: "Cluster", owner: str, kind: Kind, priority: int) -> i
     pods without GPUs of any).
     """
     hardware = cluster.hardware
-    is_free = kind.gpus == 0 and hardware.least_leaves(kind) == 0
+    is_free = kind.gpus == 0 and hardware.demands.least_leaves(kind) == 0
     if kind.pin is not None or is_free or _may_move(cluster, owner, priority):
         return NO_BOUND
-    needs = hardware.wish(kind, is_guest=False)[0]
+    needs = hardware.demands.wish(kind, is_guest=False)[0]
     rooms = []
     for gpu_type in kind.gpu_types or hardware.forest.gpu_types:
         room = _list(cluster, owner, gpu_type, priority).most(needs)
@@ -243,7 +243,7 @@ def room_at_most(cluster: "Cluster", owner: str, kind: Kind, priority: int) -> i
 
 def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
     """Without gangs of lower priority some of an owner's cells could be bound elsewhere."""
-    charged = cluster.charged.get(owner, {})
+    charged = cluster.charges.guaranteed.get(owner, {})
     lower = {gang for other, gangs in charged.items() if other < priority for gang in gangs}
     return any(
         binding.quota is not None and binding.users.keys() <= lower
@@ -254,7 +254,7 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
 
 
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
-    charged = {} if owner is None else cluster.charged.get(owner, {})
+    charged = {} if owner is None else cluster.charges.guaranteed.get(owner, {})
     lower = (other for other, gangs in charged.items() if gangs and other < priority)
     floor = 1 + max(lower, default=-1)  # priorities between the same others have the same prices
     key = (owner, gpu_type, floor)

@@ -127,15 +127,15 @@ class Queue:
         that are not reached are there again the next time.
         """
         heads: list[tuple[Order, int, Line]] = []
-        inside: set[Key] = set()
+        inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
         number = 0
 
         def take_in(lines: Iterable[Line]) -> None:
             nonlocal number
             for line in lines:
-                if line.waiting and line.key not in inside:
+                if line.waiting and line not in inside:
                     number += 1
-                    inside.add(line.key)
+                    inside.add(line)
                     heappush(heads, (line.waiting[0], number, line))
 
         take_in(woken())
@@ -143,7 +143,7 @@ class Queue:
         try:
             while heads:
                 order, _, reached = heappop(heads)
-                inside.discard(reached.key)
+                inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
                     yield reached, order[2]
                 if reached.waiting and reached.waiting[0] != order:
@@ -153,4 +153,4 @@ class Queue:
         finally:
             if reached is not None:
                 take_in((reached,))
-            self.added.update((line.key, line) for _, _, line in heads)
+            self.added.update((line.key, line) for _, _, line in heads if line.waiting)

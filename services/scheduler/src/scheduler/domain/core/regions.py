@@ -16,8 +16,8 @@ Needs = tuple[int, ...]
 """Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
 
 Room = tuple[int, ...]
-"""What is left of each limited resource of a node (or what a pod takes of it), in shares of one
-GPU, rounded down.
+"""What is left of each limited resource of a node (or what a pod takes of it), coarsely
+(`Sort.room`).
 """
 
 Wish = tuple[Needs, tuple[Room, ...], bool]
@@ -216,7 +216,16 @@ class Region:
             if index < len(heap) and heap[index][0] == front:
                 tags.append(heap[index][2])
                 below += (2 * index + 1, 2 * index + 2)
-        return next(self._in_front(front, tags, wish))
+        if len(tags) > 1:
+            return next(self._in_front(front, tags, wish))
+        for whole in sorted(self.whole, reverse=wish[2]):
+            if some := racks[tag] & self.whole[whole]:
+                view = self.views[(some & -some).bit_length() - 1]
+                position = view.slots[tag]
+                number = view.rack.slots[(position & -position).bit_length() - 1].number
+                rank = (*front, -whole if wish[2] else whole, tag.free.form, tag.sort)
+                return rank, number
+        return None
 
     def fullest(self, rooms: Mapping[int, Room]) -> Iterator[int]:
         """Nodes of these sorts with so much room: those with the fewest free leaves first."""

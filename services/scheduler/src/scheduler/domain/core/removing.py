@@ -26,7 +26,7 @@ class Removal:
             is_reserved = pod.name in live.reserved
             if self.was_charged:
                 self._bindings.append((pod, pod.bindings))
-                cluster.count_charge(live, pod, -1)
+                cluster.charges.count(live, pod, -1)
                 hardware.discharge(pod)
             if lifts or is_reserved:
                 hardware.lift(pod, is_reserved=is_reserved)
@@ -36,7 +36,7 @@ class Removal:
         self._bring_back()
         for pod, bindings in reversed(self._bindings):
             self.cluster.hardware.recharge(pod, bindings)
-            self.cluster.count_charge(self.live, pod, 1)
+            self.cluster.charges.count(self.live, pod, 1)
 
     def spare(self) -> bool:
         """The gang is not needed after all: give it back what it had, if that can still be had."""
@@ -51,10 +51,10 @@ class Removal:
             if bindings is None:
                 for done, _ in reversed(covered):
                     hardware.discharge(done)
-                    self.cluster.count_charge(self.live, done, -1)
+                    self.cluster.charges.count(self.live, done, -1)
                 return False
             hardware.recharge(pod, bindings)
-            self.cluster.count_charge(self.live, pod, 1)
+            self.cluster.charges.count(self.live, pod, 1)
             covered.append((pod, bindings))
         self._bring_back()
         if self.was_charged:

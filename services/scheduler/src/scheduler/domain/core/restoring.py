@@ -61,7 +61,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
         cluster.hardware.enter(pod, is_charged=is_charged, is_reserved=pod.name in reserved)
         live.pods[pod.name] = pod
         if is_charged:
-            cluster.count_charge(live, pod, 1)
+            cluster.charges.count(live, pod, 1)
     live.reserved = reserved
     if reserved:
         roles = [replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in gang.roles]

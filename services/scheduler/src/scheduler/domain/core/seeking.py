@@ -164,7 +164,7 @@ class Seeker:
 
     def _wish(self, kind: Kind) -> Wish:
         is_guest = self.owner is None
-        return self.hardware.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
+        return self.hardware.demands.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
@@ -278,8 +278,10 @@ class Seeker:
 
 
 def merge(roles: Iterable[Role]) -> list[tuple[Kind, list[str]]]:
-    """Pods by what they want, in the gang's order."""
-    kinds: dict[Kind, list[str]] = {}
-    for role in roles:
-        kinds.setdefault(role.kind, []).extend(role.pods)
-    return list(kinds.items())
+    """Pods by what they want, in the gang's order; roles that may choose their GPU type apart."""
+    kinds: dict[tuple[Kind, int], list[str]] = {}
+    for number, role in enumerate(roles):
+        kind = role.kind
+        may_choose = kind.gpus and kind.pin is None and len(kind.gpu_types) != 1
+        kinds.setdefault((kind, number if may_choose else -1), []).extend(role.pods)
+    return [(kind, names) for (kind, _), names in kinds.items()]

@@ -92,13 +92,13 @@ class Waking:
         owner, priority = group = line.key[:2]
         left = self._left.get(group)
         if left is None:
-            left = self._left[group] = self.cluster.leaves_left(owner, priority)
+            left = self._left[group] = self.cluster.charges.left_of_all(owner, priority)
         if line.leaves > left:
             return False
         if line.reason is None or line.reason.code == "quota":
             return True
         for kind, count in line.key[2]:
-            needs = self.cluster.hardware.wish(kind, is_guest=False)[0]
+            needs = self.cluster.hardware.demands.wish(kind, is_guest=False)[0]
             key = (group, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
             room = self._rooms.get(key)
             if room is None:
@@ -110,10 +110,10 @@ class Waking:
 
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     """What could help the gangs of a group, as versions."""
-    hardware, (owner, _) = cluster.hardware, group.key
+    hardware, (owner, priority) = cluster.hardware, group.key
     if not owner:
         return hardware.usable_version, hardware.free_version
-    return hardware.usable_version, *cluster.quota_stamp(owner)
+    return hardware.usable_version, *cluster.quota_stamp(owner, priority)
 
 
 def settled_under(cluster: "Cluster") -> None:

@@ -1,0 +1,93 @@
+"""Who is charged what of which quota, and who could have to leave for whom."""
+
+from collections.abc import Sequence
+
+from scheduler.domain.core.hardware import Hardware, pin_owner
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.model import GangClass
+
+
+class Charges:
+    """Counts of what gangs hold. Gangs that leave are charged nothing, and are in no set.
+
+    ``leaves[owner, GPU type]`` (of a pin: its owner and ""): priority → leaves charged.
+    ``guaranteed[owner]``: priority → gangs with cells; ``guests``: gangs without, of any owner.
+    """
+
+    def __init__(self, hardware: Hardware, gangs: dict[str, Live]) -> None:
+        self.hardware = hardware
+        self.gangs = gangs
+        self.leaves: dict[tuple[str, str], dict[int, int]] = {}
+        self.guaranteed: dict[str, dict[int, set[str]]] = {}
+        self.guests: set[str] = set()
+
+    def sort_in(self, live: Live) -> None:
+        """The gang's class may have changed, or it is over."""
+        self.guests.discard(live.id)
+        owned = self.guaranteed.setdefault(live.owner, {}).setdefault(live.gang.priority, set())
+        owned.discard(live.id)
+        if live.pods and not live.is_leaving and live.id in self.gangs:
+            if live.gang_class is GangClass.GUARANTEED:
+                owned.add(live.id)
+            else:
+                self.guests.add(live.id)
+
+    def count(self, live: Live, pod: Pod, times: int) -> None:
+        """Leaves charged to an owner, by GPU type and priority."""
+        if pod.state is None:
+            return
+        pin = pod.kind.pin
+        key = (live.owner, pod.state.slot.chain.leaf) if pin is None else (pin_owner(pin), "")
+        counts = self.leaves.get(key)
+        if counts is None:
+            counts = self.leaves[key] = {}
+        priority = live.gang.priority
+        counts[priority] = counts.get(priority, 0) + times * pod.leaves.bit_count()
+
+    def left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
+        """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
+        priority or above don't use.
+        """
+        hardware, left = self.hardware, 0
+        if pin is not None:
+            if hardware.pins_of.get(pin) != live.owner:
+                return 0
+            left, keys = hardware.pin_leaves[pin], [(pin_owner(pin), "")]
+        else:
+            keys = [(live.owner, name) for name in types]
+            left = sum(hardware.owned.get(key, 0) for key in keys)
+        for key in keys:
+            for other, leaves in self.leaves.get(key, {}).items():
+                if other >= priority:
+                    left -= leaves
+        return left
+
+    def left_of_all(self, owner: str, priority: int) -> int:
+        """Leaves of all types that an owner has and its gangs of this priority or above don't use,
+        those of pins aside.
+        """
+        left = 0
+        for name in self.hardware.forest.gpu_types:
+            left += self.hardware.owned.get((owner, name), 0)
+            charges = self.leaves.get((owner, name), {})
+            left -= sum(leaves for other, leaves in charges.items() if other >= priority)
+        return left
+
+    def below(self, owner: str, priority: int) -> list[Live]:
+        """Gangs of an owner with cells and a lower priority, by id."""
+        charged = self.guaranteed.get(owner, {})
+        found = (gang for other, gangs in charged.items() if other < priority for gang in gangs)
+        return [self.gangs[gang] for gang in sorted(found)]
+
+    def count_for(self, live: Live) -> int:
+        """How many could have to leave for a gang."""
+        charged, priority = self.guaranteed.get(live.owner, {}), live.gang.priority
+        lower = sum(len(gangs) for other, gangs in charged.items() if other < priority)
+        return len(self.guests) + lower
+
+    def candidates_for(self, live: Live) -> list[Live]:
+        """Who could have to leave for a gang, by id: guests of any owner, and its own with lower
+        priority.
+        """
+        found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
+        return found + self.below(live.owner, live.gang.priority)

@@ -1,0 +1,84 @@
+"""What pods need on each sort of node: leaves, and room beside them."""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.regions import Needs, Room, Wish
+
+WISHES_REMEMBERED = 100_000
+
+
+class Demands:
+    """``samples``: of each sort of node one, in order."""
+
+    def __init__(
+        self, sorts: Sequence[Sort], machines: Iterable[Machine], samples: Sequence[SlotState]
+    ) -> None:
+        self.sorts = sorts
+        self.machines = list(machines)
+        self.samples = samples
+        self.is_limited = any(machine.sort.names for machine in self.machines)
+        self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
+        self._levels: dict[Needs, int] = {}
+        self._least: dict[Kind, int] = {}
+
+    def wish(self, kind: Kind, *, is_guest: bool, is_bare: bool = False) -> Wish:
+        """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs), and
+        room. ``is_bare``: nothing but GPUs counts.
+        """
+        key = (kind, is_guest, is_bare)
+        found = self._wishes.get(key)
+        if found is None:
+            if len(self._wishes) >= WISHES_REMEMBERED:
+                self._wishes.clear()
+            takes = [sort.take(kind) for sort in self.sorts]
+            needs = tuple(
+                NEVER if take is None else kind.gpus if is_guest else take.leaves for take in takes
+            )
+            rooms: tuple[Room, ...] = ()
+            if self.is_limited and not is_bare:
+                rooms = tuple(
+                    () if take is None else sort.room(take.amounts)
+                    for sort, take in zip(self.sorts, takes, strict=True)
+                )
+            found = self._wishes[key] = (needs, rooms, is_guest)
+        return found
+
+    def least_leaves(self, kind: Kind) -> int:
+        """Leaves that a pod is charged on the sort of node where that is least."""
+        found = self._least.get(kind)
+        if found is None:
+            if len(self._least) >= WISHES_REMEMBERED:
+                self._least.clear()
+            found = min(self.wish(kind, is_guest=False)[0], default=NEVER)
+            if (
+                kind.gpus == 0
+                and kind.pin is None
+                and any(
+                    (take := machine.sort.take(kind)) is not None
+                    and not (machine.slots and any(take.amounts))
+                    for machine in self.machines
+                )
+            ):
+                found = 0
+            self._least[kind] = found
+        return found
+
+    def least_level(self, needs: Needs) -> int:
+        """The smallest cell that such a pod's leaves can have in common, on any empty node."""
+        found = self._levels.get(needs)
+        if found is None:
+            found = min(
+                (
+                    pick.level
+                    for state in self.samples
+                    if 0 < needs[state.sort] <= state.slot.shape.leaves
+                    and (pick := state.slot.shape.pick(state.slot.shape.full, needs[state.sort]))
+                ),
+                default=0,
+            )
+            if len(self._levels) >= WISHES_REMEMBERED:
+                self._levels.clear()
+            self._levels[needs] = found
+        return found
