@@ -232,6 +232,22 @@ def test_what_a_gang_that_leaves_still_wants_is_placed_when_it_has_left(kit: Kit
     assert word_of(state, state.gangs["g"], 1).preemption is None
 
 
+def test_what_a_gang_still_wants_is_refused_where_nothing_of_it_runs_and_it_is_too_large(
+    kit: Kit,
+) -> None:
+    state = kit.state(kit.report("n0", gpus=1), kit.report("n1", gpus=1))
+    (first,) = kit.pods("g", 1, gpus=1)
+    state.request(kit.gang("g", first), 0.0, 0.0)
+    (placed,) = kit.decide(state, 0.0)
+    (large,) = kit.pods("large", 1, gpus=8)
+    state.request(kit.gang("g", first, large), 1.0, 1.0)
+    (waits,) = kit.decide(state, 1.0)
+    assert isinstance(waits, Deferred)
+    state.lose(placed.pods[0].node, 2.0)
+    (refused,) = kit.decide(state, 2.0)
+    assert isinstance(refused, Refused)
+
+
 def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are_more(
     kit: Kit,
 ) -> None:

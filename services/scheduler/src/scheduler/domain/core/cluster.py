@@ -128,15 +128,18 @@ class Cluster:
         live.strangers = tuple(place for place in live.strangers if place.pod != pod)
         if live.pods or live.strangers:
             return
-        if not live.waiting:
+        if live.waiting:
+            self._begin_anew(live)
+        else:
             self.release(gang)
-        elif live.is_leaving:
-            self._have_left(live)
 
-    def _have_left(self, live: Live) -> None:
-        """All that was to leave has left: what the gang still wants waits like any other."""
+    def _begin_anew(self, live: Live) -> None:
+        """A gang of which nothing runs any more: what it still wants waits like any other."""
+        self.queue.remove(live)
+        self.downgraded.discard(live.id)
         live.preempted_until = live.preempted_for = live.gang_class = live.started_at = None
         self.told_to_leave.discard(live.id)
+        self.sort_in(live)
         self.enqueue(live)
 
     def _drop_waiting(self, live: Live, pod: str) -> None:
@@ -357,7 +360,7 @@ class Cluster:
         return self.versions.get(owner, 0), bindable
 
     def _has_lower(self, owner: str, priority: int) -> bool:
-        counts = (self.charges.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
+        counts = (self.charges.leaves.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
         return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
     def touch(self, owner: str) -> None:
