@@ -97,16 +97,21 @@ async def order(others: Others, node: str, what: str, revision: int) -> None:
     await others.bus.say("settings-changed", setting, word, event_id=f"rest/{revision}", at=0.0)
 
 
+async def a_guest_is_preempted(kit: Kit, others: Others) -> None:
+    """`guest` runs on what is idle, until `owner` wants what it owns."""
+    await nodes_come(kit, others)
+    await others.ask(wanted(kit, "guest", 2, 2, priority=-1))
+    await others.until(lambda: others.states("guest") == ["placed", "placed"])
+    assert others.decisions["guest"].gang_class == "opportunistic"
+    await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
+    await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+
+
 async def test_a_guest_is_told_to_leave_for_whom_it_is_and_the_owner_starts_when_it_has(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     async with scheduler(cluster_file=file):
-        await nodes_come(kit, others)
-        await others.ask(wanted(kit, "guest", 2, 2, priority=-1))
-        await others.until(lambda: others.states("guest") == ["placed", "placed"])
-        assert others.decisions["guest"].gang_class == "opportunistic"
-        await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
-        await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+        await a_guest_is_preempted(kit, others)
         told = others.decisions["guest"].preemption
         assert (told.gang, told.reason.code) == ("owner", "guarantee")
         assert ("gang-preempted", "guest") in others.topics
@@ -121,11 +126,7 @@ async def test_a_restart_amid_a_preemption_goes_on_with_it(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     async with scheduler(cluster_file=file):
-        await nodes_come(kit, others)
-        await others.ask(wanted(kit, "guest", 2, 2, priority=-1))
-        await others.until(lambda: others.states("guest") == ["placed", "placed"])
-        await others.ask(wanted(kit, "owner", 1, 2, vc="lab"))
-        await others.until(lambda: others.states("guest") == ["give-back", "give-back"])
+        await a_guest_is_preempted(kit, others)
         before = others.decisions["guest"].preemption
     async with scheduler(cluster_file=file) as runtime:
         await others.ask(wanted(kit, "next", 1, 2, age=1))

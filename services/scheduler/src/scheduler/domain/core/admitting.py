@@ -9,7 +9,6 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import (
-    OPPORTUNISTIC,
     Decision,
     Downgraded,
     GangClass,
@@ -35,11 +34,7 @@ DOWNGRADED = 128
 
 def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """What is decided for a gang that waits; None where it goes on waiting."""
-    is_guest = live.gang.priority == OPPORTUNISTIC or live.gang_class in (
-        GangClass.OPPORTUNISTIC,
-        GangClass.DOWNGRADED,
-    )
-    if is_guest:
+    if live.is_guest:
         return _as_guest(cluster, live, now)
     if not quota_short(cluster, live):
         for step in (_at_once, _after_leaving, _after_downgrades, _after_victims):
@@ -277,9 +272,10 @@ def _downgrade(
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    leaving = _leaving(cluster, live)
+    removals = [Removal(cluster, other) for other in leaving]
     chosen = _choose(cluster, live)
-    undo_all(leaving)
+    undo_all(removals)
     return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
 
 
@@ -335,15 +331,14 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
 
 
 def _make_room(
-    cluster: Cluster, live: Live, leaving: Sequence[Removal], victims: Sequence[Live], now: float
+    cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
 ) -> list[Decision]:
     """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
     for other in [other for other in victims if other.reserved]:
         cluster.cancel(other)
         cluster.enqueue(other)
     victims = [other for other in victims if other.pods]
-    others = (*(removal.live for removal in leaving), *victims)
-    removals = [Removal(cluster, other) for other in others]
+    removals = [Removal(cluster, other) for other in (*leaving, *victims)]
     seeker = seeker_of(cluster, live, is_guest=False)
     found = seeker.place(live.waiting)
     assert found, live.id

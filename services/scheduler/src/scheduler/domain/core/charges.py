@@ -73,6 +73,11 @@ class Charges:
             left -= sum(leaves for other, leaves in charges.items() if other >= priority)
         return left
 
+    def has_lower(self, owner: str, priority: int) -> bool:
+        """Gangs of a lower priority are charged some of an owner's leaves, those of pins aside."""
+        counts = (self.leaves.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
+        return any(p < priority and leaves for count in counts for p, leaves in count.items())
+
     def below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""
         charged = self.guaranteed.get(owner, {})

@@ -217,10 +217,6 @@ class Cluster:
             () if is_new else live.reserved,
         )
 
-    def waiting_of(self, gang: str) -> tuple[Role, ...]:
-        """Pods of a gang that have no place."""
-        return self.gangs[gang].waiting if gang in self.queue.keys else ()
-
     # Hardware.
 
     def set_node_health(self, node: str, is_healthy: bool) -> None:
@@ -319,9 +315,7 @@ class Cluster:
             return
         owner, priority, shape, _, _, growing = line.key
         live = self.gangs.get(growing)
-        is_guest = priority == OPPORTUNISTIC or (
-            live is not None and live.gang_class is not None and not live.is_charged
-        )
+        is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
         groups: list[GroupKey] = []
         if is_guest or all(kind.gpus == 0 for kind, _ in shape):
             groups.append(GUESTS)
@@ -354,14 +348,10 @@ class Cluster:
         """
         unbound = self.hardware.unbound.get(owner)
         can_bind = unbound is not None and (
-            any(unbound.values()) or self._has_lower(owner, priority)
+            any(unbound.values()) or self.charges.has_lower(owner, priority)
         )
         bindable = self.hardware.unbound_version if can_bind else -1
         return self.versions.get(owner, 0), bindable
-
-    def _has_lower(self, owner: str, priority: int) -> bool:
-        counts = (self.charges.leaves.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
-        return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""

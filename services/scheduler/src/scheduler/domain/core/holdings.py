@@ -5,7 +5,15 @@ from dataclasses import dataclass, field
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.machines import Machine, SlotState, Take
-from scheduler.domain.core.model import CellUse, Gang, GangClass, Kind, PodPlace, Role
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    CellUse,
+    Gang,
+    GangClass,
+    Kind,
+    PodPlace,
+    Role,
+)
 
 Order = tuple[int, float, str]
 """Highest priority first (negated), then oldest, then lowest id."""
@@ -74,6 +82,14 @@ class Live:
     def is_charged(self) -> bool:
         """It has cells of its virtual cluster."""
         return self.gang_class is GangClass.GUARANTEED and self.preempted_until is None
+
+    @property
+    def is_guest(self) -> bool:
+        """It is placed where nobody is, whoever's cells that may be in."""
+        return self.gang.priority == OPPORTUNISTIC or self.gang_class in (
+            GangClass.OPPORTUNISTIC,
+            GangClass.DOWNGRADED,
+        )
 
     @property
     def gpus(self) -> int:

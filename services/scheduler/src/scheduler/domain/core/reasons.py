@@ -76,9 +76,7 @@ class Explainer:
     def reason(self, line: Line) -> Reason:
         """Why the line's gangs wait."""
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
-        is_guest = live.gang.priority == OPPORTUNISTIC or (
-            live.gang_class is not None and not live.is_charged
-        )
+        is_guest = live.is_guest
         if not is_guest and quota_short(cluster, live):
             return _quota(cluster, live)
         if self.bad and self._would_fit_healthy(live, is_guest=is_guest):

@@ -256,7 +256,7 @@ class Seeker:
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
-            grounds = [Ground(self, kind, self._wish(kind), each) for each in some]
+            grounds = [self.ground(kind, each) for each in some]
             if not all(ground.is_small for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
