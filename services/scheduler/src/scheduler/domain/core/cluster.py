@@ -88,8 +88,7 @@ class Cluster:
         live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
         live.waiting = joined(live.waiting, roles)
         live.told = told
-        if not live.is_leaving:
-            self.enqueue(live)
+        self.enqueue(live)
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -305,8 +304,8 @@ class Cluster:
     # For the cycle.
 
     def enqueue(self, live: Live) -> None:
-        """The gang's pods without a place wait."""
-        if live.waiting:
+        """The gang's pods without a place wait, unless it was told to leave."""
+        if live.waiting and not live.is_leaving:
             self.queue.add(live, self.key_of(live))
 
     def put_aside(self, line: Line) -> None:

@@ -161,7 +161,7 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
             carried = Live(live.gang, live.order, live.owner, live.waiting)
             fresh.take_in(carried)
         carried.told = None if live.reserved and not carried.reserved else live.told
-        if not carried.is_leaving and not carried.reserved:
+        if not carried.reserved:
             fresh.enqueue(carried)
 
 
