@@ -31,10 +31,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _start_reserved(cluster, now)
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
-    before = None
-    while before != cluster.progress() and not cluster.has_more:
+    is_over = not cluster.queue.lines
+    while not is_over:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
+        is_over = before == cluster.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room.
     if cluster.downgraded:
         decisions += _upgrade(cluster)

@@ -46,6 +46,7 @@ class Hardware:
         self.regions: dict[str, dict[str, Region]] = {}
         places = self._make()
         self._places = places
+        self._spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
@@ -177,8 +178,8 @@ class Hardware:
         """Put what is free on the node's leaves into the index."""
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
-        room = machine.sort.room(machine.free) if machine.free else ()
-        known = tags.of(room, False)
+        room = machine.room() if machine.free else ()
+        known = tags.of(room, False) if room else tags.plain
         free = state.usable & ~(state.held | state.reserved)
         if self._physical is not None:
             self._put_physical(self._physical[kind], state, room, free)
@@ -188,7 +189,7 @@ class Hardware:
             self.regions[owner][kind].put(
                 number, known.get(mine) or tags.new(known, room, False, mine)
             )
-        space = self.cells[slot.cell.chain.name].space[number]
+        space = self._spaces[number][number]
         if space:
             space &= free
             self.empty[kind].put(number, known.get(space) or tags.new(known, room, False, space))

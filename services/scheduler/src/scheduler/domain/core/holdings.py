@@ -50,8 +50,8 @@ class Live:
     """A gang that is not over.
 
     ``pods``: those that have a place. ``waiting``: roles whose pods have none; of a gang that
-    runs, its growth. ``is_reserved``: its places are not free yet. ``told``: the code of the last
-    word about its wait.
+    runs, its growth. ``reserved``: pods whose places are not free yet. ``told``: the code of the last
+    word about its wait. ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
@@ -67,11 +67,11 @@ class Live:
     told: str | None = None
     downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
+    among: set[str] | None = None
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.gang.id
+    def __post_init__(self) -> None:
+        self.id = self.gang.id
 
     @property
     def is_leaving(self) -> bool:

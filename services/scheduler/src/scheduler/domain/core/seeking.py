@@ -33,6 +33,18 @@ class Seeker:
     are of one kind.
     """
 
+    __slots__ = (
+        "gang",
+        "hardware",
+        "is_alone",
+        "is_bare",
+        "near",
+        "only",
+        "owner",
+        "pods",
+        "within",
+    )
+
     def __init__(
         self,
         hardware: Hardware,
@@ -60,11 +72,12 @@ class Seeker:
         if len(kinds) > 1:
             return self._several(kinds)
         (kind, names), self.is_alone = kinds[0], True
-        return any(
-            self._kind(kind, names, gpu_type)
-            or (not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)))
-            for gpu_type in self.types(kind)
-        )
+        for gpu_type in self.types(kind):
+            if self._kind(kind, names, gpu_type):
+                return True
+            if not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)):
+                return True
+        return False
 
     def _merge(self, roles: Sequence[Role]) -> Kinds:
         """Pods by what they want; roles that can choose their GPU type choose each for itself."""
