@@ -95,18 +95,17 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
     """The pods have their places."""
     live.gang_class = live.gang_class or gang_class
-    is_charged, by_name = live.is_charged, {pod.name: pod for pod in pods}
-    for role in live.waiting:
-        for name in role.pods:
-            live.pods[name] = pod = by_name[name]
-            if is_charged:
-                cluster.charges.count(live, pod, 1)
+    by_name = {pod.name: pod for pod in pods}
+    live.pods.update((name, by_name[name]) for role in live.waiting for name in role.pods)
+    if live.is_charged:
+        for pod in pods:
+            cluster.charges.count(live, pod, 1)
     cluster.sort_in(live)
 
 
 def start(live: Live, names: Iterable[str], now: float) -> Decision:
     """The pods run."""
-    places = tuple(live.pods[name].place() for name in names)
+    places = tuple([live.pods[name].place() for name in names])
     live.waiting, live.told = (), None
     if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)

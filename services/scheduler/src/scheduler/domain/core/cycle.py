@@ -63,7 +63,8 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
             failed.append(line)
         else:
             decisions += found
-            decisions += _said(cluster)
+            if cluster.said:
+                decisions += _said(cluster)
     return decisions
 
 

@@ -251,7 +251,7 @@ class Hardware:
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
-                self._hold(state, pod)
+                _hold(state, pod)
         self.refresh_all(machine, state)
 
     def reserve(self, pod: Pod) -> None:
@@ -272,14 +272,8 @@ class Hardware:
             machine.hold_ports(pod.ports, 1)
         if state is not None:
             state.reserved &= ~pod.gpus
-            self._hold(state, pod)
+            _hold(state, pod)
             self.refresh(state)
-
-    def _hold(self, state: SlotState, pod: Pod) -> None:
-        if not pod.gpus:
-            return
-        state.held |= pod.gpus
-        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
@@ -413,6 +407,12 @@ def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask
+
+
+def _hold(state: SlotState, pod: Pod) -> None:
+    if pod.gpus:
+        state.held |= pod.gpus
+        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
 
 def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:

@@ -40,8 +40,8 @@ class Pod:
         """Where it is, and what it is charged for beside it."""
         if self.state is None:
             return PodPlace(self.name, self.machine.name, (), self.ports)
-        slot = self.state.slot
-        idle = slot.indices(self.leaves & ~self.gpus) if is_charged else ()
+        slot, rest = self.state.slot, self.leaves & ~self.gpus
+        idle = slot.indices(rest) if rest and is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
 
