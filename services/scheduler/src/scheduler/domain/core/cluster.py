@@ -9,12 +9,13 @@ from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     Decision,
     Gang,
     GangClass,
+    Kind,
     PreemptionCancelled,
     Reason,
     Restored,
@@ -61,16 +62,32 @@ class Cluster:
         self.has_more = False
         self.is_settled = True
         self.moved: set[str] = set()
+        self.kinds: dict[Kind, Kind] = {}
 
     # Gangs.
 
     def request(self, gang: Gang, told: str | None = None) -> None:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
-        live = Live(gang, (-gang.priority, gang.submitted_at, gang.id), _owner(gang), gang.roles)
+        order, roles = (-gang.priority, gang.submitted_at, gang.id), self._known(gang.roles)
+        live = Live(gang, order, _owner(gang), roles)
         live.told = told
         self.take_in(live)
         self.enqueue(live)
+
+    def _known(self, roles: Sequence[Role]) -> tuple[Role, ...]:
+        """The same with the kinds of other gangs that are equal: what was worked out for them is
+        found without a comparison.
+        """
+        found = []
+        for role in roles:
+            kind = self.kinds.get(role.kind)
+            if kind is None:
+                if len(self.kinds) >= KINDS_REMEMBERED:
+                    self.kinds.clear()
+                kind = self.kinds[role.kind] = role.kind
+            found.append(role if kind is role.kind else Role(kind, role.pods, role.name))
+        return tuple(found)
 
     def take_in(self, live: Live) -> None:
         """A gang is known from now on."""
@@ -86,7 +103,7 @@ class Cluster:
         self.queue.remove(live)
         self.cancel(live)
         live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
-        live.waiting = joined(live.waiting, roles)
+        live.waiting = joined(live.waiting, self._known(roles))
         live.told = told
         self.enqueue(live)
 

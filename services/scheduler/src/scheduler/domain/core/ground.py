@@ -305,11 +305,12 @@ class Ground:
                 yield part
 
     def _take(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
-        bindings: tuple[Binding, ...] | None = ()
+        bindings: tuple[Binding, ...] = ()
         if self.owner is not None:
-            bindings = cover(self.hardware, self.owner, state, leaves, floor)
-            if bindings is None:
+            found = cover(self.hardware, self.owner, state, leaves, floor)
+            if found is None:
                 return False
+            bindings = found
         machine, kind = state.machine, self.kind
         take = machine.sort.take(kind)
         assert take is not None

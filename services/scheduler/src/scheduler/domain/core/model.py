@@ -6,7 +6,6 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import TypeAlias
 
 OPPORTUNISTIC = -1
@@ -42,14 +41,15 @@ class Kind:
     memory_mb: int = 0
     ports: int = 0
     resources: tuple[tuple[str, int], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Once: a kind is the key of every memory of what was worked out for it.
+        wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
+        object.__setattr__(self, "_hash", hash(wants))
 
     def __hash__(self) -> int:
         return self._hash
-
-    @cached_property
-    def _hash(self) -> int:
-        """Worked out once: a kind is the key of every memory of what was worked out for it."""
-        return hash((self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports))
 
 
 @dataclass(frozen=True, slots=True)
