@@ -1,5 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -52,7 +53,7 @@ class Cluster:
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
         self.said: list[Decision] = []
-        self.versions: dict[str, int] = {}
+        self.versions: defaultdict[str, int] = defaultdict(int)
         self.touched = 0
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
@@ -372,7 +373,7 @@ class Cluster:
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.touched += 1
-        self.versions[owner] = self.versions.get(owner, 0) + 1
+        self.versions[owner] += 1
 
     def near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""

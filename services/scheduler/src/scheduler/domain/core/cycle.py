@@ -35,7 +35,7 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     while not is_over:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
-        is_over = before == cluster.progress() or cluster.has_more
+        is_over = not cluster.queue.lines or before == cluster.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room.
     if cluster.downgraded:
         decisions += _upgrade(cluster)

@@ -37,6 +37,7 @@ class Hardware:
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
+        self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
         self.machines: dict[str, Machine] = {}
         self.states: list[SlotState] = []
@@ -70,6 +71,7 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self._greed: dict[str | None, bool] = {}
         self.is_regular = all(
             cell.is_complete
             for chain in forest.chains.values()
@@ -135,6 +137,11 @@ class Hardware:
         level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
         fit at all.
         """
+        if owner not in self._greed:
+            self._greed[owner] = self._is_greed_exact(owner)
+        return self._greed[owner]
+
+    def _is_greed_exact(self, owner: str | None) -> bool:
         if self.demands.is_limited or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()

@@ -156,7 +156,7 @@ class Seeker:
         """GPU types that pods may have, in order of preference."""
         if kind.gpus == 0 or kind.pin is not None:
             return ("",)
-        return kind.gpu_types or self.hardware.forest.gpu_types
+        return kind.gpu_types or self.hardware.gpu_types
 
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
@@ -186,7 +186,7 @@ class Seeker:
             rest = self.for_nothing(kind, names)
             if not rest or (
                 self.owner is not None
-                and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
+                and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
             ):
                 return True
             self.undo(before)
@@ -265,7 +265,7 @@ class Seeker:
 
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
-        every = self.hardware.forest.gpu_types if self.owner is not None else ()
+        every = self.hardware.gpu_types if self.owner is not None else ()
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
