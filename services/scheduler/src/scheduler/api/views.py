@@ -94,7 +94,7 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     ahead = [order for order in _orders(state) if order < live.order]
     return answer | {
         "position": len(ahead) + 1,
-        "waiting": len(state.cluster.queue.keys) + len(state.cluster.reserved),
+        "waiting": len(state.cluster.queue.gangs) + len(state.cluster.reserved),
         "ahead": [name for _, _, name in nsmallest(AHEAD_NAMED, ahead)],
     }
 

@@ -189,7 +189,7 @@ class Cluster:
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
             if None in codes:
-                self.queue.added[line.key] = line
+                self.queue.added[line] = None
             else:
                 reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
                 self.queue.explain(line, reason, self.state_of())
@@ -254,7 +254,7 @@ class Cluster:
         """Whether what can never be placed is refused from now on."""
         if is_settled != self.is_settled:
             self.is_settled = is_settled
-            self.queue.added.update(self.queue.lines)
+            self.queue.added.update(dict.fromkeys(self.queue.lines.values()))
 
     def _changed(self, machine: Machine) -> None:
         """What of a node is usable has changed."""
@@ -419,7 +419,7 @@ class Cluster:
 
     def _change_class(self, live: Live) -> None:
         self.sort_in(live)
-        if live.id in self.queue.keys:  # what it grows by is of another class now
+        if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
 

@@ -181,7 +181,7 @@ def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number."""
     doubts = cluster.queue.doubts
     count = len(doubts) if len(doubts) <= EXPLAINED else 1
-    return [line for line in islice(doubts.values(), count) if line.explained != state]
+    return [line for line in islice(doubts, count) if line.explained != state]
 
 
 def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
@@ -190,7 +190,7 @@ def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
     """
     return [
         line
-        for line in cluster.queue.news.values()
+        for line in cluster.queue.news
         if line.untold
         and line.reason is not None
         and (not line.reason.text or (line.reason.code == QUOTA and line.explained != state))
@@ -212,10 +212,10 @@ def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
 def _tell(cluster: Cluster) -> list[Decision]:
     """Who was not told the code of its line is told now, in order."""
     told: list[tuple[Order, Deferred]] = []
-    for key, line in list(cluster.queue.news.items()):
+    for line in list(cluster.queue.news):
         if line.reason is None:
             continue
-        del cluster.queue.news[key]
+        del cluster.queue.news[line]
         for gang in line.untold:
             live = cluster.gangs[gang]
             if live.told != line.reason.code:
