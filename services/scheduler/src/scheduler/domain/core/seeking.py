@@ -75,7 +75,7 @@ class Seeker:
         for gpu_type in self.types(kind):
             if self._kind(kind, names, gpu_type):
                 return True
-            if not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)):
+            if self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)):
                 return True
         return False
 
@@ -262,6 +262,10 @@ class Seeker:
         return is_inside and (self.only is None or state.machine.name in self.only)
 
     # Every way.
+
+    def _is_searched(self, kind: Kind, gpu_type: str) -> bool:
+        is_exact = self.hardware.is_greed_exact(self.owner)
+        return not is_exact or self.ground(kind, gpu_type).is_searched
 
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
