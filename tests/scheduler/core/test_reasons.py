@@ -7,7 +7,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, QuotaCells
 from scheduler.domain.core.config import VirtualCluster as Owner
 from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.model import Deferred, Gang, Kind, Reason, Refused, Role
+from scheduler.domain.core.model import Deferred, Gang, Kind, Placed, Reason, Refused, Role
 
 CONFIG = ClusterConfig(
     cell_types={
@@ -64,6 +64,16 @@ def test_one_of_its_gpu_types_is_enough_not_to_be_refused(cluster: Cluster) -> N
     assert told(cluster, neither, 20.0).text == (
         "There is no GPU type h100 or a100; there are k80, v100."
     )
+
+
+def test_nobody_gets_fewer_ports_than_a_node_can_give(cluster: Cluster) -> None:
+    many = replace(ONE, roles=(Role(Kind(2, ("v100",), ports=45_537), ("w-0",)),))
+    assert told(cluster, many, 0.0).code == "too-large"
+    most = replace(ONE, id="most", roles=(Role(Kind(2, ("v100",), ports=45_536), ("w-0",)),))
+    cluster.request(most)
+    (placed,) = run_cycle(cluster, 1.0)
+    assert isinstance(placed, Placed)
+    assert len(placed.pods[0].ports) == 45_536
 
 
 @pytest.mark.parametrize(
