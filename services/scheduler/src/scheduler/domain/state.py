@@ -8,6 +8,7 @@ already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -198,7 +199,7 @@ class State:
         gang = Gang(LEFT + place.pod, "", "", OPPORTUNISTIC, roles)
         guest = GangClass.OPPORTUNISTIC
         self.cluster.restore(
-            Restored(gang, (place.place()._replace(charged=()),), guest, (), 0.0, at),
+            Restored(gang, (replace(place.place(), charged=()),), guest, (), 0.0, at),
             at,
         )
 

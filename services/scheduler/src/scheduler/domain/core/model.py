@@ -6,7 +6,7 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 OPPORTUNISTIC = -1
 """The priority of gangs that own nothing: they use what is idle."""
@@ -41,15 +41,15 @@ class Kind:
     memory_mb: int = 0
     ports: int = 0
     resources: tuple[tuple[str, int], ...] = ()
-    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Once: a kind is the key of every memory of what was worked out for it.
         wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
-        object.__setattr__(self, "_hash", hash(wants))
+        self.__dict__["hash"] = hash(wants)
 
     def __hash__(self) -> int:
-        return self._hash
+        found: int = self.__dict__["hash"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class Gang:
     allowed_nodes: frozenset[str] | None = None
 
 
-class PodPlace(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PodPlace:
     """Where a pod is: GPU indices and port numbers on the node. ``charged``: GPUs that it does not
     use and is charged all the same, for its share of the node.
     """
