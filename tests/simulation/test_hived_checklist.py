@@ -12,6 +12,7 @@ from scenes import RACKS, Scene, code_of, config, gang, nodes_of, owning, reserv
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import (
+    CellUse,
     Deferred,
     Downgraded,
     Gang,
@@ -56,7 +57,25 @@ def test_c2_physical_cells_have_names_and_indices_of_their_own() -> None:
     )
     (pod,) = scene.places(gang("a", "x", 4))
     assert (pod.node, sorted(pod.gpus)) == ("m0", [1, 3, 5, 7])
-    assert [use.quota for use in scene.core.exported("a").cells] == ["node"]
+    assert scene.core.exported("a").cells == (CellUse("m0", "node"),)
+
+
+def test_c2_a_cells_address_is_the_names_on_the_way_to_it_or_their_numbers() -> None:
+    left = PhysicalCell("switch", name="left")
+    row = PhysicalCell("node", name="n1", children=(left, PhysicalCell("switch")))
+    cells = (PhysicalCell("rack", children=(PhysicalCell("node", name="n0"), row)),)
+    scene = Scene(config(cells, x=owning(("rack/node/switch", 4))))
+    addresses = {}
+    for name in "abcd":
+        (pod,) = scene.places(gang(name, "x", 2))
+        (use,) = scene.core.exported(name).cells
+        addresses[use.cell] = (pod.node, pod.gpus)
+    assert addresses == {
+        "0/n0/0": ("n0", (0, 1)),
+        "0/n0/1": ("n0", (2, 3)),
+        "0/n1/left": ("n1", (0, 1)),
+        "0/n1/1": ("n1", (2, 3)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -98,25 +117,26 @@ def test_c3_a_pinned_cell_is_for_those_who_name_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("owned", "is_honoured"),
+    ("owned", "too_many"),
     [
-        ([("rack", 2)], True),
-        ([("rack", 3)], False),
-        ([("rack", 1), ("rack/node", 2)], True),
-        ([("rack", 1), ("rack/node", 3)], False),
-        ([("rack/node", 3), ("rack/node/switch", 2)], True),
-        ([("rack/node", 3), ("rack/node/switch", 2), ("rack/node/switch/v100", 1)], False),
+        ([("rack", 2)], []),
+        ([("rack", 3)], ["rack"]),
+        ([("rack", 1), ("rack/node", 2)], []),
+        ([("rack", 1), ("rack/node", 3)], ["node"]),
+        ([("rack/node", 3), ("rack/node/switch", 2)], []),
+        ([("rack/node", 3), ("rack/node/switch", 2), ("rack/node/switch/v100", 1)], ["v100"]),
+        ([("rack", 3), ("rack/node", 1), ("rack/node/switch/v100", 1)], ["rack", "node", "v100"]),
     ],
 )
 def test_c4_what_can_not_be_honoured_is_refused_with_every_reason(
-    owned: list[tuple[str, int]], is_honoured: bool
+    owned: list[tuple[str, int]], too_many: list[str]
 ) -> None:
-    if is_honoured:
+    if not too_many:
         CoreDoor(config(x=owning(*owned)))
         return
     with pytest.raises(ConfigError) as refusal:
         CoreDoor(config(x=owning(*owned)))
-    assert refusal.value.findings
+    assert [finding.message.split()[1] for finding in refusal.value.findings] == too_many
 
 
 def test_c5_a_new_configuration_needs_no_restart() -> None:
@@ -146,18 +166,24 @@ def test_r1_a_gang_has_roles_of_different_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    ("asked", "code"),
     [
-        gang("a", "nobody", 1),
-        gang("a", "x", 1, pin="unknown"),
-        gang("a", "x", 1, gpu_types=("h100",)),
-        gang("a", "x", 5),
-        gang("a", "x", 4, pods=5, priority=-1),
+        (gang("a", "nobody", 1), "unknown-virtual-cluster"),
+        (gang("a", "x", 1, pin="unknown"), "unknown-pin"),
+        (gang("a", "x", 1, pin="lab", priority=-1), "pin"),
+        (gang("a", "x", 1, gpu_types=("h100",)), "unknown-gpu-type"),
+        (gang("a", "x", 1, gpu_types=("k80",)), "too-large"),
+        (gang("a", "x", 5), "too-large"),
+        (gang("a", "x", 4, pods=5, priority=-1), "too-large"),
     ],
 )
-def test_r2_what_can_never_be_placed_is_refused_with_a_reason(asked: Gang) -> None:
-    (refused,) = Scene(config(x=owning(("rack", 1)))).asks(asked)
+def test_r2_what_can_never_be_placed_is_refused_with_a_reason(asked: Gang, code: str) -> None:
+    """What makes no sense (a priority of 1001, no pods) is refused where a request is read."""
+    cells = (*RACKS, PhysicalCell("k80-node", "m0"), PhysicalCell("old-node", "m1", pin="lab"))
+    scene = Scene(config(cells, x=owning(("rack", 1), pins=("lab",)), y=owning(("k80-node", 1))))
+    (refused,) = scene.asks(asked)
     assert isinstance(refused, Refused)
+    assert refused.reason.code == code
     assert refused.reason.text
 
 
@@ -174,17 +200,17 @@ def test_s1_a_gang_is_placed_whole_or_not_at_all_and_holds_nobody_up() -> None:
 def test_s1_more_pods_of_a_job_come_near_the_first() -> None:
     """HiveD has no affinity between the groups of a job, nor groups that grow."""
     scene = Scene(config(x=owning(("rack", 2))))
-    scene.places(gang("other", "x", 1))
-    first = scene.places(gang("a", "x", 4, pods=2, job="j", group="g"))
-    scene.leave("other")
+    assert nodes_of(scene.places(gang("other", "x", 1))) == {"n0"}
+    assert nodes_of(scene.places(gang("a", "x", 4, pods=2, job="j", group="g"))) == {"n2", "n3"}
     scene.core.release_pod("a", "p1")
-    second = scene.places(gang("b", "x", 2, job="j", group="g"))
-    racks = {"n0": 0, "n1": 0, "n2": 1, "n3": 1}
-    assert {racks[pod.node] for pod in second} == {racks[pod.node] for pod in first}
-    scene.core.grow("b", (Role(Kind(2), ("more",)),))
+    assert nodes_of(scene.places(gang("alone", "x", 2, job="j"))) == {"n0"}
+    assert nodes_of(scene.places(gang("elsewhere", "x", 1, job="i", group="g"))) == {"n0"}
+    assert nodes_of(scene.places(gang("b", "x", 1, job="j", group="g"))) == {"n3"}
+    scene.leave("elsewhere")
+    scene.core.grow("b", (Role(Kind(1), ("more",)),))
     (grown,) = scene.cycle()
     assert isinstance(grown, Grown)
-    assert racks[grown.pods[0].node] == racks[second[0].node]
+    assert nodes_of(grown.pods) == {"n3"}
 
 
 def test_s2_guaranteed_gangs_are_safe_from_other_virtual_clusters_and_end_at_their_quota() -> None:
@@ -248,9 +274,20 @@ def test_s6_a_lazy_gang_is_downgraded_and_raised_again() -> None:
     scene.places(gang("low", "x", 4, is_lazy=True))
     decided = scene.asks(gang("high", "x", 4, priority=5))
     assert [type(d) for d in decided] == [Downgraded, Placed]
+    assert decided[0] == Downgraded("low", "high")
     assert scene.core.exported("low").gang_class is GangClass.DOWNGRADED
     scene.leave("high")
     assert scene.cycle() == [Upgraded("low")]
+    assert scene.core.exported("low").gang_class is GangClass.GUARANTEED
+
+
+def test_s6_nobody_is_downgraded_where_that_would_not_help() -> None:
+    """HiveD downgrades first and takes it back."""
+    scene = Scene(config(x=owning(("rack/node", 1))))
+    scene.places(gang("low", "x", 4, is_lazy=True))
+    scene.core.set_node_health("n1", False)
+    stays = gang("high", "x", 4, priority=5, allowed_nodes=frozenset({"n1"}))
+    assert code_of(scene.asks(stays), "high") == "health"
     assert scene.core.exported("low").gang_class is GangClass.GUARANTEED
 
 
@@ -323,6 +360,17 @@ def test_f1_nodes_are_bad_until_reported_and_a_bad_node_is_left_out() -> None:
     assert nodes_of(placed.pods) == {"n2"}
 
 
+def test_f1_a_node_that_is_to_take_nothing_is_left_out_until_it_may() -> None:
+    scene = Scene(config((PhysicalCell("node", name="n0"),), x=owning(("node", 1))))
+    scene.places(gang("a", "x", 1))
+    scene.core.cordon("n0")
+    assert code_of(scene.asks(gang("b", "x", 1)), "b") == "health"
+    assert scene.core.exported("a").preempted_until is None
+    scene.core.uncordon("n0")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+
+
 def test_f1_a_bad_gpu_takes_no_other_with_it() -> None:
     """HiveD knows bad nodes only."""
     scene = Scene(config((PhysicalCell("node", name="n0"),), x=owning(("node", 1))))
@@ -362,6 +410,17 @@ def test_f4_what_ran_is_known_again_after_a_restart() -> None:
         again.core.restore(scene.core.exported(name), scene.now)
     assert [again.core.exported(n) for n in "ab"] == [scene.core.exported(n) for n in "ab"]
     assert repr(scene.asks(gang("c", "x", 1))) == repr(again.asks(gang("c", "x", 1)))
+
+
+def test_f4_the_cells_that_a_gang_had_are_its_cells_again_where_others_would_do() -> None:
+    owner = config(x=owning(("rack/node", 1), ("rack/node/switch", 1)))
+    scene = Scene(owner)
+    scene.places(gang("a", "x", 1))
+    kept = scene.core.exported("a")
+    assert kept.cells == (CellUse("r0/n0/0", "rack/node/switch"),)
+    again = Scene(owner)
+    again.core.restore(replace(kept, cells=(CellUse("r0/n0", "rack/node"),)), scene.now)
+    assert again.core.exported("a").cells == (CellUse("r0/n0", "rack/node"),)
 
 
 def test_f5_a_change_of_the_configuration_ends_nothing() -> None:
