@@ -5,7 +5,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
-from scheduler.domain.core.queue import Line
+from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
@@ -52,7 +52,7 @@ class Explainer:
 
     def _could_hold(self, live: Live) -> bool:
         cluster, gang = self.cluster, live.gang
-        _, _, shape, _, only, growing = cluster.key_of(live)
+        _, _, shape, _, only, growing = key_of(live)
         if growing:
             return True
         is_guest = gang.priority == OPPORTUNISTIC

@@ -141,6 +141,21 @@ def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence
     return True
 
 
+def export(live: Live) -> Restored:
+    """All that is kept of a gang that has places."""
+    is_charged = live.gang_class is GangClass.GUARANTEED
+    return Restored(
+        live.gang,
+        (*(pod.place(is_charged=is_charged) for pod in live.pods.values()), *live.strangers),
+        live.gang_class,
+        live.cells(),
+        live.started_at,
+        live.preempted_until,
+        live.preempted_for,
+        () if live.started_at is None else live.reserved,
+    )
+
+
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
     """Carry nodes' health and all gangs over into a cluster of another configuration."""
     for name, machine in old.hardware.machines.items():
