@@ -90,3 +90,15 @@ def test_pods_by_which_a_gang_grows_that_are_asked_for_twice_are_wanted_once() -
     assert isinstance(cancelled, PreemptionCancelled)
     assert isinstance(waits, Deferred)
     assert waits.reason.numbers["pods"] == 1
+
+
+def test_a_place_is_found_that_leaves_small_cells_for_where_no_large_one_can_be_bound() -> None:
+    """The same leaves bound as two switches leave less than bound as one node."""
+    halves = (
+        PhysicalCell("node", name=n, children=(PhysicalCell("switch"),)) for n in ("n1", "n2")
+    )
+    cells = (PhysicalCell("node", name="n0"), *halves, PhysicalCell("node", name="n3"))
+    scene = Scene(config(cells=cells, x=owning(("node", 1), ("node/switch", 2))))
+    scene.core.set_node_health("n3", False)
+    roles = (Role(Kind(2, cpu=1), ("a0", "a1")), Role(Kind(2), ("b0", "b1")))
+    assert len(scene.places(Gang("g", "x", "user", 0, roles))) == 4
