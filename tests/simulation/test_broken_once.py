@@ -98,7 +98,8 @@ def test_a_place_is_found_that_leaves_small_cells_for_where_no_large_one_can_be_
         PhysicalCell("node", name=n, children=(PhysicalCell("switch"),)) for n in ("n1", "n2")
     )
     cells = (PhysicalCell("node", name="n0"), *halves, PhysicalCell("node", name="n3"))
-    scene = Scene(config(cells=cells, x=owning(("node", 1), ("node/switch", 2))))
+    nodes = {name: NodeLimits(resources={}) for name in ("n1", "n2")}
+    scene = Scene(config(cells=cells, nodes=nodes, x=owning(("node", 1), ("node/switch", 2))))
     scene.core.set_node_health("n3", False)
-    roles = (Role(Kind(2, cpu=1), ("a0", "a1")), Role(Kind(2), ("b0", "b1")))
+    roles = (Role(Kind(2, resources=(("rdma", 1),)), ("a0", "a1")), Role(Kind(2), ("b0", "b1")))
     assert len(scene.places(Gang("g", "x", "user", 0, roles))) == 4
