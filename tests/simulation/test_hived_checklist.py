@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from core_door import CoreDoor
-from scenes import RACKS, Scene, code_of, config, gang, nodes_of, owning
+from scenes import RACKS, Scene, code_of, config, gang, nodes_of, owning, reserved_place
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import (
@@ -252,17 +252,6 @@ def test_s6_a_lazy_gang_is_downgraded_and_raised_again() -> None:
     scene.leave("high")
     assert scene.cycle() == [Upgraded("low")]
     assert scene.core.exported("low").gang_class is GangClass.GUARANTEED
-
-
-def reserved_place() -> Scene:
-    """``late`` waits for ``guest`` to leave n0 to n3."""
-    scene = Scene(config(x=owning(("rack", 1))))
-    scene.places(gang("guest", "x", 4, pods=4, priority=-1))
-    decided = scene.asks(gang("late", "x", 4, priority=1))
-    (victim,) = [d for d in decided if isinstance(d, Preempted)]
-    assert (victim.for_gang, victim.until) == ("late", scene.now + 30)
-    assert scene.cycle() == []
-    return scene
 
 
 def test_s7_a_preemption_is_reserved_and_outlives_a_restart() -> None:

@@ -167,7 +167,7 @@ class Cluster:
 
     def restore(self, restored: Restored, now: float) -> None:
         """A gang that was placed before. Where it has to give up cells that it says it has, it is
-        downgraded, and the next cycle says so.
+        downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
         live = Live(
             restored.gang,
@@ -178,6 +178,8 @@ class Cluster:
         self.take_in(live)
         restore(self, live, restored, now)
         self.sort_in(live)
+        if not live.reserved:
+            self.enqueue(live)
 
     def restored(self) -> None:
         """Everything is as it was before a restart: who was told then why it waits was tried under
