@@ -29,10 +29,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _start_reserved(cluster, now)
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
-    before = None
-    while before != cluster.progress() and not cluster.has_more:
+    is_over = not cluster.queue.lines
+    while not is_over:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
+        is_over = not cluster.queue.lines or before == cluster.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
     if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
         decisions += raised
@@ -62,7 +63,8 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
             failed.append(line)
         else:
             decisions += found
-            decisions += _said(cluster)
+            if cluster.said:
+                decisions += _said(cluster)
     return decisions
 
 

@@ -153,4 +153,6 @@ class Queue:
         finally:
             if reached is not None:
                 take_in((reached,))
-            self.added.update((line, None) for _, _, line in heads if line.waiting)
+            for _, _, line in heads:
+                if line.waiting:
+                    self.added[line] = None
