@@ -210,7 +210,7 @@ class Cluster:
                 self.queue.added[line] = None
             else:
                 reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
-                self.queue.explain(line, reason, self.stamps.state())
+                self.queue.explain(line, reason, ())  # of no state: its text is not known
                 line.untold.clear()
 
     def exported(self, gang: str) -> Restored:
