@@ -13,6 +13,7 @@ from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     Decision,
+    Downgraded,
     Gang,
     GangClass,
     PreemptionCancelled,
@@ -101,6 +102,8 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
+        lost = Downgraded(gang, None)
+        self.said = [each for each in self.said if each != lost]
         self.cancel(live)
         for pod in list(live.pods.values()):
             self._leave(live, pod)

@@ -45,6 +45,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     reserved = restored.reserved
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
+    if reserved and not is_charged:  # nobody has to leave for it
+        pods, reserved = _without_reserved(cluster, live, pods, reserved), ()
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = _charge(cluster, live, pods, cells)
