@@ -269,8 +269,9 @@ class Simulation:
 
     def _forget_refused(self, gang: str, run: GangRun) -> None:
         """A refused gang is over; of one that runs, only its growth."""
-        if run.started_at is None:
+        if not run.places:
             del self.runs[gang]
+            self._agenda.forget(gang)
             self.cluster.release(gang)
             return
         for pod in run.without_place():
