@@ -84,9 +84,12 @@ def _without_reserved(
         live.waiting = tuple(role for role in roles if role.pods)
         live.strangers = tuple(place for place in live.strangers if place.pod not in reserved)
         cluster.said.append(PreemptionCancelled(live.id))
+    kept = [pod for pod in pods if pod.name not in reserved]
+    if not kept and not live.strangers:  # nothing of it runs
+        live.started_at = None
     if live.started_at is None:
         live.gang_class = None
-    return [pod for pod in pods if pod.name not in reserved]
+    return kept
 
 
 def _pods(

@@ -148,7 +148,7 @@ class Simulation:
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
         self.cluster.restore(restored, event.at)
-        if restored.started_at is None:
+        if restored.started_at is None or not running:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
         space.take(running)
