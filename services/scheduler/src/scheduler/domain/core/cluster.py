@@ -12,6 +12,7 @@ from scheduler.domain.core.holdings import Live, Pod, joined, without
 from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
     Decision,
+    Downgraded,
     Gang,
     GangClass,
     Kind,
@@ -117,6 +118,8 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
+        lost = Downgraded(gang, None)
+        self.said = [each for each in self.said if each != lost]
         self.cancel(live)
         for pod in list(live.pods.values()):
             self._leave(live, pod)

@@ -180,10 +180,11 @@ def _awaited(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that have to leave before it starts: for it, or for others from what it has reserved.
     Not those without a virtual cluster, which stand for pods that ended.
     """
-    found = {each.id: each for each in cluster.leaving() if each.preempted_for == live.id}
+    gangs = cluster.gangs
+    found = {g: gangs[g] for g in cluster.told_to_leave if gangs[g].preempted_for == live.id}
     for pod in (live.pods[name] for name in live.reserved):
         for gang in pod.machine.pods:
-            other = cluster.gangs[gang]
+            other = gangs[gang]
             if other.is_leaving and other.gang.virtual_cluster and _is_in_the_way(other, pod):
                 found[gang] = other
     return list(found.values())

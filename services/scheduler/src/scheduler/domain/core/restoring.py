@@ -45,6 +45,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     reserved = restored.reserved
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
+    if reserved and not is_charged:  # nobody has to leave for it
+        pods, reserved = _without_reserved(cluster, live, pods, reserved), ()
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = _charge(cluster, live, pods, cells)
@@ -82,9 +84,12 @@ def _without_reserved(
         live.waiting = tuple(role for role in roles if role.pods)
         live.strangers = tuple(place for place in live.strangers if place.pod not in reserved)
         cluster.said.append(PreemptionCancelled(live.id))
+    kept = [pod for pod in pods if pod.name not in reserved]
+    if not kept and not live.strangers:  # nothing of it runs
+        live.started_at = None
     if live.started_at is None:
         live.gang_class = None
-    return [pod for pod in pods if pod.name not in reserved]
+    return kept
 
 
 def _pods(
