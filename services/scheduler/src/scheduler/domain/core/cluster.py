@@ -85,8 +85,9 @@ class Cluster:
             return
         self.queue.remove(live)
         self.cancel(live)
-        live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
-        live.waiting = joined(live.waiting, roles)
+        pods = {pod for role in roles for pod in role.pods}
+        live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
+        live.waiting = joined(without(live.waiting, pods), roles)
         live.told = told
         self.enqueue(live)
 
@@ -145,8 +146,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
-        roles = [replace(r, pods=tuple(p for p in r.pods if p != pod)) for r in live.waiting]
-        live.waiting = tuple(role for role in roles if role.pods)
+        live.waiting = without(live.waiting, (pod,))
         self.enqueue(live)
 
     def sort_in(self, live: Live) -> None:
@@ -422,6 +422,12 @@ class Cluster:
         if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

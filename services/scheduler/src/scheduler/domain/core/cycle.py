@@ -35,9 +35,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     while before != cluster.progress() and not cluster.has_more:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
-    # 5. Downgraded gangs get their cells again where there is room.
-    if cluster.downgraded:
-        decisions += _upgrade(cluster)
+    # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
+    if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
+        decisions += raised
+        if cluster.queue.added:
+            decisions += _admit(cluster, failed, now)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
         decisions += _explain(cluster, failed)
