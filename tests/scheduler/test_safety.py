@@ -168,6 +168,7 @@ class History(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.names = 0
         self.steps_to_cycle = 1
+        self.cycles_to_look = 1
         self.is_taken_over = False
         self.standby: Standby | None = None
         for node in NODES:
@@ -225,9 +226,13 @@ class History(RuleBasedStateMachine):
     def order(self, node: str, order: Order) -> None:
         self.state.order(node, order)
 
-    @rule(steps=st.sampled_from([1, 2, 5]), is_taken_over=st.booleans())
-    def let_cycles_wait(self, steps: int, is_taken_over: bool) -> None:
+    @rule(steps=st.sampled_from([1, 2, 5]))
+    def let_cycles_wait(self, steps: int) -> None:
         self.steps_to_cycle = steps
+
+    @rule(cycles=st.sampled_from([1, 2, 4]), is_taken_over=st.booleans())
+    def let_standby_wait(self, cycles: int, is_taken_over: bool) -> None:
+        self.cycles_to_look = cycles
         self.is_taken_over = is_taken_over
 
     @rule(is_first=st.booleans())
@@ -242,25 +247,40 @@ class History(RuleBasedStateMachine):
         self.steps_to_cycle -= 1
         if self.steps_to_cycle > 0:
             return
-        if self.standby is None:
-            self.standby = Standby(self)
-        self.standby.follow(self)
         cold = loaded(self)
         others = [loaded(self, reverse=True), cold]
-        cold.keep_up(self.now)
-        followed = believed(self.standby.state)
-        for part, expected in believed(cold).items():
-            assert followed[part] == expected, part
-        if self.is_taken_over:
-            others.append(self.standby.state)
-            self.standby = None
         for other in others:
             other.restored(self.now, self.now)
+        followed = self._followed()
+        if followed is not None:
+            assert pending(followed) == pending(cold)
+            others.append(followed)
         decisions = self.kit.decide(self.state, self.now)
         self._check(decisions)
         self.store.write(self.state, decisions)
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
+
+    def _followed(self) -> Stored | None:
+        """The standby's state, where it takes over now; another one begins to follow then."""
+        standby = self.standby
+        if standby is None:
+            self.standby = Standby(self)
+            return None
+        self.cycles_to_look -= 1
+        if self.cycles_to_look > 0:
+            return None
+        standby.follow(self)
+        cold = loaded(self)
+        cold.keep_up(self.now)
+        followed = believed(standby.state)
+        for part, expected in believed(cold).items():
+            assert followed[part] == expected, part
+        if not self.is_taken_over:
+            return None
+        self.standby, self.is_taken_over = None, False
+        standby.state.restored(self.now, self.now)
+        return standby.state
 
     @staticmethod
     def _is_same(decisions: list[Any], others: list[Any]) -> None:
@@ -537,6 +557,13 @@ class Standby:
             state.restore_gang(store.gangs[name], now, now)
         hear(state, old, now)
         state.keep_up(now)
+
+
+def pending(state: Stored) -> Any:
+    """What its next transaction writes, whatever it decides."""
+    changes = state.take_changes()
+    rows = changes.rows
+    return changes.ended, changes.kept, rows.placed, rows.changed, rows.gone, rows.sized
 
 
 def believed(state: State) -> dict[str, Any]:
