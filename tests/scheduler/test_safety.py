@@ -168,7 +168,7 @@ class History(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.names = 0
         self.steps_to_cycle = 1
-        self.cycles_to_look = 1
+        self.cycles_to_look = self.rhythm = 3
         self.is_taken_over = False
         self.standby: Standby | None = None
         for node in NODES:
@@ -230,9 +230,9 @@ class History(RuleBasedStateMachine):
     def let_cycles_wait(self, steps: int) -> None:
         self.steps_to_cycle = steps
 
-    @rule(cycles=st.sampled_from([1, 2, 4]), is_taken_over=st.booleans())
+    @rule(cycles=st.sampled_from([1, 3, 5]), is_taken_over=st.booleans())
     def let_standby_wait(self, cycles: int, is_taken_over: bool) -> None:
-        self.cycles_to_look = cycles
+        self.cycles_to_look = self.rhythm = cycles
         self.is_taken_over = is_taken_over
 
     @rule(is_first=st.booleans())
@@ -270,6 +270,7 @@ class History(RuleBasedStateMachine):
         self.cycles_to_look -= 1
         if self.cycles_to_look > 0:
             return None
+        self.cycles_to_look = self.rhythm
         standby.follow(self)
         cold = loaded(self)
         cold.keep_up(self.now)

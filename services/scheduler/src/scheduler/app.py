@@ -37,7 +37,9 @@ class Candidate:
         self._settings = settings
         self._decider = decider
         handler = words_beside(decider.deciding)
-        self._consumer: Consumer = runtime.consumer(TOPICS_HEARD, handler, decider.words_came)
+        self._consumer: Consumer = runtime.consumer(
+            TOPICS_HEARD, handler, decider.words_came, seat="leader"
+        )
 
     async def run(self) -> None:
         """Stand by, lead, stand by again; until cancelled."""
