@@ -21,11 +21,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cli.embedded.apache import ApacheKafka
+from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from clusters import in_quarters
 from meter import loop_ns
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.contracts.nodes import Gpu, NodeReport
+from muster.contracts.topics import EVERY_TOPIC
 from muster.db import Pool, open_pool
 from muster.migrate import migrate
 from muster.records import Received
@@ -48,6 +51,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 IN_A_CYCLE = 500
 GPUS, OWNERS = 8, 4
 WATCH_S = 0.001
+PARTITIONS = 4
 GUARANTEED = 0.9
 """Of the gangs; the others are opportunistic, and come last, so that nobody has to leave."""
 
@@ -180,7 +184,12 @@ def a_decider(pool: Pool, settings: SchedulerSettings, config: ClusterConfig) ->
 
 
 async def run(
-    nodes: int, gangs: int, url: str, home: Path, profile: cProfile.Profile | None
+    nodes: int,
+    gangs: int,
+    url: str,
+    broker: EmbeddedBroker | ApacheKafka,
+    home: Path,
+    profile: cProfile.Profile | None,
 ) -> None:
     await migrate(url, ("scheduler",))
     settings = SchedulerSettings(database_url=url, http_port=0)
@@ -195,7 +204,7 @@ async def run(
     reports = [report(name, 1) for name in names]
     await rebuild(pool, settings, config, reports, profile)
     if profile is None:
-        for killed in await kill_leaders(pool, config, reports, url, home):
+        for killed in await kill_leaders(pool, config, reports, url, broker, home):
             print(
                 f"a leader was killed: {killed.recorded_s:.2f} s later the standby decided on a"
                 f" word that was recorded, {killed.on_the_bus_s:.2f} s later on one from the bus;"
@@ -264,13 +273,18 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_016, help="a multiple of 32")
     parser.add_argument("--gangs", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--kafka", type=Path, help="of `make kafka`: a real one, not the embedded")
     arguments = parser.parse_args()
     profile = cProfile.Profile() if arguments.profile else None
     with (
         tempfile.TemporaryDirectory() as home,
         EmbeddedPostgres(Path(home) / "postgres", fsync=False) as server,
+        ApacheKafka(Path(home) / "kafka", arguments.kafka)
+        if arguments.kafka
+        else EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as broker,
     ):
-        asyncio.run(run(arguments.nodes, arguments.gangs, server.dsn, Path(home), profile))
+        size = arguments.nodes, arguments.gangs
+        asyncio.run(run(*size, server.dsn, broker, Path(home), profile))
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.process import free_port
 from muster.bus import Bus, Outgoing
 from muster.contracts.gangs import GangRequest
 from muster.contracts.nodes import NodeHeartbeat, NodeReport
-from muster.contracts.topics import EVERY_TOPIC, Service
+from muster.contracts.topics import Service
 from muster.db import Pool
 from muster.metrics import PlumbingMetrics
 from muster.settings import ServiceSettings
@@ -111,10 +112,13 @@ class Around:
         self._names = 0
 
     async def say(self, records: Sequence[Outgoing]) -> None:
-        """All of them taken by the bus."""
-        for first in range(0, len(records), AT_ONCE):
-            outcomes = await self._bus.publish(records[first : first + AT_ONCE])
-            assert all(outcome is None for outcome in outcomes), outcomes
+        """All of them, until the bus has taken each."""
+        async with asyncio.timeout(START_S):
+            for first in range(0, len(records), AT_ONCE):
+                rest = list(records[first : first + AT_ONCE])
+                while rest:
+                    outcomes = await self._bus.publish(rest)
+                    rest = [r for r, outcome in zip(rest, outcomes, strict=True) if outcome]
 
     async def report(self, reports: Sequence[NodeReport]) -> None:
         """Every node's report."""
@@ -161,27 +165,30 @@ def _record(topic: str, key: str, word: NodeReport | NodeHeartbeat | GangRequest
 
 
 async def kill_leaders(
-    pool: Pool, config: ClusterConfig, reports: Sequence[NodeReport], url: str, folder: Path
+    pool: Pool,
+    config: ClusterConfig,
+    reports: Sequence[NodeReport],
+    url: str,
+    broker: EmbeddedBroker | ApacheKafka,
+    folder: Path,
 ) -> list[Killed]:
     """Kill one leader after the other; each time a standby is there. ``folder``: for files."""
-    with EmbeddedBroker(EVERY_TOPIC, partitions=4) as broker:
-        settings = ServiceSettings(kafka_bootstrap=broker.bootstrap)
-        bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
-        running = asyncio.create_task(bus.run())
-        try:
-            around = Around(pool, bus, random.Random(2))
-            await around.report(reports)
-            file = folder / "cluster.json"
-            file.write_text(json.dumps(cluster_data(config)))
-            environment = QUICK | {
-                "MUSTER_DATABASE_URL": url,
-                "MUSTER_KAFKA_BOOTSTRAP": broker.bootstrap,
-                "MUSTER_CLUSTER_FILE": str(file),
-            }
-            return await _rounds(environment, folder / "log", around, reports)
-        finally:
-            running.cancel()
-            await bus.close()
+    settings = ServiceSettings(kafka_bootstrap=broker.bootstrap)
+    bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
+    running = asyncio.create_task(bus.run())
+    try:
+        file = folder / "cluster.json"
+        file.write_text(json.dumps(cluster_data(config)))
+        environment = QUICK | {
+            "MUSTER_DATABASE_URL": url,
+            "MUSTER_KAFKA_BOOTSTRAP": broker.bootstrap,
+            "MUSTER_CLUSTER_FILE": str(file),
+        }
+        around = Around(pool, bus, random.Random(2))
+        return await _rounds(environment, folder / "log", around, reports)
+    finally:
+        running.cancel()
+        await bus.close()
 
 
 async def _rounds(
@@ -191,6 +198,7 @@ async def _rounds(
     found: list[Killed] = []
     try:
         await instances[0].until("muster_scheduler_is_leader", 1)
+        await around.report(reports)
         for _ in range(ROUNDS):
             instances.append(Instance(environment, log))
             found.append(await _round(*instances, around, reports))
