@@ -7,7 +7,7 @@ from scheduler.domain.core.binding import Binding, Cells
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.machines import Machine, SlotState, Sort
+from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.regions import Region, Room, Tag, TagKey, Tags
 from scheduler.domain.core.shapes import Part
 
@@ -37,15 +37,16 @@ class Hardware:
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
+        self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
-        self.machines: dict[str, Machine] = {}
-        self.states: list[SlotState] = []
-        self.sorts: list[Sort] = []
+        self.machines, self.sorts = make_machines(forest)
+        every = [state for machine in self.machines.values() for state in machine.slots]
+        self.states: list[SlotState] = sorted(every, key=lambda state: state.slot.number)
         self.quotas = {owner_of(vc): quotas for vc, quotas in forest.quotas.items()}
         self.unbound: dict[str, dict[str, int]] = {}
         self.regions: dict[str, dict[str, Region]] = {}
-        places = self._make()
-        self._places = places
+        self._places = places = _places(forest)
+        self._spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
@@ -69,6 +70,7 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self._greed: dict[str | None, bool] = {}
         self.is_regular = all(
             cell.is_complete
             for chain in forest.chains.values()
@@ -84,8 +86,8 @@ class Hardware:
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)
-        every: dict[TagKey, Tag] = {}
-        self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
+        tags: dict[TagKey, Tag] = {}
+        self._tags = [Tags(state.slot.shape, state.sort, tags) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
@@ -99,41 +101,16 @@ class Hardware:
         for state in self.states:
             self.refresh(state)
 
-    def _make(self) -> list[tuple[int, int]]:
-        forest, sorts = self.forest, dict[object, int]()
-        machine_sorts: dict[object, Sort] = {}
-        positions = {
-            slot.number: (rack.number, 1 << position)
-            for racks in forest.racks.values()
-            for rack in racks
-            for position, slot in enumerate(rack.slots)
-        }
-        for name, slots in forest.machines.items():
-            limits = forest.limits(name)
-            resources = limits.resources
-            named = None if resources is None else tuple(sorted(resources.items()))
-            key = (forest.gpus_of(name), limits.cpu, limits.memory_mb, limits.ports, named)
-            sort = machine_sorts.get(key)
-            if sort is None:
-                sort = machine_sorts[key] = Sort(key[0], limits)
-            machine = Machine(len(self.machines), name, sort, free=list(sort.capacity))
-            self.machines[name] = machine
-            for slot in slots:
-                whole = (key, slot.chain.name, slot.shape.tree, slot.shape.counts)
-                number = sorts.setdefault(whole, len(sorts))
-                if number == len(self.sorts):
-                    self.sorts.append(sort)
-                state = SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full)
-                machine.slots.append(state)
-        by_number = [s for machine in self.machines.values() for s in machine.slots]
-        self.states = sorted(by_number, key=lambda state: state.slot.number)
-        return [positions[number] for number in range(len(self.states))]
-
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
         level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
         fit at all.
         """
+        if owner not in self._greed:
+            self._greed[owner] = self._is_greed_exact(owner)
+        return self._greed[owner]
+
+    def _is_greed_exact(self, owner: str | None) -> bool:
         if self.demands.is_limited or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()
@@ -177,8 +154,8 @@ class Hardware:
         """Put what is free on the node's leaves into the index."""
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
-        room = machine.sort.room(machine.free) if machine.free else ()
-        known = tags.of(room, False)
+        room = machine.room() if machine.free else ()
+        known = tags.of(room, False) if room else tags.plain
         free = state.usable & ~(state.held | state.reserved)
         if self._physical is not None:
             self._put_physical(self._physical[kind], state, room, free)
@@ -188,7 +165,7 @@ class Hardware:
             self.regions[owner][kind].put(
                 number, known.get(mine) or tags.new(known, room, False, mine)
             )
-        space = self.cells[slot.cell.chain.name].space[number]
+        space = self._spaces[number][number]
         if space:
             space &= free
             self.empty[kind].put(number, known.get(space) or tags.new(known, room, False, space))
@@ -250,7 +227,7 @@ class Hardware:
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
-                self._hold(state, pod)
+                _hold(state, pod)
         self.refresh_all(machine, state)
 
     def reserve(self, pod: Pod) -> None:
@@ -271,14 +248,8 @@ class Hardware:
             machine.hold_ports(pod.ports, 1)
         if state is not None:
             state.reserved &= ~pod.gpus
-            self._hold(state, pod)
+            _hold(state, pod)
             self.refresh(state)
-
-    def _hold(self, state: SlotState, pod: Pod) -> None:
-        if not pod.gpus:
-            return
-        state.held |= pod.gpus
-        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
@@ -407,11 +378,28 @@ class Hardware:
             self.refresh(state)
 
 
+def _places(forest: Forest) -> list[tuple[int, int]]:
+    """By node number: its rack's number, and its position there as a bit."""
+    positions = {
+        slot.number: (rack.number, 1 << position)
+        for racks in forest.racks.values()
+        for rack in racks
+        for position, slot in enumerate(rack.slots)
+    }
+    return [positions[number] for number in sorted(positions)]
+
+
 def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
     """What is the same for the same cell."""
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask
+
+
+def _hold(state: SlotState, pod: Pod) -> None:
+    if pod.gpus:
+        state.held |= pod.gpus
+        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
 
 def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:

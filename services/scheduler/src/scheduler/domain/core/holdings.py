@@ -1,7 +1,7 @@
 """Gangs and their pods while the scheduler runs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.machines import Machine, SlotState, Take
@@ -40,8 +40,8 @@ class Pod:
         """Where it is, and what it is charged for beside it."""
         if self.state is None:
             return PodPlace(self.name, self.machine.name, (), self.ports)
-        slot = self.state.slot
-        idle = slot.indices(self.leaves & ~self.gpus) if is_charged else ()
+        slot, rest = self.state.slot, self.leaves & ~self.gpus
+        idle = slot.indices(rest) if rest and is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
 
@@ -49,9 +49,11 @@ class Pod:
 class Live:
     """A gang that is not over.
 
-    ``pods``: those that have a place. ``waiting``: roles whose pods have none; of a gang that
-    runs, its growth. ``is_reserved``: its places are not free yet. ``told``: the code of the last
-    word about its wait.
+    ``pods``: those that have a place. ``waiting``: roles whose pods have none or a reserved one; of
+    a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
+    places are not free yet. ``told``: the code of the last word about its wait.
+    ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
+    nodes or GPUs that are not in the configuration. ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
@@ -67,11 +69,11 @@ class Live:
     told: str | None = None
     downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
+    among: set[str] | None = None
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.gang.id
+    def __post_init__(self) -> None:
+        self.id = self.gang.id
 
     @property
     def is_leaving(self) -> bool:
@@ -114,3 +116,22 @@ class Live:
     def states(self) -> Iterator[SlotState]:
         """The nodes' GPUs that it has a part of."""
         return (pod.state for pod in self.pods.values() if pod.state is not None)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
+
+
+def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
+    """Roles with more pods; those of one name and kind are one role."""
+    found = list(roles)
+    for role in more:
+        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
+        index = next(same, None)
+        if index is None:
+            found.append(role)
+        else:
+            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+    return tuple(found)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.config import NodeLimits
-from scheduler.domain.core.forest import Slot
+from scheduler.domain.core.forest import Forest, Slot
 from scheduler.domain.core.model import Kind
 
 NEVER = 1 << 30
@@ -51,17 +51,21 @@ class Sort:
 
     def take(self, kind: Kind) -> Take | None:
         """What a pod takes of an empty node of this sort; None where it has not enough."""
-        if kind not in self._takes:
+        try:
+            return self._takes[kind]
+        except KeyError:
             if len(self._takes) >= KINDS_REMEMBERED:
                 self._takes.clear()
-            self._takes[kind] = self._work_out(kind)
-        return self._takes[kind]
+            found = self._takes[kind] = self._work_out(kind)
+            return found
 
     def _work_out(self, kind: Kind) -> Take | None:
         wanted = {"cpu": kind.cpu, "memoryMB": kind.memory_mb, "ports": kind.ports}
         wanted |= dict(kind.resources)
         listed = self.limits.resources
         if listed is not None and any(n and name not in listed for name, n in kind.resources):
+            return None
+        if self.limits.ports is None and kind.ports > LAST_PORT - FIRST_PORT + 1:
             return None
         amounts = tuple(wanted.get(name, 0) for name in self.names)
         leaves = kind.gpus
@@ -133,6 +137,7 @@ class Machine:
     blocked: tuple[int, ...] = ()
     blocked_ports: frozenset[int] = frozenset()
     pods: dict[str, int] = field(default_factory=dict)
+    _room: tuple[int, ...] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -145,16 +150,24 @@ class Machine:
 
     def has(self, take: Take) -> bool:
         """Enough is left."""
-        return all(
-            free >= amount or not amount
-            for free, amount in zip(self.free, take.amounts, strict=True)
-        )
+        for free, amount in zip(self.free, take.amounts, strict=True):
+            if amount > free and amount:
+                return False
+        return True
+
+    def room(self) -> tuple[int, ...]:
+        """What is left of each limited resource, coarsely (`Sort.room`)."""
+        if self._room is None:
+            self._room = self.sort.room(self.free)
+        return self._room
 
     def charge(self, take: Take, times: int) -> None:
         """A pod comes (1) or goes (-1)."""
-        for index, amount in enumerate(take.amounts):
-            if amount:
-                self.free[index] -= times * amount
+        if take.amounts:
+            self._room = None
+            for index, amount in enumerate(take.amounts):
+                if amount:
+                    self.free[index] -= times * amount
 
     def block(
         self, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
@@ -171,6 +184,7 @@ class Machine:
         before = self.blocked or (0,) * len(self.free)
         after = tuple(wanted.get(name, 0) for name in self.sort.names)
         is_new = is_new or self.blocked_ports != known or before != after
+        self._room = None
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             self.free[index] += old - new
         self.blocked, self.blocked_ports = after, known
@@ -198,3 +212,28 @@ class Machine:
             if port not in self.ports and port not in self.blocked_ports:
                 (spare if port in self.avoided else chosen).append(port)
         return tuple(sorted(chosen + spare[: count - len(chosen)]))
+
+
+def make_machines(forest: Forest) -> tuple[dict[str, Machine], list[Sort]]:
+    """All nodes of a forest, by name, and by the sort of a node's GPUs its sort of node."""
+    machines: dict[str, Machine] = {}
+    sorts: list[Sort] = []
+    numbers: dict[object, int] = {}
+    known: dict[object, Sort] = {}
+    for name, slots in forest.machines.items():
+        limits = forest.limits(name)
+        resources = limits.resources
+        named = None if resources is None else tuple(sorted(resources.items()))
+        key = (forest.gpus_of(name), limits.cpu, limits.memory_mb, limits.ports, named)
+        sort = known.get(key)
+        if sort is None:
+            sort = known[key] = Sort(key[0], limits)
+        machine = Machine(len(machines), name, sort, free=list(sort.capacity))
+        machines[name] = machine
+        for slot in slots:
+            whole = (key, slot.chain.name, slot.shape.tree, slot.shape.counts)
+            number = numbers.setdefault(whole, len(numbers))
+            if number == len(sorts):
+                sorts.append(sort)
+            machine.slots.append(SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full))
+    return machines, sorts
