@@ -148,7 +148,7 @@ class Simulation:
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
         self.cluster.restore(restored, event.at)
-        if restored.started_at is None:
+        if restored.started_at is None or not running:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
         space.take(running)
@@ -269,8 +269,9 @@ class Simulation:
 
     def _forget_refused(self, gang: str, run: GangRun) -> None:
         """A refused gang is over; of one that runs, only its growth."""
-        if run.started_at is None:
+        if not run.places:
             del self.runs[gang]
+            self._agenda.forget(gang)
             self.cluster.release(gang)
             return
         for pod in run.without_place():
