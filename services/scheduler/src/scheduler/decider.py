@@ -20,18 +20,21 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
 
-from scheduler import leadership, store
+from scheduler import leadership, record_store, store
 from scheduler.cluster_file import Loaded
+from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
+from scheduler.domain.given import changed_line
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import made
+from scheduler.domain.plans import Plan, made
 from scheduler.domain.state import State
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pauses import Collector
+from scheduler.recorder import Recorder
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
@@ -84,6 +87,8 @@ class Decider:
         self._has_file = False
         self._remake_from = 0.0
         self._clock = (0.0, 0.0)
+        self._last_at = 0.0
+        self.recorder = Recorder(settings, self.metrics, self._deciding)
 
     @property
     def state(self) -> State:
@@ -117,6 +122,11 @@ class Decider:
         wall, since = self._clock
         return round(wall + time.monotonic() - since, 3)
 
+    def _moment(self) -> float:
+        """The same, and later than at any time before that this has answered."""
+        self._last_at = max(self.at(), round(self._last_at + 0.001, 3))
+        return self._last_at
+
     async def rebuild(self) -> None:
         """Memory anew: what nodes have reported, then what the database has.
 
@@ -129,7 +139,9 @@ class Decider:
         self._has_words, self._has_file = True, False
         state, limit = self._blank(), self.settings.load_gangs
         async with self._runtime.pool.acquire() as conn:
-            self._clock = await store.clock(conn), now
+            recorded = await record_store.end(conn)
+            self._clock = max(await store.clock(conn), recorded.at), now
+            self._last_at = max(self._last_at, recorded.at)
             nodes = await store.load_nodes(conn)
             self._restore(state, nodes)
             after = ""
@@ -146,6 +158,7 @@ class Decider:
         self.known = {node.node: node for node in nodes}
         self.watch.lead(state, nodes)
         state.restored(now, self.at())
+        self.recorder.begin(recorded, state.cluster, self._moment())
         if self._collector is not None:
             self._collector.filled()
         self.metrics.rebuilds.inc()
@@ -218,9 +231,12 @@ class Decider:
                     await self._write(conn, outcome, now)
             else:
                 outcome = self._decide([])
-                if outcome:
+                if outcome or self.recorder.is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
+            cluster = self.state.cluster
+            if self.recorder.is_snapshot_due and not cluster.has_more:
+                self.recorder.take(cluster, self._last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
@@ -234,10 +250,15 @@ class Decider:
             now = await leadership.check(conn, self.epoch, self.holder, self.settings)
             yield conn, now
 
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Connection]:
+        async with self._transaction() as (conn, _):
+            yield conn
+
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
         started = time.perf_counter()
-        now, at = time.monotonic(), self.at()
+        now, at = time.monotonic(), self._moment()
         state, watch = self.state, self.watch
         outcome = Outcome(Changes(Rows()))
         for request in requests:
@@ -251,6 +272,7 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
         outcome.decisions = state.decide(now, at)
+        self.recorder.note(state.given.take_batches())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
@@ -275,7 +297,7 @@ class Decider:
         plan = state.plan(self._config() if self._has_file else state.file)
         self._has_file = False
         try:
-            state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, self.at()))
+            state.adopt(plan, *await asyncio.to_thread(_made, state, plan, self.at()))
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(
@@ -306,6 +328,7 @@ class Decider:
         await store.delete_gangs(conn, sorted(changes.ended))
         await store.keep_gangs(conn, kept)
         await store.save_nodes(conn, known)
+        await self.recorder.write(conn, self.epoch)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
         outcome.nodes = [node.node for node in known]
@@ -346,6 +369,12 @@ class Decider:
             for node in (*outcome.lost, *outcome.returned):
                 self.watch.said_at.pop(node, None)
             await self.watch.tell(self.known)
+
+
+def _made(state: State, plan: Plan, at: float) -> tuple[Cluster, str]:
+    """The cluster by the plan, and the event of that, which takes long too."""
+    cluster = made(state.cluster, plan, at)
+    return cluster, changed_line(cluster.hardware.forest.config)
 
 
 def _passes(error: Exception) -> bool:

@@ -57,7 +57,8 @@ class Group:
 @dataclass(slots=True, eq=False)
 class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
-    were not told; ``doubts``: those whose reason may become another one without their help.
+    were not told; ``doubts``: those whose reason may become another one without their help;
+    ``explained``: raised whenever a line's reason is looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -66,6 +67,7 @@ class Queue:
     added: dict[Key, Line] = field(default_factory=dict)
     news: dict[Key, Line] = field(default_factory=dict)
     doubts: dict[Key, Line] = field(default_factory=dict)
+    explained: int = 0
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -113,6 +115,7 @@ class Queue:
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""
+        self.explained += 1
         if line.reason is None or line.reason.code != reason.code:
             line.untold.update(gang for _, _, gang in line.waiting)
             self.news[line.key] = line
