@@ -434,7 +434,7 @@ class History(RuleBasedStateMachine):
         assert not self.state.ledger.pods
         assert not self.state.gangs
         assert not cluster.gangs
-        assert not cluster.queue.keys
+        assert not cluster.queue.gangs
         self.store.write(self.state, [])
         assert not self.store.gangs
         assert not self.store.holds

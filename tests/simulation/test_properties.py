@@ -80,7 +80,7 @@ class ForgetfulDoor(CoreDoor):
 
     def decide(self, now: float) -> Sequence[Decision]:
         self.core.prices.clear()
-        self.core.queue.added.update(self.core.queue.lines)
+        self.core.queue.added.update(dict.fromkeys(self.core.queue.lines.values()))
         return super().decide(now)
 
 

@@ -121,7 +121,7 @@ class Candidate:
         free = sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
         metrics.gpus.labels("healthy").set(usable)
         metrics.gpus.labels("free").set(free)
-        metrics.waiting.set(len(cluster.queue.keys) + len(cluster.reserved))
+        metrics.waiting.set(len(cluster.queue.gangs) + len(cluster.reserved))
         metrics.gangs.set(len(state.gangs))
         metrics.placements.set(len(state.ledger.pods))
         leaving = [cluster.gangs[gang] for gang in cluster.told_to_leave if gang in state.gangs]

@@ -346,7 +346,7 @@ class State:
             return None
         if live.reserved:
             return until_left(preempting(self.cluster, live))
-        line = self.cluster.queue.line_of(gang)
+        line = self.cluster.queue.gangs.get(gang)
         reason = None if line is None else current(self.cluster, line)
         if reason is None:
             return None
@@ -357,7 +357,7 @@ class State:
 
     def is_waiting(self, gang: str) -> bool:
         """Pods of it are to be placed, or have a reservation."""
-        return gang in self.cluster.queue.keys or gang in self.cluster.reserved
+        return gang in self.cluster.queue.gangs or gang in self.cluster.reserved
 
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""

@@ -226,9 +226,9 @@ def _downgrade_some(
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
     """Whose cells they are aside, there are such GPUs that nobody uses. Surely known of equal pods
-    only.
+    in no pinned cell only.
     """
-    if len(live.waiting) > 1:
+    if len(live.waiting) > 1 or live.waiting[0].kind.pin is not None:
         return True
     seeker = seeker_of(cluster, live, is_guest=True)
     found = seeker.place(live.waiting)

@@ -85,11 +85,11 @@ class Cluster:
             return
         self.queue.remove(live)
         self.cancel(live)
-        live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
-        live.waiting = joined(live.waiting, roles)
+        pods = {pod for role in roles for pod in role.pods}
+        live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
+        live.waiting = joined(without(live.waiting, pods), roles)
         live.told = told
-        if not live.is_leaving:
-            self.enqueue(live)
+        self.enqueue(live)
 
     def withdraw(self, gang: str) -> None:
         """A gang is not wanted any more."""
@@ -146,8 +146,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
-        roles = [replace(r, pods=tuple(p for p in r.pods if p != pod)) for r in live.waiting]
-        live.waiting = tuple(role for role in roles if role.pods)
+        live.waiting = without(live.waiting, (pod,))
         self.enqueue(live)
 
     def sort_in(self, live: Live) -> None:
@@ -168,7 +167,7 @@ class Cluster:
 
     def restore(self, restored: Restored, now: float) -> None:
         """A gang that was placed before. Where it has to give up cells that it says it has, it is
-        downgraded, and the next cycle says so.
+        downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
         live = Live(
             restored.gang,
@@ -179,6 +178,8 @@ class Cluster:
         self.take_in(live)
         restore(self, live, restored, now)
         self.sort_in(live)
+        if not live.reserved:
+            self.enqueue(live)
 
     def restored(self) -> None:
         """Everything is as it was before a restart: who was told then why it waits was tried under
@@ -190,7 +191,7 @@ class Cluster:
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
             if None in codes:
-                self.queue.added[line.key] = line
+                self.queue.added[line] = None
             else:
                 reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
                 self.queue.explain(line, reason, self.state_of())
@@ -257,7 +258,7 @@ class Cluster:
         """Whether what can never be placed is refused from now on."""
         if is_settled != self.is_settled:
             self.is_settled = is_settled
-            self.queue.added.update(self.queue.lines)
+            self.queue.added.update(dict.fromkeys(self.queue.lines.values()))
 
     def _changed(self, machine: Machine) -> None:
         """What of a node is usable has changed."""
@@ -307,8 +308,8 @@ class Cluster:
     # For the cycle.
 
     def enqueue(self, live: Live) -> None:
-        """The gang's pods without a place wait."""
-        if live.waiting:
+        """The gang's pods without a place wait, unless it was told to leave."""
+        if live.waiting and not live.is_leaving:
             self.queue.add(live, self.key_of(live))
 
     def put_aside(self, line: Line) -> None:
@@ -422,9 +423,15 @@ class Cluster:
 
     def _change_class(self, live: Live) -> None:
         self.sort_in(live)
-        if live.id in self.queue.keys:  # what it grows by is of another class now
+        if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

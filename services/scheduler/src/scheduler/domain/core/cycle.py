@@ -35,9 +35,11 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     while before != cluster.progress() and not cluster.has_more:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
-    # 5. Downgraded gangs get their cells again where there is room.
-    if cluster.downgraded:
-        decisions += _upgrade(cluster)
+    # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
+    if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
+        decisions += raised
+        if cluster.queue.added:
+            decisions += _admit(cluster, failed, now)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
         decisions += _explain(cluster, failed)
@@ -181,7 +183,7 @@ def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number."""
     doubts = cluster.queue.doubts
     count = len(doubts) if len(doubts) <= EXPLAINED else 1
-    return [line for line in islice(doubts.values(), count) if line.explained != state]
+    return [line for line in islice(doubts, count) if line.explained != state]
 
 
 def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
@@ -190,7 +192,7 @@ def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
     """
     return [
         line
-        for line in cluster.queue.news.values()
+        for line in cluster.queue.news
         if line.untold
         and line.reason is not None
         and (not line.reason.text or (line.reason.code == QUOTA and line.explained != state))
@@ -212,10 +214,10 @@ def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
 def _tell(cluster: Cluster) -> list[Decision]:
     """Who was not told the code of its line is told now, in order."""
     told: list[tuple[Order, Deferred]] = []
-    for key, line in list(cluster.queue.news.items()):
+    for line in list(cluster.queue.news):
         if line.reason is None:
             continue
-        del cluster.queue.news[key]
+        del cluster.queue.news[line]
         for gang in line.untold:
             live = cluster.gangs[gang]
             if live.told != line.reason.code:

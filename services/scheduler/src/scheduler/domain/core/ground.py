@@ -80,6 +80,18 @@ class Ground:
         regions = (self.bound, self.empty)
         return all(region is None or len(region.tags) <= FEW_NODES for region in regions)
 
+    @property
+    def is_searched(self) -> bool:
+        """There are few nodes in question, and pods put one after another may miss a place: also
+        where guests or bad GPUs have parts of nodes that may be bound.
+        """
+        if not self.is_small:
+            return False
+        if not self.hardware.is_greed_exact(self.seeker.owner):
+            return True
+        tags = () if self.empty is None or self.owner is None else self.empty.tags.values()
+        return any(tag.count and not tag.is_whole for tag in tags)
+
     def numbers(self) -> set[int]:
         """The nodes in question."""
         found: set[int] = set()

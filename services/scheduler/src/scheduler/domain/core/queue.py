@@ -50,23 +50,24 @@ class Group:
     """Lines that the same changes help. ``seen``: the stamp under which all of them failed."""
 
     key: GroupKey
-    lines: dict[Key, Line] = field(default_factory=dict)
+    lines: dict[Line, None] = field(default_factory=dict)
     seen: Stamp | None = None
 
 
 @dataclass(slots=True, eq=False)
 class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
-    were not told; ``doubts``: those whose reason may become another one without their help;
-    ``explained``: raised whenever a line's reason is looked for.
+    were not told; ``doubts``: those whose reason may become another one without their help. Sets
+    of lines are kept in the order in which they came. ``explained``: raised whenever a line's
+    reason is looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)
+    gangs: dict[str, Line] = field(default_factory=dict)
     groups: dict[GroupKey, Group] = field(default_factory=dict)
-    added: dict[Key, Line] = field(default_factory=dict)
-    news: dict[Key, Line] = field(default_factory=dict)
-    doubts: dict[Key, Line] = field(default_factory=dict)
+    added: dict[Line, None] = field(default_factory=dict)
+    news: dict[Line, None] = field(default_factory=dict)
+    doubts: dict[Line, None] = field(default_factory=dict)
     explained: int = 0
 
     def add(self, live: Live, key: Key) -> None:
@@ -75,27 +76,28 @@ class Queue:
         if line is None:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
-        self.news[key] = line
+        self.news[line] = None
         if line.reason is None:  # else the same holds for it as for the others in the line
-            self.added[key] = line
+            self.added[line] = None
         line.untold.add(live.id)
-        self.keys[live.id] = key
+        self.gangs[live.id] = line
 
     def remove(self, live: Live) -> None:
         """The gang does not wait any more."""
-        key = self.keys.pop(live.id, None)
-        if key is None:
+        line = self.gangs.pop(live.id, None)
+        if line is None:
             return
-        line = self.lines[key]
         del line.waiting[bisect_left(line.waiting, live.order)]
         line.untold.discard(live.id)
         if line.waiting:
             return
-        for lines in (self.lines, self.added, self.news, self.doubts):
-            lines.pop(key, None)
+        del self.lines[line.key]
+        self.news.pop(line, None)
+        self.added.pop(line, None)
+        self.doubts.pop(line, None)
         for name in line.groups:
             group = self.groups[name]
-            del group.lines[key]
+            del group.lines[line]
             if not group.lines:
                 del self.groups[name]
 
@@ -106,23 +108,18 @@ class Queue:
             group = self.groups.get(name)
             if group is None:
                 group = self.groups[name] = Group(name)
-            group.lines[line.key] = line
-
-    def line_of(self, gang: str) -> Line | None:
-        """Where a gang waits."""
-        key = self.keys.get(gang)
-        return None if key is None else self.lines[key]
+            group.lines[line] = None
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""
         self.explained += 1
         if line.reason is None or line.reason.code != reason.code:
             line.untold.update(gang for _, _, gang in line.waiting)
-            self.news[line.key] = line
+            self.news[line] = None
         line.reason, line.explained = reason, state
-        self.doubts.pop(line.key, None)
+        self.doubts.pop(line, None)
         if reason.code != "quota":  # too little quota stays too little until some is free
-            self.doubts[line.key] = line
+            self.doubts[line] = None
 
     def candidates(self, woken: Callable[[], Iterable[Line]]) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
@@ -156,4 +153,4 @@ class Queue:
         finally:
             if reached is not None:
                 take_in((reached,))
-            self.added.update((line.key, line) for _, _, line in heads if line.waiting)
+            self.added.update((line, None) for _, _, line in heads if line.waiting)

@@ -62,7 +62,7 @@ class Seeker:
         (kind, names), self.is_alone = kinds[0], True
         return any(
             self._kind(kind, names, gpu_type)
-            or (not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)))
+            or (self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)))
             for gpu_type in self.types(kind)
         )
 
@@ -249,6 +249,10 @@ class Seeker:
         return is_inside and (self.only is None or state.machine.name in self.only)
 
     # Every way.
+
+    def _is_searched(self, kind: Kind, gpu_type: str) -> bool:
+        is_exact = self.hardware.is_greed_exact(self.owner)
+        return not is_exact or self.ground(kind, gpu_type).is_searched
 
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.prices import room_at_most
-from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Key, Line, Stamp
+from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -24,7 +24,7 @@ class Waking:
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
         self.freed: dict[int, Machine] = {}
-        self._asked: set[Key] = set()
+        self._asked: set[Line] = set()
         self._state: Stamp = ()
         self._rooms: dict[object, int] = {}
         self._left: dict[GroupKey, int] = {}
@@ -40,7 +40,7 @@ class Waking:
             cluster.freed.clear()
         lines, queue.added = queue.added, {}
         if not queue.groups:
-            return lines.values()
+            return lines
         state = cluster.state_of()
         if state == self._state and not lines:
             return ()
@@ -55,13 +55,13 @@ class Waking:
             if stamp != group.seen:
                 group.seen = stamp
                 helps = self._helps_guest if group.key == GUESTS else self._helps
-                lines.update((line.key, line) for line in group.lines.values() if helps(line))
-        return lines.values()
+                lines.update((line, None) for line in group.lines if helps(line))
+        return lines
 
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
-        if line.reason is None or line.key in self._asked:
-            self._asked.discard(line.key)
+        if line.reason is None or line in self._asked:
+            self._asked.discard(line)
             return False
         return not any(
             self._helps_guest(line) if group == GUESTS else self._helps(line)
