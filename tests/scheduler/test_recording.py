@@ -1,9 +1,10 @@
 """What the core is given is written down so that the simulator decides the same again."""
 
+import contextlib
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -199,10 +200,9 @@ class Told:
             return
         a = self.chance.randint(0, 4)
         racks = self.chance.choice([2, 2, 1])
-        try:
-            self.state.change(file(a, 4 - a, lazy=self.chance.random() < 0.5, racks=racks), self.at)
-        except ConfigError:
-            pass
+        config = file(a, 4 - a, lazy=self.chance.random() < 0.5, racks=racks)
+        with contextlib.suppress(ConfigError):
+            self.state.change(config, self.at)
 
     def happen(self) -> None:
         """Something does."""
