@@ -90,3 +90,39 @@ def test_pods_by_which_a_gang_grows_that_are_asked_for_twice_are_wanted_once() -
     assert isinstance(cancelled, PreemptionCancelled)
     assert isinstance(waits, Deferred)
     assert waits.reason.numbers["pods"] == 1
+
+
+def test_a_place_is_found_that_leaves_small_cells_for_where_no_large_one_can_be_bound() -> None:
+    """The same leaves bound as two switches leave less than bound as one node."""
+    halves = (
+        PhysicalCell("node", name=n, children=(PhysicalCell("switch"),)) for n in ("n1", "n2")
+    )
+    cells = (PhysicalCell("node", name="n0"), *halves, PhysicalCell("node", name="n3"))
+    nodes = {name: NodeLimits(resources={}) for name in ("n1", "n2")}
+    scene = Scene(config(cells=cells, nodes=nodes, x=owning(("node", 1), ("node/switch", 2))))
+    scene.core.set_node_health("n3", False)
+    roles = (Role(Kind(2, resources=(("rdma", 1),)), ("a0", "a1")), Role(Kind(2), ("b0", "b1")))
+    assert len(scene.places(Gang("g", "x", "user", 0, roles))) == 4
+
+
+def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None:
+    """Two GPUs of n3 are bad: 40 wishes would be placed there if all were well, until a gang takes
+    the other two. Nothing becomes free, so the reasons are looked at again one by one.
+    """
+    scene, again = (Scene(config(x=owning(("rack", 2)))) for _ in range(2))
+    for one in (scene, again):
+        for gpu in (0, 1):
+            one.core.set_gpu_health("n3", gpu, False)
+    wishes = [gang(f"g{number}", "x", 4, priority=-1, cpu=number) for number in range(40)]
+    scene.places(gang("busy", "x", 4, pods=3))
+    assert {code_of(scene.asks(wish), wish.id) for wish in wishes} == {"health"}
+    again.core.restore(scene.core.exported("busy"), scene.now)
+    for wish in reversed(wishes):
+        again.core.request(wish, "health")
+    again.core.restored()
+    again.now = scene.now
+    decided = []
+    for one in (scene, again):
+        decided.append([one.asks(gang("small", "x", 2)), *(one.cycle() for _ in range(30))])
+    assert repr(decided[0]) == repr(decided[1])
+    assert sum(map(len, decided[0])) > 10

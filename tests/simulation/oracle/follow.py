@@ -176,8 +176,8 @@ class Follower:
     def _serve_all(self, grow: Collection[str]) -> None:
         """All that wait and were not served, and these that grow."""
         later: set[str] = set()  # they get what others have given up after their turn
+        self._take_over_exchanges()
         while True:
-            self._take_over_exchanges()
             todo = [gang for gang in wanting(self.state, grow) if gang.id not in self._served]
             if not todo:
                 break
@@ -187,10 +187,11 @@ class Follower:
             if ready and is_told and self._judges and fits_nowhere(self.state, gang):
                 later.add(gang.id)
                 continue
-            if is_told:
-                later.clear()
             self._served.add(gang.id)
             self._serve(gang)
+            if is_told:
+                later.clear()
+                self._take_over_exchanges()
 
     def _say_what_was_decided_for_nothing(self) -> None:
         for name in [*self._told.placed, *self._told.refused]:

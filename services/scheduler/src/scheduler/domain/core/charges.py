@@ -23,21 +23,25 @@ class Charges:
 
     def sort_in(self, live: Live) -> None:
         """The gang's class may have changed, or it is over."""
-        self.guests.discard(live.id)
-        owned = self.guaranteed.setdefault(live.owner, {}).setdefault(live.gang.priority, set())
-        owned.discard(live.id)
-        if live.pods and not live.is_leaving and live.id in self.gangs:
+        if live.among is not None:
+            live.among.discard(live.id)
+            live.among = None
+        if live.pods and live.preempted_until is None and live.id in self.gangs:
+            live.among = self.guests
             if live.gang_class is GangClass.GUARANTEED:
-                owned.add(live.id)
-            else:
-                self.guests.add(live.id)
+                of_owner, priority = self.guaranteed.setdefault(live.owner, {}), live.gang.priority
+                found = of_owner.get(priority)
+                if found is None:
+                    found = of_owner[priority] = set()
+                live.among = found
+            live.among.add(live.id)
 
     def count(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
-        if pod.state is None:
+        state, pin = pod.state, pod.kind.pin
+        if state is None:
             return
-        pin = pod.kind.pin
-        key = (live.owner, pod.state.slot.chain.leaf) if pin is None else (pin_owner(pin), "")
+        key = (live.owner, state.gpu_type) if pin is None else (pin_owner(pin), "")
         counts = self.leaves.get(key)
         if counts is None:
             counts = self.leaves[key] = {}
@@ -48,30 +52,34 @@ class Charges:
         """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
         priority or above don't use.
         """
-        hardware, left = self.hardware, 0
+        hardware = self.hardware
         if pin is not None:
             if hardware.pins_of.get(pin) != live.owner:
                 return 0
-            left, keys = hardware.pin_leaves[pin], [(pin_owner(pin), "")]
-        else:
-            keys = [(live.owner, name) for name in types]
-            left = sum(hardware.owned.get(key, 0) for key in keys)
-        for key in keys:
-            for other, leaves in self.leaves.get(key, {}).items():
-                if other >= priority:
-                    left -= leaves
-        return left
+            return hardware.pin_leaves[pin] - self._charged((pin_owner(pin), ""), priority)
+        return self._left(live.owner, types, priority)
 
     def left_of_all(self, owner: str, priority: int) -> int:
         """Leaves of all types that an owner has and its gangs of this priority or above don't use,
         those of pins aside.
         """
-        left = 0
-        for name in self.hardware.forest.gpu_types:
-            left += self.hardware.owned.get((owner, name), 0)
-            charges = self.leaves.get((owner, name), {})
-            left -= sum(leaves for other, leaves in charges.items() if other >= priority)
+        return self._left(owner, self.hardware.gpu_types, priority)
+
+    def _left(self, owner: str, types: Sequence[str], priority: int) -> int:
+        left, owned = 0, self.hardware.owned
+        for name in types:
+            key = (owner, name)
+            if key in owned:
+                left += owned[key] - self._charged(key, priority)
         return left
+
+    def _charged(self, key: tuple[str, str], priority: int) -> int:
+        """Leaves that gangs of this priority or above are charged."""
+        charged = 0
+        for other, leaves in self.leaves.get(key, {}).items():
+            if other >= priority:
+                charged += leaves
+        return charged
 
     def has_lower(self, owner: str, priority: int) -> bool:
         """Gangs of a lower priority are charged some of an owner's leaves, those of pins aside."""

@@ -269,10 +269,10 @@ class Ground:
 
     def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
-        free = self.reach(state)
+        taken = 0 if self.owner is None else state.charged
         if not is_loose:
-            free &= ~state.held & ~state.reserved
-        return free if self.owner is None else free & ~state.charged
+            taken |= state.held | state.reserved
+        return self.reach(state) & ~taken
 
     def put(
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
@@ -317,22 +317,12 @@ class Ground:
                 yield part
 
     def _take(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
-        if self.owner is None:
-            self._enter(state, name, leaves, ())
-            return True
-        return self._cover(state, name, leaves, floor)
-
-    def _cover(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
-        assert self.owner is not None
-        bindings = cover(self.hardware, self.owner, state, leaves, floor)
-        if bindings is None:
-            return False
-        self._enter(state, name, leaves, bindings)
-        return True
-
-    def _enter(
-        self, state: SlotState, name: str, leaves: int, bindings: tuple[Binding, ...]
-    ) -> None:
+        bindings: tuple[Binding, ...] = ()
+        if self.owner is not None:
+            found = cover(self.hardware, self.owner, state, leaves, floor)
+            if found is None:
+                return False
+            bindings = found
         machine, kind = state.machine, self.kind
         take = machine.sort.take(kind)
         assert take is not None
@@ -347,6 +337,7 @@ class Ground:
         self.seeker.enter(
             Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
         )
+        return True
 
     def caps(self) -> dict[int, tuple[int, bool]]:
         """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""

@@ -37,6 +37,7 @@ class Hardware:
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
+        self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
         self.machines: dict[str, Machine] = {}
         self.states: list[SlotState] = []
@@ -46,6 +47,7 @@ class Hardware:
         self.regions: dict[str, dict[str, Region]] = {}
         places = self._make()
         self._places = places
+        self._spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
@@ -69,6 +71,7 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self._greed: dict[str | None, bool] = {}
         self.is_regular = all(
             cell.is_complete
             for chain in forest.chains.values()
@@ -134,6 +137,11 @@ class Hardware:
         level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
         fit at all.
         """
+        if owner not in self._greed:
+            self._greed[owner] = self._is_greed_exact(owner)
+        return self._greed[owner]
+
+    def _is_greed_exact(self, owner: str | None) -> bool:
         if self.demands.is_limited or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()
@@ -177,8 +185,8 @@ class Hardware:
         """Put what is free on the node's leaves into the index."""
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
-        room = machine.sort.room(machine.free) if machine.free else ()
-        known = tags.of(room, False)
+        room = machine.room() if machine.free else ()
+        known = tags.of(room, False) if room else tags.plain
         free = state.usable & ~(state.held | state.reserved)
         if self._physical is not None:
             self._put_physical(self._physical[kind], state, room, free)
@@ -188,7 +196,7 @@ class Hardware:
             self.regions[owner][kind].put(
                 number, known.get(mine) or tags.new(known, room, False, mine)
             )
-        space = self.cells[slot.cell.chain.name].space[number]
+        space = self._spaces[number][number]
         if space:
             space &= free
             self.empty[kind].put(number, known.get(space) or tags.new(known, room, False, space))
@@ -250,7 +258,7 @@ class Hardware:
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
-                self._hold(state, pod)
+                _hold(state, pod)
         self.refresh_all(machine, state)
 
     def reserve(self, pod: Pod) -> None:
@@ -271,14 +279,8 @@ class Hardware:
             machine.hold_ports(pod.ports, 1)
         if state is not None:
             state.reserved &= ~pod.gpus
-            self._hold(state, pod)
+            _hold(state, pod)
             self.refresh(state)
-
-    def _hold(self, state: SlotState, pod: Pod) -> None:
-        if not pod.gpus:
-            return
-        state.held |= pod.gpus
-        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
@@ -412,6 +414,12 @@ def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask
+
+
+def _hold(state: SlotState, pod: Pod) -> None:
+    if pod.gpus:
+        state.held |= pod.gpus
+        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
 
 def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:

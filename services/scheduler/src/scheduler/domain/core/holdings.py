@@ -40,8 +40,8 @@ class Pod:
         """Where it is, and what it is charged for beside it."""
         if self.state is None:
             return PodPlace(self.name, self.machine.name, (), self.ports)
-        slot = self.state.slot
-        idle = slot.indices(self.leaves & ~self.gpus) if is_charged else ()
+        slot, rest = self.state.slot, self.leaves & ~self.gpus
+        idle = slot.indices(rest) if rest and is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
 
@@ -53,7 +53,7 @@ class Live:
     a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
-    nodes or GPUs that are not in the configuration.
+    nodes or GPUs that are not in the configuration. ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
@@ -69,11 +69,11 @@ class Live:
     told: str | None = None
     downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
+    among: set[str] | None = None
+    id: str = field(init=False)
 
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.gang.id
+    def __post_init__(self) -> None:
+        self.id = self.gang.id
 
     @property
     def is_leaving(self) -> bool:

@@ -51,11 +51,13 @@ class Sort:
 
     def take(self, kind: Kind) -> Take | None:
         """What a pod takes of an empty node of this sort; None where it has not enough."""
-        if kind not in self._takes:
+        try:
+            return self._takes[kind]
+        except KeyError:
             if len(self._takes) >= KINDS_REMEMBERED:
                 self._takes.clear()
-            self._takes[kind] = self._work_out(kind)
-        return self._takes[kind]
+            found = self._takes[kind] = self._work_out(kind)
+            return found
 
     def _work_out(self, kind: Kind) -> Take | None:
         wanted = {"cpu": kind.cpu, "memoryMB": kind.memory_mb, "ports": kind.ports}
@@ -135,6 +137,7 @@ class Machine:
     blocked: tuple[int, ...] = ()
     blocked_ports: frozenset[int] = frozenset()
     pods: dict[str, int] = field(default_factory=dict)
+    _room: tuple[int, ...] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -147,16 +150,24 @@ class Machine:
 
     def has(self, take: Take) -> bool:
         """Enough is left."""
-        return all(
-            free >= amount or not amount
-            for free, amount in zip(self.free, take.amounts, strict=True)
-        )
+        for free, amount in zip(self.free, take.amounts, strict=True):
+            if amount > free and amount:
+                return False
+        return True
+
+    def room(self) -> tuple[int, ...]:
+        """What is left of each limited resource, coarsely (`Sort.room`)."""
+        if self._room is None:
+            self._room = self.sort.room(self.free)
+        return self._room
 
     def charge(self, take: Take, times: int) -> None:
         """A pod comes (1) or goes (-1)."""
-        for index, amount in enumerate(take.amounts):
-            if amount:
-                self.free[index] -= times * amount
+        if take.amounts:
+            self._room = None
+            for index, amount in enumerate(take.amounts):
+                if amount:
+                    self.free[index] -= times * amount
 
     def block(
         self, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
@@ -173,6 +184,7 @@ class Machine:
         before = self.blocked or (0,) * len(self.free)
         after = tuple(wanted.get(name, 0) for name in self.sort.names)
         is_new = is_new or self.blocked_ports != known or before != after
+        self._room = None
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             self.free[index] += old - new
         self.blocked, self.blocked_ports = after, known

@@ -122,7 +122,7 @@ class Explainer:
         """A guest's only pod would fit there if all were well."""
         kind, only = live.waiting[0].kind, live.gang.allowed_nodes
         take = machine.sort.take(kind)
-        types = kind.gpu_types or self.cluster.hardware.forest.gpu_types
+        types = kind.gpu_types or self.cluster.hardware.gpu_types
         return (
             take is not None
             and machine.has(take)

@@ -5,6 +5,7 @@ left (`Room`): for each such tag the racks with such nodes are a bit set, and so
 many wholly free nodes. A change touches the tags of one node.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush, merge
 from operator import gt
@@ -65,15 +66,18 @@ TagKey = tuple[Free, int, Room, bool]
 
 
 class Tags:
-    """The tags of nodes of one sort, by their free leaves and their room."""
+    """The tags of nodes of one sort, by their free leaves and their room. ``plain``: of nodes on
+    which nothing but GPUs is limited.
+    """
 
-    __slots__ = ("_all", "_known", "_shape", "_sort")
+    __slots__ = ("_all", "_known", "_shape", "_sort", "plain")
 
     def __init__(self, shape: Shape, sort: int, every: dict[TagKey, Tag]) -> None:
         self._shape = shape
         self._sort = sort
         self._all = every
         self._known: dict[tuple[Room, bool], dict[int, Tag]] = {}
+        self.plain: dict[int, Tag] = {}
 
     def of(self, room: Room, is_shared: bool) -> dict[int, Tag]:
         """The tags of such nodes that are known, by their free leaves."""
@@ -136,7 +140,8 @@ class Order:
 
 
 class Region:
-    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes, as bits.
+    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes, as bits; of no n
+    without any, in order in ``_wholes``.
 
     ``_racks``: tag → racks with such nodes. ``_news``: tags and the tick at which they last came,
     the newest last.
@@ -147,6 +152,7 @@ class Region:
         self.places = places
         self.views: dict[int, View] = {}
         self.whole: dict[int, int] = {}
+        self._wholes: list[int] = []
         self.tags: dict[int, Tag] = {}
         self._racks: dict[Tag, int] = {}
         self._orders: dict[Wish, Order] = {}
@@ -163,7 +169,7 @@ class Region:
         view = self.views.get(rack)
         if view is None:
             view = self.views[rack] = View(self.racks[rack])
-            self.whole[0] = self.whole.get(0, 0) | 1 << rack
+            self._set_whole(0, self.whole.get(0, 0) | 1 << rack)
         elif view.caps:
             view.caps.clear()
         by = int(tag.is_whole)
@@ -196,7 +202,7 @@ class Region:
         if old.is_whole:
             self._count(view, rack, -1)
         if not view.slots:
-            self.whole[0] ^= 1 << rack
+            self._set_whole(0, self.whole[0] ^ 1 << rack)
             del self.views[rack]
 
     def best(self, wish: Wish) -> "tuple[Rank, int] | None":
@@ -218,8 +224,9 @@ class Region:
                 below += (2 * index + 1, 2 * index + 2)
         if len(tags) > 1:
             return next(self._in_front(front, tags, wish))
-        for whole in sorted(self.whole, reverse=wish[2]):
-            if some := racks[tag] & self.whole[whole]:
+        here, by_whole = racks[tag], self.whole
+        for whole in reversed(self._wholes) if wish[2] else self._wholes:
+            if some := here & by_whole[whole]:
                 view = self.views[(some & -some).bit_length() - 1]
                 position = view.slots[tag]
                 number = view.rack.slots[(position & -position).bit_length() - 1].number
@@ -269,8 +276,8 @@ class Region:
     ) -> Iterator[tuple[Rank, int]]:
         """Nodes of these tags, which share the first of their rank: best first, then by number."""
         sign = -1 if wish[2] else 1
-        for whole in sorted(self.whole, reverse=wish[2]):
-            racks = self.whole[whole]
+        for whole in self._wholes[:: -1 if wish[2] else 1]:
+            racks = self.whole.get(whole, 0)
             found = [(tag, some) for tag in tags if (some := self._racks[tag] & racks)]
             if len(found) == 1:
                 rank = (*front, sign * whole, found[0][0].free.form, found[0][0].sort)
@@ -335,11 +342,19 @@ class Region:
     def _count(self, view: View, rack: int, by: int) -> None:
         """The rack's number of wholly free nodes changes."""
         bit = 1 << rack
-        self.whole[view.whole] ^= bit
-        if not self.whole[view.whole]:
-            del self.whole[view.whole]
+        self._set_whole(view.whole, self.whole[view.whole] ^ bit)
         view.whole += by
-        self.whole[view.whole] = self.whole.get(view.whole, 0) | bit
+        self._set_whole(view.whole, self.whole.get(view.whole, 0) | bit)
+
+    def _set_whole(self, whole: int, racks: int) -> None:
+        """These racks have so many wholly free nodes."""
+        if not racks:
+            del self.whole[whole]
+            self._wholes.remove(whole)
+            return
+        if whole not in self.whole:
+            insort(self._wholes, whole)
+        self.whole[whole] = racks
 
 
 def _front(tag: Tag, wish: Wish) -> Front | None:

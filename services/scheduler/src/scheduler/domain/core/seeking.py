@@ -33,6 +33,18 @@ class Seeker:
     are of one kind.
     """
 
+    __slots__ = (
+        "gang",
+        "hardware",
+        "is_alone",
+        "is_bare",
+        "near",
+        "only",
+        "owner",
+        "pods",
+        "within",
+    )
+
     def __init__(
         self,
         hardware: Hardware,
@@ -60,11 +72,12 @@ class Seeker:
         if len(kinds) > 1:
             return self._several(kinds)
         (kind, names), self.is_alone = kinds[0], True
-        return any(
-            self._kind(kind, names, gpu_type)
-            or (self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)))
-            for gpu_type in self.types(kind)
-        )
+        for gpu_type in self.types(kind):
+            if self._kind(kind, names, gpu_type):
+                return True
+            if self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)):
+                return True
+        return False
 
     def _merge(self, roles: Sequence[Role]) -> Kinds:
         """Pods by what they want; roles that can choose their GPU type choose each for itself."""
@@ -143,7 +156,7 @@ class Seeker:
         """GPU types that pods may have, in order of preference."""
         if kind.gpus == 0 or kind.pin is not None:
             return ("",)
-        return kind.gpu_types or self.hardware.forest.gpu_types
+        return kind.gpu_types or self.hardware.gpu_types
 
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
@@ -173,7 +186,7 @@ class Seeker:
             rest = self.for_nothing(kind, names)
             if not rest or (
                 self.owner is not None
-                and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
+                and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
             ):
                 return True
             self.undo(before)
@@ -256,7 +269,7 @@ class Seeker:
 
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
-        every = self.hardware.forest.gpu_types if self.owner is not None else ()
+        every = self.hardware.gpu_types if self.owner is not None else ()
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
