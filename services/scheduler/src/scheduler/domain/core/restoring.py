@@ -100,7 +100,7 @@ def _pods(
         if machine is None or (state is None and place.gpus):
             strangers.append(place)
             continue
-        take = machine.sort.take(kind) or Take(0, (0,) * len(machine.sort.names))
+        take = machine.sort.take(kind) or Take(kind.gpus, (0,) * len(machine.sort.names))
         gpus = charged = 0
         if state is not None:
             gpus = state.slot.mask_of(place.gpus)
