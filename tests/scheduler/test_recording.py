@@ -80,7 +80,7 @@ class Told:
 
     def begin(self) -> Any:
         """From here on all is written down; the answer is the CLUSTER."""
-        self.state.restored(self.at, self.at)
+        self.state.given.is_recording = True
         self.lines += [to_line(event) for event in take(self.state.cluster).events()]
         return recorded(self.state.cluster.hardware.forest.config)
 

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from scenes import Scene, config, owning, reserved_place
-from scheduler.domain.core.model import Placed, PreemptionCancelled, Refused
+import pytest
+from scenes import Scene, config, gang, owning, reserved_place
+from scheduler.domain.core.model import GangClass, Placed, PreemptionCancelled, Refused
 
 
 def test_a_restored_reservation_that_can_not_be_kept_is_asked_for_anew() -> None:
@@ -20,3 +21,23 @@ def test_a_restored_reservation_that_can_not_be_kept_is_asked_for_anew() -> None
     cancelled, refused = again.cycle()
     assert cancelled == PreemptionCancelled("late")
     assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize("gang_class", [GangClass.OPPORTUNISTIC, GangClass.DOWNGRADED])
+def test_a_reservation_of_a_gang_without_cells_is_none(gang_class: GangClass) -> None:
+    """Nobody has to leave for it, so it could wait for ever."""
+    scene = reserved_place()
+    late = scene.core.exported("late")
+    again = Scene(config(x=owning(("rack", 1))))
+    again.core.restore(replace(late, gang_class=gang_class, cells=()), scene.now)
+    cancelled, placed = again.cycle()
+    assert cancelled == PreemptionCancelled("late")
+    assert isinstance(placed, Placed)
+
+
+def test_who_ends_before_it_is_told_is_not_told() -> None:
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("a", "x", 4))
+    scene.core.change(config(x=owning()), scene.now)
+    scene.core.release("a")
+    assert scene.cycle() == []

@@ -186,6 +186,10 @@ def _fits_no_empty_cluster(state: State, gang: Gang) -> bool:
     pins = {role.kind.pin for role in gang.roles if role.kind.pin is not None}
     if any(state.hardware.pin_owner.get(pin) != gang.virtual_cluster for pin in pins):
         return True
+    if gang.id.endswith("+"):  # what it grows by is too much only while it runs: it waits
+        known = state.hardware.gpu_types()
+        wishes = [set(role.kind.gpu_types) for role in gang.roles if role.kind.gpu_types]
+        return any(wish.isdisjoint(known) for wish in wishes)
     empty = state.emptied()
     if find(empty, gang, Terms()):
         return False

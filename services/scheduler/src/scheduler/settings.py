@@ -96,9 +96,14 @@ class SchedulerSettings(DatabaseSettings):
         5.0, description="node-returned is repeated until the node names its lease."
     )
 
-    leader_renew_s: PositiveFloat = Field(1.0, description="Leadership is renewed this often.")
-    leader_expiry_s: PositiveFloat = Field(2.0, description="It lasts so long after a renewal.")
-    leader_take_s: PositiveFloat = Field(3.0, description="So long after that it may be taken.")
+    leader_renew_s: PositiveFloat = Field(
+        0.5, description="Leadership is renewed this often; who stands by looks as often."
+    )
+    leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
+    leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
+    changes_kept_s: PositiveFloat = Field(
+        60.0, description="Who stands by and has not looked for so long reads all anew."
+    )
     deciding_timeout_s: PositiveFloat = Field(
         3.0, description="A deciding transaction that idles for so long is ended by the database."
     )

@@ -7,7 +7,6 @@ A pod that was released and is not shown free yet is a gang of its own for the c
 already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -24,13 +23,11 @@ from scheduler.domain.core.model import (
     Deferred,
     Downgraded,
     Grown,
-    Kind,
     Placed,
     PodPlace,
     Preempted,
     PreemptionCancelled,
     Refused,
-    Restored,
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
@@ -67,7 +64,6 @@ class State:
         self._changes = Changes(Rows())
         self._reserved: set[str] = set()
         self._made_of = 0
-        self._held: dict[str, list[Hold]] = {}
         self._seen.doubt(self.given, self.ledger)
 
     # What operators say.
@@ -189,65 +185,6 @@ class State:
     def _linger(self, hold: Hold, at: float) -> None:
         """The core waits for what a released pod holds."""
         self.given.restore(left(hold.placement, at), at)
-
-    # What was stored.
-
-    def restore_gang(self, known: KnownGang, now: float, at: float) -> None:
-        """What the store knows of a gang; after its placements and its nodes."""
-        request = known.request
-        gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
-        gang.is_refused = known.is_refused
-        self.telling.note(gang, known.reason, now)
-        held = self._held.pop(request.gang, [])
-        kinds = {hold.pod: hold.placement.kind for hold in held}
-        kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
-        reserved = {place.pod: place for place in known.reserved}
-        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
-            kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
-        places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
-        if places:
-            started_at = known.started_at
-            if started_at is None and not reserved:
-                started_at = at
-            roles = roles_of((place.pod, kinds[place.pod]) for place in places)
-            restored = Restored(
-                gang_of(request, roles),
-                tuple(places),
-                known.gang_class,
-                known.cells,
-                started_at,
-                known.preempted_until,
-                known.preempted_for,
-                () if started_at is None else tuple(reserved),
-            )
-            self.given.restore(restored, at)
-        asks = {ask.pod: ask for ask in request.pods}
-        gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
-        gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
-        for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
-            end = next((e for e in request.released if e.pod == pod), None)
-            self._drop(gang, pod, end, now, at)
-        self.request(request, now, at)
-        live = self.cluster.gangs.get(request.gang)
-        if live is not None and known.reason is not None:
-            live.told = known.reason.code
-
-    def restore_holds(self, holds: Iterable[Hold], now: float) -> None:
-        """What the store knows of placements; before their gangs."""
-        for hold in holds:
-            self.ledger.restore_hold(hold, now)
-            if hold.is_wanted:
-                self._held.setdefault(hold.placement.gang, []).append(hold)
-
-    def restored(self, now: float, at: float) -> None:
-        """Everything is restored: what was released before is waited for."""
-        for pod in sorted(self.ledger.pods):
-            hold = self.ledger.hold_of(pod)
-            if hold is not None and not hold.is_wanted and LEFT + pod not in self.cluster.gangs:
-                self._linger(hold, at)
-        self._reserved = set(self.cluster.reserved)
-        self.ledger.touched.update(self.ledger.nodes, self.orders)
-        self.given.is_recording = True
 
     # The cycle.
 

@@ -1,7 +1,7 @@
 """Gangs and their pods while the scheduler runs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.machines import Machine, SlotState, Take
@@ -116,3 +116,22 @@ class Live:
     def states(self) -> Iterator[SlotState]:
         """The nodes' GPUs that it has a part of."""
         return (pod.state for pod in self.pods.values() if pod.state is not None)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
+
+
+def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
+    """Roles with more pods; those of one name and kind are one role."""
+    found = list(roles)
+    for role in more:
+        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
+        index = next(same, None)
+        if index is None:
+            found.append(role)
+        else:
+            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+    return tuple(found)

@@ -5,7 +5,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
-from scheduler.domain.core.queue import Line
+from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
@@ -52,7 +52,7 @@ class Explainer:
 
     def _could_hold(self, live: Live) -> bool:
         cluster, gang = self.cluster, live.gang
-        _, _, shape, _, only, growing = cluster.key_of(live)
+        _, _, shape, _, only, growing = key_of(live)
         if growing:
             return True
         is_guest = gang.priority == OPPORTUNISTIC
@@ -180,10 +180,11 @@ def _awaited(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that have to leave before it starts: for it, or for others from what it has reserved.
     Not those without a virtual cluster, which stand for pods that ended.
     """
-    found = {each.id: each for each in cluster.leaving() if each.preempted_for == live.id}
+    gangs = cluster.gangs
+    found = {g: gangs[g] for g in cluster.told_to_leave if gangs[g].preempted_for == live.id}
     for pod in (live.pods[name] for name in live.reserved):
         for gang in pod.machine.pods:
-            other = cluster.gangs[gang]
+            other = gangs[gang]
             if other.is_leaving and other.gang.virtual_cluster and _is_in_the_way(other, pod):
                 found[gang] = other
     return list(found.values())

@@ -45,6 +45,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     reserved = restored.reserved
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
+    if reserved and not is_charged:  # nobody has to leave for it
+        pods, reserved = _without_reserved(cluster, live, pods, reserved), ()
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = _charge(cluster, live, pods, cells)
@@ -82,9 +84,12 @@ def _without_reserved(
         live.waiting = tuple(role for role in roles if role.pods)
         live.strangers = tuple(place for place in live.strangers if place.pod not in reserved)
         cluster.said.append(PreemptionCancelled(live.id))
+    kept = [pod for pod in pods if pod.name not in reserved]
+    if not kept and not live.strangers:  # nothing of it runs
+        live.started_at = None
     if live.started_at is None:
         live.gang_class = None
-    return [pod for pod in pods if pod.name not in reserved]
+    return kept
 
 
 def _pods(
@@ -139,6 +144,21 @@ def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence
     for each in standing:
         each.pod.state, each.pod.leaves, each.pod.bindings = each.state, each.leaves, each.bindings
     return True
+
+
+def export(live: Live) -> Restored:
+    """All that is kept of a gang that has places."""
+    is_charged = live.gang_class is GangClass.GUARANTEED
+    return Restored(
+        live.gang,
+        (*(pod.place(is_charged=is_charged) for pod in live.pods.values()), *live.strangers),
+        live.gang_class,
+        live.cells(),
+        live.started_at,
+        live.preempted_until,
+        live.preempted_for,
+        () if live.started_at is None else live.reserved,
+    )
 
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:

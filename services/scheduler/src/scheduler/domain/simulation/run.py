@@ -165,7 +165,7 @@ class Simulation:
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
         self.cluster.restore(restored, event.at)
         self.cluster.gangs[run.gang.id].told = event.told
-        if restored.started_at is None:
+        if restored.started_at is None or not running:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
         space.take(running)
@@ -304,8 +304,9 @@ class Simulation:
 
     def _forget_refused(self, gang: str, run: GangRun) -> None:
         """A refused gang is over; of one that runs, only its growth."""
-        if run.started_at is None or gang not in self.cluster.gangs:
+        if not run.places:
             del self.runs[gang]
+            self._agenda.forget(gang)
             self.cluster.release(gang)
             return
         for pod in run.without_place():

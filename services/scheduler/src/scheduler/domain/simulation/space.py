@@ -44,7 +44,9 @@ class Space:
         self.change(forest)
 
     def change(self, forest: Forest) -> None:
-        """Another configuration; what runs goes on, and what is bad stays so."""
+        """Another configuration; what runs goes on. What is bad stays so where it is still there;
+        what comes back later is well and open, as it is for the core.
+        """
         before, self._nodes = self._nodes, {}
         self._forest = forest
         self._free_slots = {}
@@ -53,10 +55,10 @@ class Space:
         for name, slots in forest.machines.items():
             self._nodes[name] = node = before.pop(name, _Node([], []))
             node.slots, node.free = list(slots), [0] * len(slots)
+            node.bad.intersection_update(gpu for slot in slots for gpu in slot.gpus)
             self._refresh(node)
         for name, node in before.items():  # its node is gone, its pods may run on
-            node.slots, node.free = [], []
-            self._nodes[name] = node
+            self._nodes[name] = _Node([], [], used=node.used)
 
     def take(self, places: Iterable[PodPlace]) -> None:
         """Pods have started."""
