@@ -128,6 +128,12 @@ def cheapest_step(state: State, gang: Gang) -> str | None:
     return None
 
 
+def fits(state: State, gang: Gang) -> bool:
+    """Whether any step of "whom it costs" succeeds: then the last does."""
+    last = "nobody" if gang.priority == OPPORTUNISTIC else STEPS_OF_COST[-1]
+    return find(state, gang, terms_of(state, gang, last)) is not None
+
+
 @dataclass(frozen=True)
 class Price:
     """What a set of victims costs."""
@@ -204,7 +210,7 @@ def is_without_gpus(gang: Gang) -> bool:
 def may_have_codes(state: State, gang: Gang) -> set[str]:
     """Why a gang waits that fits nowhere: more than one code where the words leave room."""
     out_of_use = state.bad_nodes | state.bad_gpus | state.cordoned | state.drained
-    if out_of_use and cheapest_step(state.healed(), gang) is not None:
+    if out_of_use and fits(state.healed(), gang):
         return {"health"}
     codes = set()
     over = _over_quota(state, gang)

@@ -8,7 +8,7 @@ from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of
-from scheduler.domain.core.holdings import Live, Pod, joined, without
+from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
     Decision,
@@ -144,7 +144,10 @@ class Cluster:
             self._leave(live, found)
         else:
             self._drop_waiting(live, pod)
-        live.strangers = tuple(place for place in live.strangers if place.pod != pod)
+        if live.strangers:
+            live.strangers = tuple(place for place in live.strangers if place.pod != pod)
+            for name in [name for name in live.pods if name.startswith(pod + REMNANT)]:
+                self._leave(live, live.pods[name])
         if live.pods or live.strangers:
             return
         if live.waiting:

@@ -19,6 +19,12 @@ Order = tuple[int, float, str]
 """Highest priority first (negated), then oldest, then lowest id."""
 
 
+REMNANT = "\n"
+"""In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
+and a number. No pod's own name has it.
+"""
+
+
 @dataclass(slots=True, eq=False)
 class Pod:
     """A pod that has a place. ``state`` None: on a node's CPU alone. ``leaves``: charged;
@@ -53,7 +59,8 @@ class Live:
     a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
-    nodes or GPUs that are not in the configuration. ``among``: the set of `Charges` that it is in.
+    nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.
+    ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
