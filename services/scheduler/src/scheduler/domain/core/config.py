@@ -78,11 +78,13 @@ class Policy:
     """How the core decides. ``grace_s``: seconds from a preemption to the victim's end at the
     latest. ``is_lazy``: victims of their own virtual cluster are downgraded before they are
     killed, where their gang does not say. ``is_requeued``: the simulator hands victims in again.
+    ``is_enforced``: it ends them when their grace is over, else events do.
     """
 
     is_lazy: bool = False
     grace_s: float = 30.0
     is_requeued: bool = True
+    is_enforced: bool = True
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,10 @@ class Table:
         """Whether a field is there, ``null`` included."""
         return name in self._values
 
+    def has_value(self, name: str) -> bool:
+        """Whether a field is there, and not ``null``."""
+        return self._values.get(name) is not None
+
     def needs(self, *names: str) -> None:
         """Note each of these fields that is left out."""
         for name in names:
