@@ -79,6 +79,7 @@ class Candidate:
                 tasks.create_task(self._watch(), name="watch")
                 tasks.create_task(self._forget(), name="forget")
                 tasks.create_task(self._consumer.run(), name="consumer")
+                tasks.create_task(decider.recorder.run(epoch), name="record")
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
@@ -217,7 +218,7 @@ async def build(
     runtime.spawn("heartbeats", decider.watch.heartbeats.run)
     runtime.spawn("orders", decider.watch.orders.run)
     runtime.spawn("candidate", candidate.run)
-    runtime.routes.extend(routes(decider, settings))
+    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire))
     try:
         yield
     finally:

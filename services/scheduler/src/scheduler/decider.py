@@ -20,18 +20,20 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
 
-from scheduler import leadership, store
+from scheduler import leadership, record_store, store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import made
+from scheduler.domain.plans import told
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pauses import Collector
+from scheduler.record_store import End
+from scheduler.recorder import Recorder
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.standby import Standby, restore_nodes
@@ -86,6 +88,9 @@ class Decider:
         self._has_file = False
         self._remake_from = 0.0
         self._clock = (0.0, 0.0)
+        self._last_at = 0.0
+        self._recorded = End()
+        self.recorder = Recorder(settings, self.metrics, self._deciding)
 
     @property
     def state(self) -> Stored:
@@ -120,6 +125,11 @@ class Decider:
         """Seconds since 1970, of a clock that outlives this process and never goes back."""
         wall, since = self._clock
         return round(wall + time.monotonic() - since, 3)
+
+    def _moment(self) -> float:
+        """The same, and later than at any time before that this has answered."""
+        self._last_at = max(self.at(), round(self._last_at + 0.001, 3))
+        return self._last_at
 
     async def rebuild(self) -> None:
         """Memory anew, and what is decided from then on is decided from it."""
@@ -164,6 +174,7 @@ class Decider:
         self._has_words, self._has_file = True, self.state.file is not self.config
         self.watch.lead(self.known.values())
         self.state.restored(time.monotonic(), self.at())
+        self.recorder.begin(self._recorded, self.state.cluster, self._moment())
 
     async def _take_over(self) -> None:
         """What the standby's memory has, else memory anew."""
@@ -176,9 +187,11 @@ class Decider:
             await self.rebuild()
 
     async def read_clock(self, conn: Connection) -> None:
-        """Go on by the database's clock."""
+        """Go on by the database's clock, and where the record ends."""
         now = time.monotonic()
-        self._clock = await store.clock(conn), now
+        self._recorded = await record_store.end(conn)
+        self._last_at = max(self._last_at, self._recorded.at)
+        self._clock = max(await store.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""
@@ -237,9 +250,12 @@ class Decider:
                     await self._write(conn, outcome, now)
             else:
                 outcome = self._decide([])
-                if outcome:
+                if outcome or self.recorder.is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
+            cluster = self.state.cluster
+            if self.recorder.is_snapshot_due and not (cluster.has_more or cluster.said):
+                self.recorder.take(cluster, self._last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
@@ -253,10 +269,15 @@ class Decider:
             now = await leadership.check(conn, self.epoch, self.holder, self.settings)
             yield conn, now
 
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Connection]:
+        async with self._transaction() as (conn, _):
+            yield conn
+
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
         started = time.perf_counter()
-        now, at = time.monotonic(), self.at()
+        now, at = time.monotonic(), self._moment()
         state, watch = self.state, self.watch
         outcome = Outcome(Changes(Rows()))
         for request in requests:
@@ -270,6 +291,7 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
         outcome.decisions = state.decide(now, at)
+        self.recorder.note(state.given.take_batches())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
@@ -294,7 +316,7 @@ class Decider:
         plan = state.plan(self.config if self._has_file else state.file)
         self._has_file = False
         try:
-            state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, self.at()))
+            state.adopt(plan, *await asyncio.to_thread(told, state.cluster, plan, self.at()))
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(
@@ -325,6 +347,7 @@ class Decider:
         await store.delete_gangs(conn, sorted(changes.ended))
         await store.keep_gangs(conn, kept)
         await store.save_nodes(conn, known)
+        await self.recorder.write(conn, self.epoch)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
         outcome.nodes = [node.node for node in known]

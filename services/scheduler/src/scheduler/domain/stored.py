@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.model import Kind, Restored
 from scheduler.domain.known import KnownGang
-from scheduler.domain.placements import Hold
+from scheduler.domain.placements import LEFT, Hold
 from scheduler.domain.requests import Asked, gang_of, kind_of, roles_of
 from scheduler.domain.rules import Rules
-from scheduler.domain.state import LEFT, State
+from scheduler.domain.state import State
 
 
 class Stored(State):
@@ -74,7 +74,7 @@ class Stored(State):
                 known.preempted_for,
                 () if started_at is None else tuple(reserved),
             )
-            self.cluster.restore(restored, at)
+            self.given.restore(restored, at)
         asks = {ask.pod: ask for ask in request.pods}
         gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
         gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
@@ -94,8 +94,8 @@ class Stored(State):
         for name in sorted(gangs):
             for pod in self._pods_of.pop(name, ()):
                 nodes.add(self.ledger.forget_hold(pod))
-                self.cluster.release(LEFT + pod)
-            self.cluster.release(name)
+                self.given.release(LEFT + pod)
+            self.given.release(name)
             self.gangs.pop(name, None)
             self._held.pop(name, None)
             self._changes.ended.pop(name, None)
@@ -127,3 +127,4 @@ class Stored(State):
             self.telling.note(self.gangs[name], self.gangs[name].said, now)
         self._reserved = set(self.cluster.reserved)
         self._pods_of.clear()
+        self.given.is_recording = True

@@ -249,13 +249,15 @@ class Cluster:
         gpus: Collection[int] = (),
         amounts: Mapping[str, int] | None = None,
         ports: Collection[int] = (),
-    ) -> None:
+    ) -> bool:
         """No known pod holds so much of a node; it replaces what was said before. ``amounts``: by
-        the names of `NodeLimits`.
+        the names of `NodeLimits`. Whether that is another state than before.
         """
         machine = self.hardware.machines.get(node)
-        if machine is not None and machine.block(gpus, amounts or {}, ports):
+        is_new = machine is not None and machine.block(gpus, amounts or {}, ports)
+        if machine is not None and is_new:
             self._changed(machine)
+        return is_new
 
     def settle(self, is_settled: bool) -> None:
         """Whether what can never be placed is refused from now on."""

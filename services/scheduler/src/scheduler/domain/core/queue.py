@@ -60,7 +60,8 @@ class Group:
 class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
     were not told; ``doubts``: those whose reason may become another one without their help. Sets
-    of lines are kept in the order in which they came.
+    of lines are kept in the order in which they came. ``explained``: raised whenever a line's
+    reason is looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Queue:
     added: dict[Line, None] = field(default_factory=dict)
     news: dict[Line, None] = field(default_factory=dict)
     doubts: Doubts = field(default_factory=Doubts)
+    explained: int = 0
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -112,6 +114,7 @@ class Queue:
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""
+        self.explained += 1
         if line.reason is None or line.reason.code != reason.code:
             line.untold.update(gang for _, _, gang in line.waiting)
             self.news[line] = None

@@ -107,7 +107,7 @@ def _pods(
         if machine is None:
             strangers.append(place)
             continue
-        take = machine.sort.take(kind) or Take(0, (0,) * len(machine.sort.names))
+        take = machine.sort.take(kind) or Take(kind.gpus, (0,) * len(machine.sort.names))
         if state is None and place.gpus:
             strangers.append(place)
             pods += _remnants(live, place, machine, take)

@@ -15,6 +15,7 @@ class _Node:
     free: list[int]
     used: set[int] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)
+    blocked: frozenset[int] = frozenset()
     is_healthy: bool = True
     is_open: bool = True
 
@@ -99,6 +100,11 @@ class Space:
             bad.add(gpu)
         self._refresh(self._nodes[name])
 
+    def block(self, name: str, gpus: Iterable[int]) -> None:
+        """Nobody's pods hold these GPUs, and no others."""
+        self._nodes[name].blocked = frozenset(gpus)
+        self._refresh(self._nodes[name])
+
     def set_open(self, name: str, is_open: bool) -> None:
         """A node takes new pods, or not."""
         self._nodes[name].is_open = is_open
@@ -108,7 +114,9 @@ class Space:
         """Count the free GPUs of a node again."""
         is_usable = node.is_healthy and node.is_open
         for number, slot in enumerate(node.slots):
-            taken = sum(gpu in node.used or gpu in node.bad for gpu in slot.gpus)
+            taken = sum(
+                gpu in node.used or gpu in node.bad or gpu in node.blocked for gpu in slot.gpus
+            )
             free = len(slot.gpus) - taken if is_usable else 0
             if free != node.free[number]:
                 self._set_free(slot, node.free[number], free)
