@@ -56,12 +56,39 @@ def test_a_lazy_gang_in_a_pinned_cell_is_downgraded_where_gpus_are_free() -> Non
     assert [type(d) for d in decided] == [Downgraded, Placed]
 
 
+def test_the_first_gpu_type_counts_more_than_who_is_downgraded() -> None:
+    cells = [PhysicalCell("node", name=name) for name in ("n0", "n1")]
+    cells += [PhysicalCell("k80-node", name=name) for name in ("m0", "m1")]
+    scene = Scene(config(cells=cells, x=owning(("node", 1), ("k80-node", 1))))
+    scene.places(gang("small", "x", 1, is_lazy=True, gpu_types=("k80",)))
+    scene.places(gang("large", "x", 4, is_lazy=True, gpu_types=("v100",)))
+    scene.core.set_gpu_health("m0", 0, False)
+    scene.core.set_gpu_health("m0", 1, False)
+    wish = gang("late", "x", 2, priority=1, gpu_types=("v100", "k80"))
+    downgraded, placed = scene.asks(wish)
+    assert downgraded == Downgraded("large", "late")
+    assert isinstance(placed, Placed)
+    assert nodes_of(placed.pods) == {"n1"}
+
+
 def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does() -> None:
     """Rack by rack a cell would go to the node that a guest has a part of."""
     scene = Scene(config(x=owning(("rack/node", 2))))
     scene.core.set_node_health("n3", False)
     scene.places(guest("guest", 1, "n0"))
     assert nodes_of(scene.places(gang("a", "x", 1, pods=8))) == {"n1", "n2"}
+
+
+def test_so_it_is_in_a_cluster_that_is_too_large_to_try_every_way() -> None:
+    racks = [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
+    ]
+    scene = Scene(config(cells=racks, x=owning(("rack/node", 2))))
+    for number in range(40):
+        scene.core.set_node_health(f"n{number}", True)
+        if number not in (36, 38):
+            scene.places(guest(f"g{number}", 1 if number < 36 else 4, f"n{number}"))
+    assert nodes_of(scene.places(gang("a", "x", 1, pods=8))) == {"n36", "n38"}
 
 
 def test_a_gang_that_has_its_cells_again_grows_in_the_same_cycle() -> None:

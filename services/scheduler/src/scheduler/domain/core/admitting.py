@@ -2,7 +2,7 @@
 "Whom it costs".
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
@@ -217,12 +217,28 @@ def _downgrade_some(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
     alone = [other for other in lower if is_loose or _gives_cells(other)]
+    types = _types_without(cluster, live, lower[:DOWNGRADED]) if len(lower) > 1 else None
     for other in alone[:SINGLES]:
-        if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
+        if (found := _downgrade(cluster, live, [other], leaving, now, types)) is not None:
             return found
     if len(lower) > 1:
-        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now)
+        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now, types)
     return None
+
+
+def _types_without(
+    cluster: Cluster, live: Live, others: Sequence[Live]
+) -> Mapping[str, str] | None:
+    """The GPU types that a gang gets that may have several, if all these lose their cells."""
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if all(len(seeker.types(role.kind)) == 1 for role in live.waiting):
+        return None
+    removals = [Removal(cluster, other, lifts=False) for other in others]
+    seeker.place(live.waiting)
+    types = seeker.types_taken()
+    seeker.undo()
+    undo_all(removals)
+    return types
 
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
@@ -246,16 +262,24 @@ def _gives_cells(other: Live) -> bool:
 
 
 def _downgrade(
-    cluster: Cluster, live: Live, others: Sequence[Live], leaving: Sequence[Removal], now: float
+    cluster: Cluster,
+    live: Live,
+    others: Sequence[Live],
+    leaving: Sequence[Removal],
+    now: float,
+    types: Mapping[str, str] | None,
 ) -> list[Decision] | None:
-    """Place the gang without the cells of some of the others: doubled until it fits."""
+    """Place the gang without the cells of some of the others: doubled until it fits, on these types
+    of GPUs.
+    """
     removals: list[Removal] = []
     while len(removals) < len(others):
         more = others[len(removals) : 2 * len(removals) + 1]
         removals += [Removal(cluster, other, lifts=False) for other in more]
         seeker = seeker_of(cluster, live, is_guest=False)
-        if seeker.place(live.waiting):
+        if seeker.place(live.waiting) and types in (None, seeker.types_taken()):
             break
+        seeker.undo()
     else:
         undo_all(removals)
         return None

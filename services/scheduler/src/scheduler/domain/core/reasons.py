@@ -2,6 +2,7 @@
 
 from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
@@ -24,13 +25,13 @@ class Explainer:
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
         gang, forest = live.gang, cluster.hardware.forest
         if gang.virtual_cluster not in forest.quotas:
-            known = ", ".join(sorted(forest.quotas)) or "none"
+            known = listed(forest.quotas)
             text = f"There is no virtual cluster {gang.virtual_cluster}; there are {known}."
             return Reason("unknown-virtual-cluster", text, _wanted(live))
         for role in live.waiting:
             types, pin = role.kind.gpu_types, role.kind.pin
             if types and forest.racks.keys().isdisjoint(types):
-                known = ", ".join(forest.gpu_types) or "none"
+                known = listed(forest.gpu_types)
                 text = f"There is no GPU type {' or '.join(types)}; there are {known}."
                 return Reason("unknown-gpu-type", text, _wanted(live))
             if pin is not None and forest.pin_owners.get(pin) != gang.virtual_cluster:

@@ -244,6 +244,16 @@ class Region:
         for count in sorted(tags):
             yield from merge(*(self._nodes(tag, self._racks[tag]) for tag in tags[count]))
 
+    def roomiest(self, wish: Wish) -> Iterator[tuple[int, int]]:
+        """How many of the pods a node's leaves do for, and the node: the most first."""
+        tags: dict[int, list[Tag]] = {}
+        for tag, racks in self._racks.items():
+            if racks and _front(tag, wish) is not None:
+                tags.setdefault(tag.count // wish[0][tag.sort], []).append(tag)
+        for fits in sorted(tags, reverse=True):
+            for number in merge(*(self._nodes(tag, self._racks[tag]) for tag in tags[fits])):
+                yield fits, number
+
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
         tag = self.tags.get(number)

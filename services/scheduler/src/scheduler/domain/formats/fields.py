@@ -43,6 +43,13 @@ class FormatError(Rejected):
         super().__init__("InvalidFormat", f"Line {first.line}: {first.path} {first.message}")
 
 
+def told(file: str, finding: Finding, kind: str = "") -> str:
+    """A finding as people read it: ``file:line: field: message``."""
+    place = f"{file}:{finding.line}" if finding.line else file
+    said = f"{finding.path}: {finding.message}" if finding.path else finding.message
+    return f"{place}: {kind}{said}"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a value stands. ``node``: in a YAML file, which knows a line for each value below."""
