@@ -369,6 +369,7 @@ def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
         return []
     names, live.reserved = live.reserved, ()
     cluster.reserved.discard(live.id)
+    cluster.looked_at_anew(live)
     for pod in pods:
         cluster.hardware.start(pod)
     return [start(live, names, now)]

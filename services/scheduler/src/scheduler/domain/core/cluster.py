@@ -24,6 +24,7 @@ from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Line, Queue, Shape, Stamp
 from scheduler.domain.core.restoring import change, restore
 from scheduler.domain.core.waking import settled_under
+from scheduler.domain.core.ways import Ways
 
 
 class Cluster:
@@ -47,6 +48,7 @@ class Cluster:
         self.downgraded: set[str] = set()
         self.charges = Charges(self.hardware, self.gangs)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
+        self.ways = Ways(self)
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
@@ -122,6 +124,7 @@ class Cluster:
         found = live.pods.get(pod)
         if found is not None:
             self._leave(live, found)
+            self.looked_at_anew(live)
         else:
             self._drop_waiting(live, pod)
         live.strangers = tuple(place for place in live.strangers if place.pod != pod)
@@ -152,8 +155,14 @@ class Cluster:
     def sort_in(self, live: Live) -> None:
         """Note by its class who could have to leave for whom."""
         self.charges.sort_in(live)
+        self.looked_at_anew(live)
+
+    def looked_at_anew(self, live: Live) -> None:
+        """What it costs to let the gang go may be something else now."""
         if self.hardware.log is not None:
-            self.hardware.log += [state.slot.number for state in live.states()]
+            for pod in live.pods.values():
+                states = pod.machine.slots if pod.state is None else (pod.state,)
+                self.hardware.log += [state.slot.number for state in states]
 
     def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved

@@ -50,8 +50,8 @@ class Live:
     """A gang that is not over.
 
     ``pods``: those that have a place. ``waiting``: roles whose pods have none; of a gang that
-    runs, its growth. ``reserved``: pods whose places are not free yet. ``told``: the code of the last
-    word about its wait. ``among``: the set of `Charges` that it is in.
+    runs, its growth. ``reserved``: pods whose places are not free yet. ``told``: the code of the
+    last word about its wait. ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang

@@ -253,10 +253,17 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
     )
 
 
+def floor_of(cluster: "Cluster", owner: str, priority: int) -> int:
+    """The lowest priority for which the same gangs with an owner's cells may go."""
+    lower = -1
+    for other, gangs in cluster.charges.guaranteed.get(owner, {}).items():
+        if lower < other < priority and gangs:
+            lower = other
+    return 1 + lower
+
+
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
-    charged = {} if owner is None else cluster.charges.guaranteed.get(owner, {})
-    lower = (other for other, gangs in charged.items() if gangs and other < priority)
-    floor = 1 + max(lower, default=-1)  # priorities between the same others have the same prices
+    floor = 0 if owner is None else floor_of(cluster, owner, priority)
     key = (owner, gpu_type, floor)
     found = cluster.prices.get(key)
     if found is None:
