@@ -118,13 +118,12 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
 
 def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
-    stale = [
-        live
-        for gang in cluster.downgraded
-        if (live := cluster.gangs[gang]).downgraded_under != cluster.quota_stamp(live.owner)
-    ]
+    lives = [cluster.gangs[gang] for gang in cluster.downgraded]
+    stamps = {owner: cluster.quota_stamp(owner) for owner in {live.owner for live in lives}}
+    left = {owner: cluster.charges.left_of_all(owner, 0) for owner in stamps}
+    stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers or cluster.charges.left_of_all(live.owner, 0) < _least(live):
+        if live.strangers or left[live.owner] < _least(live):
             continue
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):
@@ -132,6 +131,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
             live.downgraded_under = cluster.quota_stamp(live.owner)
         else:
             cluster.upgrade(live)
+            left[live.owner] = cluster.charges.left_of_all(live.owner, 0)
             decisions.append(Upgraded(live.id))
     return decisions
 

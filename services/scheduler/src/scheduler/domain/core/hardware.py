@@ -32,7 +32,8 @@ class Hardware:
     """One forest with all that is bound and used in it.
 
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
-    ``unbound[owner]``: quota path → cells still to bind.
+    ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
+    leaves in no bound cell, by node.
     ``splitters``: owners of cells inside nodes. ``unwell``: nodes on which not all is usable, by
     number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
     None: as long as nobody reads it.
@@ -48,7 +49,7 @@ class Hardware:
         self.unbound: dict[str, dict[str, int]] = {}
         self.regions: dict[str, dict[str, Region]] = {}
         self._places = self._make()
-        self._spaces = [self.cells[state.slot.chain.name].space for state in self.states]
+        self.spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         machines = list(self.machines.values())
         self.amounts: Amounts | None = None
         self._bits: dict[str, list[int] | None] = dict.fromkeys(forest.racks)
@@ -202,7 +203,7 @@ class Hardware:
         for owner, mask in state.bound.items():
             mine = mask & own
             self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
-        space = self._spaces[number][number]
+        space = self.spaces[number][number]
         if space:
             space &= free
             self.empty[kind].put(number, known.get(space) or tags.new(known, space))

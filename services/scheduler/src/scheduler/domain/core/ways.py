@@ -1,5 +1,4 @@
-"""Who could leave a node, what that costs and frees: the cheapest first, kept until the node changes.
-"""
+"""Who could leave a node, and what that costs and frees: kept until the node changes."""
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations
