@@ -41,6 +41,15 @@ def test_events_come_from_a_pipe_packed_or_not(is_packed: bool) -> None:
     assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 
 
+def test_no_file_that_is_read_is_written_over(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    events.write_bytes(EVENTS.read_bytes())
+    ran = muster(CLUSTER, events, "--output", tmp_path / "." / "events.jsonl")
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert b"--output is a file that is read" in ran.stderr
+    assert events.read_bytes() == EVENTS.read_bytes()
+
+
 def test_a_packed_file_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "events.jsonl.gz"
     packed.write_bytes(gzip.compress(EVENTS.read_bytes()))

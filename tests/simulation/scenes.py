@@ -12,7 +12,16 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, PodPlace, Role
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Gang,
+    Kind,
+    Placed,
+    PodPlace,
+    Preempted,
+    Role,
+)
 
 TYPES = {
     "switch": CellType("v100", 2),
@@ -92,3 +101,14 @@ def code_of(decisions: Sequence[Decision], name: str) -> str:
     """Why a gang is told to wait."""
     (told,) = [d for d in decisions if isinstance(d, Deferred) and d.gang == name]
     return told.reason.code
+
+
+def reserved_place() -> Scene:
+    """``late`` waits for ``guest`` to leave n0 to n3."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("guest", "x", 4, pods=4, priority=-1))
+    decided = scene.asks(gang("late", "x", 4, priority=1))
+    (victim,) = [d for d in decided if isinstance(d, Preempted)]
+    assert (victim.for_gang, victim.until) == ("late", scene.now + 30)
+    assert scene.cycle() == []
+    return scene

@@ -1,7 +1,23 @@
 """What the core did against docs/scheduling.md once, each in the smallest cluster that shows it."""
 
-from scenes import Scene, config, gang, owning
-from scheduler.domain.core.model import Deferred, Kind, Role
+from scenes import Scene, code_of, config, gang, nodes_of, owning
+from scheduler.domain.core.config import NodeLimits, PhysicalCell
+from scheduler.domain.core.model import (
+    Deferred,
+    Downgraded,
+    Gang,
+    Kind,
+    Placed,
+    Preempted,
+    PreemptionCancelled,
+    Role,
+    Upgraded,
+)
+
+
+def guest(name: str, gpus: int, *nodes: str, pods: int = 1) -> Gang:
+    """An opportunistic gang that stays on these nodes."""
+    return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=frozenset(nodes))
 
 
 def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> None:
@@ -16,3 +32,97 @@ def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> 
     scene.leave("busy")
     scene.core.release_pod("a", "more-1")
     assert scene.cycle() == []
+
+
+def test_the_fewest_gpus_of_victims_are_found_among_eight_gangs() -> None:
+    """Pod by pod the gangs that have run least would be taken, one for each."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    for name, node in (("f0", "n0"), ("f1", "n1")):
+        scene.places(guest(name, 3, node))
+    assert nodes_of(scene.places(guest("both", 1, "n0", "n1", pods=2))) == {"n0", "n1"}
+    scene.leave("f0", "f1")
+    for number, node in enumerate(("n0", "n1", "n2", "n2", "n3", "n3")):
+        scene.places(guest(f"g{number}", 2, node))
+    decided = scene.asks(gang("late", "x", 2, pods=2, priority=1))
+    assert [d.gang for d in decided if isinstance(d, Preempted)] == ["both"]
+
+
+def test_a_lazy_gang_in_a_pinned_cell_is_downgraded_where_gpus_are_free() -> None:
+    nodes = (PhysicalCell("node", name="n0", pin="lab"), PhysicalCell("node", name="n1"))
+    rack = PhysicalCell("rack", name="r0", children=nodes)
+    scene = Scene(config(cells=(rack,), nodes={"n0": NodeLimits(cpu=4)}, x=owning(pins=("lab",))))
+    scene.places(gang("low", "x", 1, pin="lab", cpu=4, is_lazy=True))
+    decided = scene.asks(gang("high", "x", 1, pin="lab", priority=1))
+    assert [type(d) for d in decided] == [Downgraded, Placed]
+
+
+def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does() -> None:
+    """Rack by rack a cell would go to the node that a guest has a part of."""
+    scene = Scene(config(x=owning(("rack/node", 2))))
+    scene.core.set_node_health("n3", False)
+    scene.places(guest("guest", 1, "n0"))
+    assert nodes_of(scene.places(gang("a", "x", 1, pods=8))) == {"n1", "n2"}
+
+
+def test_a_gang_that_has_its_cells_again_grows_in_the_same_cycle() -> None:
+    scene = Scene(config(x=owning(("rack/node", 1))))
+    scene.places(gang("low", "x", 2, is_lazy=True, allowed_nodes=frozenset({"n0"})))
+    scene.places(guest("guest", 2, "n0"))
+    scene.asks(gang("high", "x", 4, priority=5))
+    scene.core.grow("low", (Role(Kind(2), ("more",)),))
+    (waits,) = scene.cycle()
+    assert isinstance(waits, Deferred)
+    scene.leave("high")
+    decided = scene.cycle()
+    assert [type(d) for d in decided] == [Upgraded, Preempted, Deferred]
+    assert code_of(decided, "low") == "preempting"
+
+
+def test_pods_by_which_a_gang_grows_that_are_asked_for_twice_are_wanted_once() -> None:
+    scene = Scene(config(x=owning(("rack/node", 1))))
+    scene.places(gang("a", "x", 1))
+    scene.places(guest("guest", 3, "n0"))
+    for _ in range(2):
+        scene.core.grow("a", (Role(Kind(3), ("more",)),))
+    assert code_of(scene.cycle(), "a") == "preempting"
+    scene.core.set_node_health("n0", False)
+    cancelled, waits = scene.cycle()
+    assert isinstance(cancelled, PreemptionCancelled)
+    assert isinstance(waits, Deferred)
+    assert waits.reason.numbers["pods"] == 1
+
+
+def test_a_place_is_found_that_leaves_small_cells_for_where_no_large_one_can_be_bound() -> None:
+    """The same leaves bound as two switches leave less than bound as one node."""
+    halves = (
+        PhysicalCell("node", name=n, children=(PhysicalCell("switch"),)) for n in ("n1", "n2")
+    )
+    cells = (PhysicalCell("node", name="n0"), *halves, PhysicalCell("node", name="n3"))
+    nodes = {name: NodeLimits(resources={}) for name in ("n1", "n2")}
+    scene = Scene(config(cells=cells, nodes=nodes, x=owning(("node", 1), ("node/switch", 2))))
+    scene.core.set_node_health("n3", False)
+    roles = (Role(Kind(2, resources=(("rdma", 1),)), ("a0", "a1")), Role(Kind(2), ("b0", "b1")))
+    assert len(scene.places(Gang("g", "x", "user", 0, roles))) == 4
+
+
+def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None:
+    """Two GPUs of n3 are bad: 40 wishes would be placed there if all were well, until a gang takes
+    the other two. Nothing becomes free, so the reasons are looked at again one by one.
+    """
+    scene, again = (Scene(config(x=owning(("rack", 2)))) for _ in range(2))
+    for one in (scene, again):
+        for gpu in (0, 1):
+            one.core.set_gpu_health("n3", gpu, False)
+    wishes = [gang(f"g{number}", "x", 4, priority=-1, cpu=number) for number in range(40)]
+    scene.places(gang("busy", "x", 4, pods=3))
+    assert {code_of(scene.asks(wish), wish.id) for wish in wishes} == {"health"}
+    again.core.restore(scene.core.exported("busy"), scene.now)
+    for wish in reversed(wishes):
+        again.core.request(wish, "health")
+    again.core.restored()
+    again.now = scene.now
+    decided = []
+    for one in (scene, again):
+        decided.append([one.asks(gang("small", "x", 2)), *(one.cycle() for _ in range(30))])
+    assert repr(decided[0]) == repr(decided[1])
+    assert sum(map(len, decided[0])) > 10

@@ -257,6 +257,8 @@ def test_lines_without_anything_are_passed_over() -> None:
         ({"at": 0, "event": "gang-requested"}, "gang", "is missing"),
         ({"at": 0, "event": "gang-requested", "gang": "a"}, "gang", "must be a mapping, not 'a'"),
         ({"at": 0, "event": "cluster-changed"}, "cluster", "is missing"),
+        ({"at": 0, "event": "cluster-changed", "cluster": []}, "cluster", "must be a mapping"),
+        ({"at": 0, "event": "cluster-changed", "cluster": False}, "cluster", "must be a mapping"),
         (
             {"at": 0, "event": "cluster-changed", "cluster": {"nodes": {"n": {"cpus": 1}}}},
             "cluster.nodes.n.cpus",
@@ -302,6 +304,16 @@ def test_lines_without_anything_are_passed_over() -> None:
             restored(placement=[PLACEMENT[0] | {"gpus": [0, *range(8)]}]),
             "placement[0].gpus[1]",
             "is 0 once",
+        ),
+        (
+            restored(placement=[PLACEMENT[0], PLACEMENT[0] | {"pod": "w-1"}]),
+            "placement[1].gpus",
+            "which another pod of the gang has on",
+        ),
+        (
+            restored(placement=[PLACEMENT[0] | {"ports": [70_000]}]),
+            "placement[0].ports[0]",
+            "must be from 1 to 65535",
         ),
         (restored(**{"class": "best"}), "class", "must be one of guaranteed, downgraded, opp"),
         (

@@ -84,7 +84,7 @@ def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
     places = tuple(
         PodPlace(
             pod,
-            "n",
+            f"n-{pod}",
             tuple(range(role.kind.gpus)),
             tuple(range(9, 9 + role.kind.ports)),
             data.draw(st.sampled_from([(), (8, 9)])),

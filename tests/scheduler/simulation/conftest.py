@@ -53,6 +53,10 @@ class Outcome:
             said.append((each["at"], each["decision"] + code, each["gang"]))
         return said
 
+    def when(self, decision: str, gang: str) -> list[float]:
+        """When this was said of a gang."""
+        return [at for at, said, who in self.decisions if (said, who) == (decision, gang)]
+
 
 @pytest.fixture(scope="session")
 def simulate() -> Simulate:

@@ -176,6 +176,13 @@ def cheapest_victims(
 
 def is_refused(state: State, gang: Gang) -> bool:
     """Whether no healthy, empty cluster of this configuration could hold it."""
+    known = state.hardware.refused
+    if gang not in known:
+        known[gang] = _fits_no_empty_cluster(state, gang)
+    return known[gang]
+
+
+def _fits_no_empty_cluster(state: State, gang: Gang) -> bool:
     pins = {role.kind.pin for role in gang.roles if role.kind.pin is not None}
     if any(state.hardware.pin_owner.get(pin) != gang.virtual_cluster for pin in pins):
         return True

@@ -5,11 +5,10 @@ core chose them: of two that are equally good either is legal, and the histories
 What comes back are the sentences of the definitions that were not kept.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.model import (
-    OPPORTUNISTIC,
     Decision,
     Gang,
     GangClass,
@@ -30,6 +29,7 @@ from oracle.reserved import is_place_free, is_short_of_the_rest, taken_reservati
 from oracle.settling import without_cells
 from oracle.state import Record, State, kinds_of, order_of
 from oracle.told import Told, growth_of, sort_out
+from oracle.turns import fits_nowhere, growths, turn_of, wanting, with_other_cells
 
 Exported = Callable[[str], Restored]
 EPSILON = 1e-9
@@ -52,6 +52,7 @@ class Follower:
         self._told = Told()
         self._exported: Exported
         self._withdrawn: set[str] = set()
+        self._served: set[str] = set()
 
     def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
         """Take over one cycle; the problems since the last come back."""
@@ -60,11 +61,13 @@ class Follower:
         for name in sorted(self._withdrawn):
             self._expect(name in self._told.cancelled, f"{name}'s reservation is cancelled")
             self._told.cancelled = [other for other in self._told.cancelled if other != name]
-        self._withdrawn = set()
+        self._withdrawn, self._served = set(), set()
         self._drain()
         self._start_or_lose()
-        self._serve_all()
+        self._serve_all(growths(self.state) - self._told.raised)
         self._raise_again()
+        self._serve_all(growths(self.state))
+        self._say_what_was_decided_for_nothing()
         self._say(self.codes.check(self.state, self._judge()))
         self._compare_states()
         self._say(findings(self.state))
@@ -170,17 +173,27 @@ class Follower:
 
     # Step 3
 
-    def _serve_all(self) -> None:
-        served: set[str] = set()
+    def _serve_all(self, grow: Collection[str]) -> None:
+        """All that wait and were not served, and these that grow."""
+        later: set[str] = set()  # they get what others have given up after their turn
+        self._take_over_exchanges()
         while True:
-            self._take_over_exchanges()
-            waiting = (*self.state.waiting.values(), *self._growths())
-            todo = [gang for gang in waiting if gang.id not in served]
+            todo = [gang for gang in wanting(self.state, grow) if gang.id not in self._served]
             if not todo:
                 break
-            gang = min(todo, key=self._order_of)
-            served.add(gang.id)
+            ready = [gang for gang in todo if gang.id not in later]
+            gang = min(ready or todo, key=lambda gang: turn_of(self.state, gang))
+            is_told = self._is_decided(gang.id)
+            if ready and is_told and self._judges and fits_nowhere(self.state, gang):
+                later.add(gang.id)
+                continue
+            self._served.add(gang.id)
             self._serve(gang)
+            if is_told:
+                later.clear()
+                self._take_over_exchanges()
+
+    def _say_what_was_decided_for_nothing(self) -> None:
         for name in [*self._told.placed, *self._told.refused]:
             self._say([f"{name} was decided on and did not wait"])
         for name in self._told.cancelled:
@@ -198,28 +211,9 @@ class Follower:
             if record.is_guaranteed and not name.endswith("+") and name not in lost:
                 cells = self._adopt(record.gang, record.is_reserved).cells
                 self.state.records[name] = replace(record, cells=cells)
-        if self.state.records != before and findings(self.state):
-            self.state.records = before
-
-    def _growths(self) -> list[Gang]:
-        """The pods by which gangs want to grow, as gangs of the class that theirs have."""
-        state = self.state
-        return [
-            replace(
-                state.records[name].gang,
-                id=growth_of(name),
-                roles=roles,
-                priority=state.records[name].gang.priority
-                if state.records[name].is_guaranteed
-                else OPPORTUNISTIC,
-            )
-            for name, roles in state.growing.items()
-            if growth_of(name) not in state.records and not state.records[name].is_leaving
-        ]
-
-    def _order_of(self, gang: Gang) -> tuple[int, float, str]:
-        name = gang.id.rstrip("+")
-        return order_of(self.state.records[name].gang if name != gang.id else gang)
+        if findings(self.state):
+            others = with_other_cells(self.state, {name for name in lost if name in before})
+            self.state.records = others or before
 
     def _serve(self, gang: Gang) -> None:
         self.compared += 1
@@ -260,6 +254,10 @@ class Follower:
             self._say(judgement(judge) if judge else ())
         except TooHardError:
             self.too_hard += 1
+
+    def _is_decided(self, name: str) -> bool:
+        told = self._told
+        return name in told.placed or name in told.victims or self._has_reservation(name)
 
     def _has_reservation(self, name: str) -> bool:
         told = self._told.deferred.get(name)

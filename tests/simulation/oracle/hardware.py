@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell
-from scheduler.domain.core.model import Kind
+from scheduler.domain.core.model import Gang, Kind
 
 Path = str
 
@@ -53,6 +53,7 @@ class Hardware:
         self.pin_owner = {
             pin: name for name, vc in config.virtual_clusters.items() for pin in vc.pins
         }
+        self.refused: dict[Gang, bool] = {}  # worked out once: nothing that happens changes it
 
     def cell_at(self, address: str, quota: Path) -> int | None:
         """The cell of an address, in the chain of a quota's path; without one it is pinned."""

@@ -55,8 +55,9 @@ class Judge:
         elif found.types != types:
             yield f"expected: {name} on types {found.types}, not {types}"
         elif self.judges_nearness:
-            lower = frozenset(bill.downgraded)
-            yield from self._nearness(gang, record, replace(terms, downgraded=lower), types)
+            terms = replace(terms, downgraded=frozenset(bill.downgraded))
+            if choices.find(state, gang, terms, types):  # else cells were exchanged to make room
+                yield from self._nearness(gang, record, terms, types)
 
     def usable(self, gang: Gang, record: Record) -> Iterator[str]:
         """Only healthy machines that take pods, and that it allows."""

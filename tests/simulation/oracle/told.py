@@ -20,13 +20,16 @@ from scheduler.domain.core.model import (
 
 @dataclass
 class Told:
-    """What one cycle decided, by gang."""
+    """What one cycle decided, by gang. ``raised``: growths of gangs that had their cells again by
+    then.
+    """
 
     placed: dict[str, tuple[PodPlace, ...]] = field(default_factory=dict)
     deferred: dict[str, Deferred] = field(default_factory=dict)
     refused: dict[str, Refused] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     upgraded: list[str] = field(default_factory=list)
+    raised: set[str] = field(default_factory=set)
     victims: dict[str | None, list[Preempted]] = field(default_factory=lambda: defaultdict(list))
     downgraded: dict[str | None, list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -58,6 +61,8 @@ def sort_out(decisions: Sequence[Decision], growing: Collection[str]) -> Told:
                 told.downgraded[for_gang and wanting(for_gang)].append(decision.gang)
             case Upgraded():
                 told.upgraded.append(decision.gang)
+                if growth_of(decision.gang) not in told.placed:
+                    told.raised.add(growth_of(decision.gang))
     return told
 
 

@@ -76,7 +76,19 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.json and not arguments.summary:
         parser.error("--json goes with --summary: decisions are JSON anyway")
+    if arguments.cluster == arguments.events == "-":
+        parser.error("CLUSTER and EVENTS can't both be -: name a file for one of them")
+    if any(_is_same(arguments.output, read) for read in (arguments.cluster, arguments.events)):
+        parser.error("--output is a file that is read: name another one")
     return arguments
+
+
+def _is_same(output: Path | None, read: str) -> bool:
+    """Whether a file that is read would be written over."""
+    try:
+        return output is not None and read != "-" and output.is_file() and output.samefile(read)
+    except OSError:  # it is told where it is opened
+        return False
 
 
 def _simulate(arguments: argparse.Namespace) -> int:

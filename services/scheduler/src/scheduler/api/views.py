@@ -1,5 +1,7 @@
 """What the HTTP answers show, made from the state as it is now."""
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Any
 
@@ -32,7 +34,7 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    return {"asOf": state.cluster.cycle} | _why(state, found, epoch)
+    return {"asOf": state.cluster.cycle} | _why(state, found, epoch, sorted(_orders(state)))
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -41,10 +43,11 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     if not gangs:
         return None
     gangs.sort(key=lambda gang: gang.name)
+    orders = sorted(_orders(state))
     return {
         "asOf": state.cluster.cycle,
         "job": job_id,
-        "gangs": [_why(state, gang, epoch) for gang in gangs],
+        "gangs": [_why(state, gang, epoch, orders) for gang in gangs],
     }
 
 
@@ -79,7 +82,8 @@ def _gang(state: State, gang: Asked) -> Answer:
     }
 
 
-def _why(state: State, gang: Asked, epoch: int) -> Answer:
+def _why(state: State, gang: Asked, epoch: int, orders: Sequence[Order]) -> Answer:
+    """``orders``: of all that wait, first come first."""
     word = _dump(word_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
@@ -91,11 +95,11 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     }
     if live is None or not state.is_waiting(gang.name):
         return answer
-    ahead = [order for order in _orders(state) if order < live.order]
+    ahead = bisect_left(orders, live.order)
     return answer | {
-        "position": len(ahead) + 1,
-        "waiting": len(state.cluster.queue.gangs) + len(state.cluster.reserved),
-        "ahead": [name for _, _, name in nsmallest(AHEAD_NAMED, ahead)],
+        "position": ahead + 1,
+        "waiting": len(orders),
+        "ahead": [name for _, _, name in orders[: min(ahead, AHEAD_NAMED)]],
     }
 
 

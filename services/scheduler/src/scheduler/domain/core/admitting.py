@@ -73,7 +73,7 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
     if len(live.waiting) == 1:
         role = live.waiting[0]
         count = hardware.demands.least_leaves(role.kind) * len(role.pods)
-        types = role.kind.gpu_types or hardware.forest.gpu_types
+        types = role.kind.gpu_types or hardware.gpu_types
         return count, cluster.charges.left(live, role.kind.pin, types, priority)
     wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
     for role in live.waiting:
@@ -83,30 +83,31 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
         wanted[key] = wanted.get(key, 0) + count
     total = had = 0
     for (pin, types), count in wanted.items():
-        left = cluster.charges.left(live, pin, types or hardware.forest.gpu_types, priority)
+        left = cluster.charges.left(live, pin, types or hardware.gpu_types, priority)
         if count > left:
             return count, left
         total, had = total + count, had + left
     if len(wanted) > 1 and all(pin is None for pin, _ in wanted):
-        had = cluster.charges.left(live, None, hardware.forest.gpu_types, priority)
+        had = cluster.charges.left(live, None, hardware.gpu_types, priority)
     return total, had
 
 
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
     """The pods have their places."""
     live.gang_class = live.gang_class or gang_class
-    is_charged, by_name = live.is_charged, {pod.name: pod for pod in pods}
+    by_name = {pod.name: pod for pod in pods}
     for role in live.waiting:
         for name in role.pods:
-            live.pods[name] = pod = by_name[name]
-            if is_charged:
-                cluster.charges.count(live, pod, 1)
+            live.pods[name] = by_name[name]
+    if live.is_charged:
+        for pod in pods:
+            cluster.charges.count(live, pod, 1)
     cluster.sort_in(live)
 
 
 def start(live: Live, names: Iterable[str], now: float) -> Decision:
     """The pods run."""
-    places = tuple(live.pods[name].place() for name in names)
+    places = tuple([live.pods[name].place() for name in names])
     live.waiting, live.told = (), None
     if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)
@@ -226,9 +227,9 @@ def _downgrade_some(
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
     """Whose cells they are aside, there are such GPUs that nobody uses. Surely known of equal pods
-    only.
+    in no pinned cell only.
     """
-    if len(live.waiting) > 1:
+    if len(live.waiting) > 1 or live.waiting[0].kind.pin is not None:
         return True
     seeker = seeker_of(cluster, live, is_guest=True)
     found = seeker.place(live.waiting)
@@ -272,11 +273,19 @@ def _downgrade(
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    if _is_alone(cluster, live):
+        return None
     leaving = _leaving(cluster, live)
     removals = [Removal(cluster, other) for other in leaving]
     chosen = _choose(cluster, live)
     undo_all(removals)
     return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
+
+
+def _is_alone(cluster: Cluster, live: Live) -> bool:
+    """Nobody could have to leave for it, and without that it is known that it does not fit."""
+    is_exact = len(live.waiting) == 1 and cluster.hardware.is_greed_exact(live.owner)
+    return is_exact and not cluster.charges.count_for(live)
 
 
 def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
@@ -316,6 +325,8 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
     if found or is_guest:
         return found
     leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    if not leaving and _is_alone(cluster, live):
+        return False
     chooser = Chooser(cluster, live, seeker)
     if chooser.place():
         found = True

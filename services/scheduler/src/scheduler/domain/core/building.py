@@ -1,5 +1,6 @@
 """From a configuration to a forest; everything that is wrong with it is said at once."""
 
+from collections import deque
 from collections.abc import Iterator
 
 from scheduler.domain.core.config import CellType, ClusterConfig, Finding, PhysicalCell
@@ -17,8 +18,7 @@ def build(config: ClusterConfig) -> Forest:
     """The forest of a configuration. Raises ConfigError."""
     builder = _Builder(config)
     builder.build()
-    if not builder.findings:
-        check_quotas(builder.forest, builder.findings)
+    check_quotas(builder.forest, builder.findings)
     if builder.findings:
         raise ConfigError(builder.findings)
     return builder.forest
@@ -43,13 +43,8 @@ class _Builder:
             path = f"physicalCells[{number}]"
             chain = self._chain(spec.type, path, spec.line)
             if chain is not None:
-                names = iter(spec.nodes) if spec.nodes is not None else None
                 self._used.update(chain.types)
-                self._cell(spec, chain, chain.top, None, number, names, path)
-                if names is not None and (more := next(names, None)) is not None:
-                    self._say(
-                        f"{path}.nodes", f"no room for the node {more} in a {spec.type}", spec
-                    )
+                self._cell(spec, chain, chain.top, None, number, _listed(spec), path)
         for name in self.config.nodes:
             self.forest.machines.setdefault(name, [])
         self._number_racks()
@@ -121,10 +116,12 @@ class _Builder:
         level: int,
         parent: Cell | None,
         number: int,
-        names: "Iterator[str] | None",
+        names: "deque[str] | None",
         path: str,
     ) -> Cell | None:
-        """Make a cell and all below it; None where the list of nodes ended before it."""
+        """Make a cell and all below it; None where the list of nodes ended before it. ``names``:
+        of the nodes that are not made yet; of a cell's own list what is left is told.
+        """
         if spec.type != chain.types[level]:
             self._say(
                 f"{path}.type", f"must be {chain.types[level]}, as its parent's type says", spec
@@ -132,7 +129,7 @@ class _Builder:
             return None
         name = spec.name
         if level == chain.node_level and name is None:
-            name = next(names, None) if names is not None else None
+            name = names.popleft() if names else None
             if name is None:
                 if names is None:
                     self._say(f"{path}.name", f"a {spec.type} is a node: it needs a name", spec)
@@ -148,13 +145,19 @@ class _Builder:
             self._slot(spec, cell, name, path)
         else:
             self._children(spec, cell, names, path)
+            if names and spec.nodes is not None and spec.children is None:
+                self._say(
+                    f"{path}.nodes", f"no room for the node {names[0]} in a {spec.type}", spec
+                )
+        if spec.index is not None:
+            self._say(f"{path}.index", f"is for a GPU, not for a {spec.type}; remove it", spec)
         if spec.pin is not None:
             cell.pin = spec.pin
             self._pin(spec.pin, (cell, None), path, spec)
         return cell
 
     def _children(
-        self, spec: PhysicalCell, cell: Cell, names: "Iterator[str] | None", path: str
+        self, spec: PhysicalCell, cell: Cell, names: "deque[str] | None", path: str
     ) -> None:
         chain, level = cell.chain, cell.level
         count = chain.counts[level]
@@ -166,18 +169,16 @@ class _Builder:
             self._say(f"{path}.children", f"has {len(given)}; a {spec.type} has {count}", spec)
         below = PhysicalCell(chain.types[level - 1], line=spec.line)
         for number in range(count if given is None else len(given)):
+            if given is None and number and not names:
+                break  # a cell without nodes is none
             child = below if given is None else given[number]
             where = path if given is None else f"{path}.children[{number}]"
-            own = names
-            if child.nodes is not None:
-                own = iter(child.nodes)
+            own = names if child.nodes is None else _listed(child)
             made = self._cell(child, chain, level - 1, cell, number, own, where)
             if made is not None:
                 cell.children.append(made)
             elif given is None:
                 break
-            if child.nodes is not None and own is not None and (more := next(own, None)):
-                self._say(f"{where}.nodes", f"no room for the node {more} in a {child.type}", child)
         has = len(cell.children)
         if not has and not self.findings:
             self._say(path, f"the {spec.type} {cell.address} has no nodes; name them", spec)
@@ -204,9 +205,9 @@ class _Builder:
         slot = Slot(len(self.forest.slots), cell, machine, shape, tuple(inside.gpus))
         parts = {(part.level, part.mask): part for level in shape.parts for part in level}
         slot.names = inside.names
-        slot.pins = tuple((pin, parts[key]) for pin, key in inside.pins)
-        for pin, part in slot.pins:
-            self._pin(pin, (slot, part), path, spec)
+        slot.pins = tuple((pin, parts[key]) for pin, key, _, _ in inside.pins)
+        for (pin, part), (_, _, where, child) in zip(slot.pins, inside.pins, strict=True):
+            self._pin(pin, (slot, part), where, child)
         cell.slot, cell.is_complete = slot, shape.root.is_complete
         if not slot.gpus:
             self._say(path, f"the node {machine} has no GPUs here; leave this cell out", spec)
@@ -232,6 +233,7 @@ class _Builder:
         if pin in self.forest.pins:
             self._say(f"{path}.pin", f"two cells have the pin {pin}; a pin is one cell", spec)
         self.forest.pins[pin] = place
+        self.forest.pin_lines[pin] = f"{path}.pin", spec.line
 
     def _number_racks(self) -> None:
         known: dict[int, Rack] = {}
@@ -246,13 +248,18 @@ class _Builder:
             self.forest.rack_of.append(rack)
 
 
+def _listed(spec: PhysicalCell) -> "deque[str] | None":
+    """The names of the nodes below."""
+    return None if spec.nodes is None else deque(spec.nodes)
+
+
 class _Inside:
     """Reads the cells inside one node."""
 
     def __init__(self, builder: _Builder, chain: Chain, machine: str, path: str) -> None:
         self.gpus: list[int] = []
         self.names: dict[tuple[int, int], str] = {}
-        self.pins: list[tuple[str, tuple[int, int]]] = []
+        self.pins: list[tuple[str, tuple[int, int], str, PhysicalCell]] = []
         self._builder = builder
         self._chain = chain
 
@@ -266,10 +273,11 @@ class _Inside:
             found = self._branches(spec, level, path)
         mask = (1 << len(self.gpus)) - (1 << first)
         if spec is not None and level < self._chain.node_level:
+            self._check(spec, level, path)
             if spec.name is not None:
                 self.names[level, mask] = spec.name
             if spec.pin is not None:
-                self.pins.append((spec.pin, (level, mask)))
+                self.pins.append((spec.pin, (level, mask), path, spec))
         return found
 
     def _branches(self, spec: PhysicalCell | None, level: int, path: str) -> Tree:
@@ -293,3 +301,14 @@ class _Inside:
                 builder._say(f"{where}.type", f"must be {chain.types[level - 1]}", child)
             trees.append(self.tree(child, level - 1, where))
         return tuple(trees)
+
+    def _check(self, spec: PhysicalCell, level: int, path: str) -> None:
+        """What has no effect inside a node is refused."""
+        given = {
+            "nodes": spec.nodes is not None,
+            "index": spec.index is not None and level > 0,
+            "children": spec.children is not None and level == 0,
+        }
+        for name in (name for name, is_wrong in given.items() if is_wrong):
+            what = "a GPU" if level == 0 else f"a {spec.type}, inside a node"
+            self._builder._say(f"{path}.{name}", f"can't be there in {what}; remove it", spec)

@@ -63,7 +63,7 @@ class Charges:
         """Leaves of all types that an owner has and its gangs of this priority or above don't use,
         those of pins aside.
         """
-        return self._left(owner, self.hardware.forest.gpu_types, priority)
+        return self._left(owner, self.hardware.gpu_types, priority)
 
     def _left(self, owner: str, types: Sequence[str], priority: int) -> int:
         left, owned = 0, self.hardware.owned

@@ -66,7 +66,7 @@ class Chooser:
         types = self.seeker.types(kind)
         if kind.gpus == 0 and kind.pin is None:
             names = self.seeker.for_nothing(kind, names)
-            types = self.cluster.hardware.forest.gpu_types
+            types = self.cluster.hardware.gpu_types
         best: tuple[Price, str] | None = None
         for gpu_type in types:
             placed = len(self.seeker.pods), len(self.removals)

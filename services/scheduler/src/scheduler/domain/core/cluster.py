@@ -1,5 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,12 +10,13 @@ from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     Decision,
     Gang,
     GangClass,
+    Kind,
     PreemptionCancelled,
     Reason,
     Restored,
@@ -53,7 +55,7 @@ class Cluster:
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
         self.said: list[Decision] = []
-        self.versions: dict[str, int] = {}
+        self.versions: defaultdict[str, int] = defaultdict(int)
         self.touched = 0
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
@@ -63,16 +65,32 @@ class Cluster:
         self.has_more = False
         self.is_settled = True
         self.moved: set[str] = set()
+        self.kinds: dict[Kind, Kind] = {}
 
     # Gangs.
 
     def request(self, gang: Gang, told: str | None = None) -> None:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
-        live = Live(gang, (-gang.priority, gang.submitted_at, gang.id), _owner(gang), gang.roles)
+        order, roles = (-gang.priority, gang.submitted_at, gang.id), self._known(gang.roles)
+        live = Live(gang, order, _owner(gang), roles)
         live.told = told
         self.take_in(live)
         self.enqueue(live)
+
+    def _known(self, roles: Sequence[Role]) -> tuple[Role, ...]:
+        """The same with the kinds of other gangs that are equal: what was worked out for them is
+        found without a comparison.
+        """
+        found = []
+        for role in roles:
+            kind = self.kinds.get(role.kind)
+            if kind is None:
+                if len(self.kinds) >= KINDS_REMEMBERED:
+                    self.kinds.clear()
+                kind = self.kinds[role.kind] = role.kind
+            found.append(role if kind is role.kind else Role(kind, role.pods, role.name))
+        return tuple(found)
 
     def take_in(self, live: Live) -> None:
         """A gang is known from now on."""
@@ -87,8 +105,9 @@ class Cluster:
             return
         self.queue.remove(live)
         self.cancel(live)
-        live.gang = replace(live.gang, roles=joined(live.gang.roles, roles))
-        live.waiting = joined(live.waiting, roles)
+        pods = {pod for role in roles for pod in role.pods}
+        live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
+        live.waiting = joined(without(live.waiting, pods), self._known(roles))
         live.told = told
         self.enqueue(live)
 
@@ -148,8 +167,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
-        roles = [replace(r, pods=tuple(p for p in r.pods if p != pod)) for r in live.waiting]
-        live.waiting = tuple(role for role in roles if role.pods)
+        live.waiting = without(live.waiting, (pod,))
         self.enqueue(live)
 
     def sort_in(self, live: Live) -> None:
@@ -176,7 +194,7 @@ class Cluster:
 
     def restore(self, restored: Restored, now: float) -> None:
         """A gang that was placed before. Where it has to give up cells that it says it has, it is
-        downgraded, and the next cycle says so.
+        downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
         live = Live(
             restored.gang,
@@ -187,6 +205,8 @@ class Cluster:
         self.take_in(live)
         restore(self, live, restored, now)
         self.sort_in(live)
+        if not live.reserved:
+            self.enqueue(live)
 
     def restored(self) -> None:
         """Everything is as it was before a restart: who was told then why it waits was tried under
@@ -201,7 +221,7 @@ class Cluster:
                 self.queue.added[line] = None
             else:
                 reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
-                self.queue.explain(line, reason, self.state_of())
+                self.queue.explain(line, reason, ())  # of no state: its text is not known
                 line.untold.clear()
 
     def exported(self, gang: str) -> Restored:
@@ -364,7 +384,7 @@ class Cluster:
     def touch(self, owner: str) -> None:
         """Something of the owner's quota has become free."""
         self.touched += 1
-        self.versions[owner] = self.versions.get(owner, 0) + 1
+        self.versions[owner] += 1
 
     def near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
@@ -431,6 +451,12 @@ class Cluster:
         if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

@@ -17,22 +17,21 @@ def cover(
 
     None, with nothing changed, where the owner's quota or the others' don't allow it.
     """
-    used: dict[int, Binding] = {}
+    used: list[Binding] = []
     rest = leaves
     for mask, binding in state.bindings.get(owner, ()):
         if mask & rest:
-            used[id(binding)] = binding
+            used.append(binding)
             rest &= ~mask
-    new: list[Binding] = []
+    known = len(used)
     while rest:
-        binding_or_none = _bind_around(hardware, owner, state, rest, floor)
-        if binding_or_none is None:
-            uncover(hardware, new)
+        found = _bind_around(hardware, owner, state, rest, floor)
+        if found is None:
+            uncover(hardware, used[known:])
             return None
-        new.append(binding_or_none)
-        used[id(binding_or_none)] = binding_or_none
-        rest &= ~_mask_on(binding_or_none, state)
-    return tuple(used.values())
+        used.append(found)
+        rest &= ~_mask_on(found, state)
+    return tuple(used)
 
 
 def floors(hardware: Hardware, owner: str) -> list[int]:

@@ -1,19 +1,17 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
-from itertools import islice
-
 from scheduler.domain.core.admitting import admit, preempt, start_reserved
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.reasons import QUOTA, Explainer, preempting, unsettled
+from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
 from scheduler.domain.core.waking import Waking
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
-in every cycle where they are so few; of more, one after the other.
+in every cycle where they are so few; of more, one (`Doubts`).
 """
 
 
@@ -35,13 +33,15 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     while not is_over:
         before = cluster.progress()
         decisions += _admit(cluster, failed, now)
-        is_over = before == cluster.progress() or cluster.has_more
-    # 5. Downgraded gangs get their cells again where there is room.
-    if cluster.downgraded:
-        decisions += _upgrade(cluster)
+        is_over = not cluster.queue.lines or before == cluster.progress() or cluster.has_more
+    # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
+    if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
+        decisions += raised
+        if cluster.queue.added:
+            decisions += _admit(cluster, failed, now)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
-        decisions += _explain(cluster, failed)
+        decisions += _explain(cluster, failed, now)
     return decisions
 
 
@@ -63,7 +63,8 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
             failed.append(line)
         else:
             decisions += found
-            decisions += _said(cluster)
+            if cluster.said:
+                decisions += _said(cluster)
     return decisions
 
 
@@ -155,7 +156,7 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     return True
 
 
-def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
+def _explain(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
     decisions: list[Decision] = []
     for gang in sorted(cluster.reserved):
         live = cluster.gangs[gang]
@@ -163,7 +164,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
     state = cluster.state_of()
-    some = dict.fromkeys((*failed, *_doubtful(cluster, state), *_outdated(cluster, state)))
+    some = dict.fromkeys((*failed, *_doubtful(cluster, state, now), *_outdated(cluster, state)))
     lines = [line for line in some if line.waiting]
     versions = cluster.hardware.versions()
     explainer = Explainer(cluster)
@@ -178,23 +179,18 @@ def _explain(cluster: Cluster, failed: list[Line]) -> list[Decision]:
     return decisions + _tell(cluster)
 
 
-def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
+def _doubtful(cluster: Cluster, state: Stamp, now: float) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number."""
-    doubts = cluster.queue.doubts
-    count = len(doubts) if len(doubts) <= EXPLAINED else 1
-    return [line for line in islice(doubts, count) if line.explained != state]
+    due = cluster.queue.doubts.due(now, EXPLAINED)
+    return [line for line in due if line.explained != state]
 
 
 def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
-    """Lines with gangs to be told a reason with numbers of another state, or of which no more than
-    the code is known since a restart.
-    """
+    """Lines with gangs to be told a reason that was found in another state."""
     return [
         line
         for line in cluster.queue.news
-        if line.untold
-        and line.reason is not None
-        and (not line.reason.text or (line.reason.code == QUOTA and line.explained != state))
+        if line.untold and line.reason is not None and line.explained != state
     ]
 
 

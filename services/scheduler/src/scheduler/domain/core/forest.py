@@ -138,6 +138,7 @@ class Forest:
     """All of it. ``machines``: every node's name with its number of GPUs, those without too.
 
     ``racks`` and ``rack_of`` (by the slot's number) are numbered per GPU type, in order.
+    ``pin_lines``: where each pin stands, its path and line.
     """
 
     config: ClusterConfig
@@ -148,6 +149,7 @@ class Forest:
     rack_of: list[Rack] = field(default_factory=list)
     quotas: dict[str, list[Quota]] = field(default_factory=dict)
     pins: "dict[str, tuple[Slot | Cell, Part | None]]" = field(default_factory=dict)
+    pin_lines: dict[str, tuple[str, int]] = field(default_factory=dict)
     pin_owners: dict[str, str] = field(default_factory=dict)
     warnings: list[Finding] = field(default_factory=list)
     _addresses: "dict[tuple[str, str], Cell] | None" = None

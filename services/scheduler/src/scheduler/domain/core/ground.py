@@ -85,6 +85,18 @@ class Ground:
         regions = (self.bound, self.empty)
         return all(region is None or len(region.tags) <= FEW_NODES for region in regions)
 
+    @property
+    def is_searched(self) -> bool:
+        """There are few nodes in question, and pods put one after another may miss a place: also
+        where guests or bad GPUs have parts of nodes that may be bound.
+        """
+        if not self.is_small:
+            return False
+        if not self.hardware.is_greed_exact(self.seeker.owner):
+            return True
+        tags = () if self.empty is None or self.owner is None else self.empty.tags.values()
+        return any(tag.count and not tag.is_whole for tag in tags)
+
     def numbers(self) -> set[int]:
         """The nodes in question."""
         found: set[int] = set()
@@ -267,10 +279,10 @@ class Ground:
 
     def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
-        free = self.reach(state)
+        taken = 0 if self.owner is None else state.charged
         if not is_loose:
-            free &= ~state.held & ~state.reserved
-        return free if self.owner is None else free & ~state.charged
+            taken |= state.held | state.reserved
+        return self.reach(state) & ~taken
 
     def put(
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
@@ -315,22 +327,12 @@ class Ground:
                 yield part
 
     def _take(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
-        if self.owner is None:
-            self._enter(state, name, leaves, ())
-            return True
-        return self._cover(state, name, leaves, floor)
-
-    def _cover(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
-        assert self.owner is not None
-        bindings = cover(self.hardware, self.owner, state, leaves, floor)
-        if bindings is None:
-            return False
-        self._enter(state, name, leaves, bindings)
-        return True
-
-    def _enter(
-        self, state: SlotState, name: str, leaves: int, bindings: tuple[Binding, ...]
-    ) -> None:
+        bindings: tuple[Binding, ...] = ()
+        if self.owner is not None:
+            found = cover(self.hardware, self.owner, state, leaves, floor)
+            if found is None:
+                return False
+            bindings = found
         machine, kind = state.machine, self.kind
         take = machine.sort.take(kind)
         assert take is not None
@@ -345,6 +347,7 @@ class Ground:
         self.seeker.enter(
             Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
         )
+        return True
 
     def caps(self) -> dict[int, tuple[int, bool]]:
         """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""

@@ -41,6 +41,7 @@ class Hardware:
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
+        self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
         self.machines: dict[str, Machine] = {}
         self.states: list[SlotState] = []
@@ -79,6 +80,7 @@ class Hardware:
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
         }
+        self._greed: dict[str | None, bool] = {}
         self.is_regular = all(
             cell.is_complete
             for chain in forest.chains.values()
@@ -147,6 +149,11 @@ class Hardware:
         level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
         fit at all.
         """
+        if owner not in self._greed:
+            self._greed[owner] = self._is_greed_exact(owner)
+        return self._greed[owner]
+
+    def _is_greed_exact(self, owner: str | None) -> bool:
         if self.demands.is_limited or not self.is_regular:
             return False
         quotas = self.quotas.get(owner, ()) if owner is not None else ()
@@ -261,7 +268,7 @@ class Hardware:
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
-                self._hold(state, pod)
+                _hold(state, pod)
         self.refresh_all(machine, state)
 
     def reserve(self, pod: Pod) -> None:
@@ -282,14 +289,8 @@ class Hardware:
             machine.hold_ports(pod.ports, 1)
         if state is not None:
             state.reserved &= ~pod.gpus
-            self._hold(state, pod)
+            _hold(state, pod)
             self.refresh(state)
-
-    def _hold(self, state: SlotState, pod: Pod) -> None:
-        if not pod.gpus:
-            return
-        state.held |= pod.gpus
-        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
@@ -427,6 +428,12 @@ def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
 def _bits(racks: Sequence[Rack]) -> list[int]:
     """Of each rack its nodes' numbers as a bit set."""
     return [sum(1 << slot.number for slot in rack.slots) for rack in racks]
+
+
+def _hold(state: SlotState, pod: Pod) -> None:
+    if pod.gpus:
+        state.held |= pod.gpus
+        state.holders[pod.gang] = state.holders.get(pod.gang, 0) | pod.gpus
 
 
 def _subtract(masks: dict[str, int], gang: str, mask: int) -> None:

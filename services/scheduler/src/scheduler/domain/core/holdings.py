@@ -40,8 +40,8 @@ class Pod:
         """Where it is, and what it is charged for beside it."""
         if self.state is None:
             return PodPlace(self.name, self.machine.name, (), self.ports)
-        slot = self.state.slot
-        idle = slot.indices(self.leaves & ~self.gpus) if is_charged else ()
+        slot, rest = self.state.slot, self.leaves & ~self.gpus
+        idle = slot.indices(rest) if rest and is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
 
@@ -49,9 +49,11 @@ class Pod:
 class Live:
     """A gang that is not over.
 
-    ``pods``: those that have a place. ``waiting``: roles whose pods have none; of a gang that
-    runs, its growth. ``reserved``: pods whose places are not free yet. ``told``: the code of the
-    last word about its wait. ``among``: the set of `Charges` that it is in.
+    ``pods``: those that have a place. ``waiting``: roles whose pods have none or a reserved one; of
+    a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
+    places are not free yet. ``told``: the code of the last word about its wait.
+    ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
+    nodes or GPUs that are not in the configuration. ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang

@@ -61,6 +61,8 @@ class Sort:
         listed = self.limits.resources
         if listed is not None and any(n and name not in listed for name, n in kind.resources):
             return None
+        if self.limits.ports is None and kind.ports > LAST_PORT - FIRST_PORT + 1:
+            return None
         amounts = tuple(wanted.get(name, 0) for name in self.names)
         leaves = kind.gpus
         for amount, capacity in zip(amounts, self.capacity, strict=True):

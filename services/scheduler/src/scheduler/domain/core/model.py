@@ -6,7 +6,6 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property
 from typing import TypeAlias
 
 OPPORTUNISTIC = -1
@@ -43,13 +42,14 @@ class Kind:
     ports: int = 0
     resources: tuple[tuple[str, int], ...] = ()
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __post_init__(self) -> None:
+        # Once: a kind is the key of every memory of what was worked out for it.
+        wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
+        self.__dict__["hash"] = hash(wants)
 
-    @cached_property
-    def _hash(self) -> int:
-        """Worked out once: a kind is the key of every memory of what was worked out for it."""
-        return hash((self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports))
+    def __hash__(self) -> int:
+        found: int = self.__dict__["hash"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

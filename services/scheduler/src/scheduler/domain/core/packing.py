@@ -25,7 +25,7 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     enough = _enough(ground, caps, len(names))
     if any(_all_in(ground, rack, names) for rack in enough):
         return True
-    if ground.is_small and not ground.hardware.is_greed_exact(ground.seeker.owner):
+    if ground.is_searched:
         racks = _in_question(ground, enough)
         if ground.seeker.search_racks(ground, names, racks):
             return True

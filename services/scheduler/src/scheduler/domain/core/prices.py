@@ -234,7 +234,7 @@ def room_at_most(cluster: "Cluster", owner: str, kind: Kind, priority: int) -> i
         return NO_BOUND
     needs = hardware.demands.wish(kind, is_guest=False)[0]
     rooms = []
-    for gpu_type in kind.gpu_types or hardware.forest.gpu_types:
+    for gpu_type in kind.gpu_types or hardware.gpu_types:
         room = _list(cluster, owner, gpu_type, priority).most(needs)
         if hardware.may_bind_more(owner, gpu_type):
             room += _list(cluster, None, gpu_type, 0).most(needs)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from scheduler.domain.core.doubts import Doubts
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
 
@@ -33,7 +34,7 @@ class Line:
     ``leaves``: of its quota that one of them needs at the least.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
-    gangs that were not told the reason's code.
+    gangs that were not told the reason's code. ``mark``: its place among `Doubts`, once it has one.
     """
 
     key: Key
@@ -43,6 +44,7 @@ class Line:
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
     explained: Stamp | None = None
+    mark: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +68,7 @@ class Queue:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     added: dict[Line, None] = field(default_factory=dict)
     news: dict[Line, None] = field(default_factory=dict)
-    doubts: dict[Line, None] = field(default_factory=dict)
+    doubts: Doubts = field(default_factory=Doubts)
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -92,7 +94,7 @@ class Queue:
         del self.lines[line.key]
         self.news.pop(line, None)
         self.added.pop(line, None)
-        self.doubts.pop(line, None)
+        self.doubts.discard(line)
         for name in line.groups:
             group = self.groups[name]
             del group.lines[line]
@@ -114,9 +116,10 @@ class Queue:
             line.untold.update(gang for _, _, gang in line.waiting)
             self.news[line] = None
         line.reason, line.explained = reason, state
-        self.doubts.pop(line, None)
-        if reason.code != "quota":  # too little quota stays too little until some is free
-            self.doubts[line] = None
+        if reason.code == "quota":  # too little quota stays too little until some is free
+            self.doubts.discard(line)
+        else:
+            self.doubts.add(line)
 
     def candidates(self, woken: Callable[[], Iterable[Line]]) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
@@ -150,4 +153,6 @@ class Queue:
         finally:
             if reached is not None:
                 take_in((reached,))
-            self.added.update((line, None) for _, _, line in heads if line.waiting)
+            for _, _, line in heads:
+                if line.waiting:
+                    self.added[line] = None

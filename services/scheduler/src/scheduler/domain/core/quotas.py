@@ -1,12 +1,17 @@
 """Whether virtual clusters can have what a configuration promises them, and what has no effect."""
 
-from scheduler.domain.core.config import Finding, QuotaCells
+from collections.abc import Iterable, Iterator
+
+from scheduler.domain.core.config import Finding, PhysicalCell, QuotaCells
 from scheduler.domain.core.forest import Cell, Chain, Forest, Quota, Slot
 from scheduler.domain.core.shapes import Part
 
 
 def check_quotas(forest: Forest, findings: list[Finding]) -> None:
-    """Resolve quotas and pins into the forest; add what is wrong to ``findings``."""
+    """Resolve quotas and pins into the forest; add what is wrong to ``findings``. Where something
+    is wrong with cells already, all is still checked that can be without them.
+    """
+    declared = frozenset(_pins(forest.config.physical_cells))
     for name, cluster in forest.config.virtual_clusters.items():
         path = f"virtualClusters.{name}"
         counts: dict[str, tuple[Chain, int, int]] = {}
@@ -18,7 +23,13 @@ def check_quotas(forest: Forest, findings: list[Finding]) -> None:
                 counts[cells.path] = (chain, level, before + cells.count)
         forest.quotas[name] = [Quota(p, *what) for p, what in counts.items() if what[2] > 0]
         for number, pin in enumerate(cluster.pins):
-            _own_pin(forest, name, pin, f"{path}.pins[{number}]", cluster.line, findings)
+            found_at = f"{path}.pins[{number}]"
+            if pin not in declared:
+                there = ", ".join(sorted(declared)) or "none"
+                message = f"no cell has the pin {pin}; there are {there}"
+                findings.append(Finding(found_at, message, cluster.line))
+            else:
+                _own_pin(forest, name, pin, found_at, cluster.line, findings)
         if not forest.quotas[name] and not cluster.pins:
             message = f"{name} owns nothing: only opportunistic gangs can run in it"
             forest.warnings.append(Finding(path, message, cluster.line))
@@ -65,13 +76,18 @@ def _resolve(
     return chain, order[-1]
 
 
+def _pins(cells: Iterable[PhysicalCell]) -> Iterator[str]:
+    """Every pin of the configuration."""
+    for cell in cells:
+        if cell.pin is not None:
+            yield cell.pin
+        yield from _pins(cell.children or ())
+
+
 def _own_pin(
     forest: Forest, name: str, pin: str, path: str, line: int, findings: list[Finding]
 ) -> None:
-    if pin not in forest.pins:
-        there = ", ".join(sorted(forest.pins)) or "none"
-        findings.append(Finding(path, f"no cell has the pin {pin}; there are {there}", line))
-    elif pin in forest.pin_owners:
+    if pin in forest.pin_owners:
         other = forest.pin_owners[pin]
         twice = "it is listed twice" if other == name else f"{other} owns it already"
         findings.append(Finding(path, f"{name} can't own the pin {pin}: {twice}", line))
@@ -84,17 +100,22 @@ def _check_pins(forest: Forest, findings: list[Finding]) -> None:
         above = place.cell if isinstance(place, Slot) else place.parent
         while above is not None:
             if above.pin is not None:
-                message = f"its cell lies in that of the pin {above.pin}; pin one of them"
-                findings.append(Finding(f"pin {pin}", message))
+                message = f"the cell of {pin} lies in that of {above.pin}; pin one of them"
+                findings.append(_about(forest, pin, message))
             above = above.parent
         if isinstance(place, Slot) and part is not None:
             for other, inner in place.pins:
                 if inner is not part and inner.mask & part.mask == inner.mask:
-                    message = f"its cell lies in that of the pin {pin}; pin one of them"
-                    findings.append(Finding(f"pin {other}", message))
+                    message = f"the cell of {other} lies in that of {pin}; pin one of them"
+                    findings.append(_about(forest, other, message))
         if pin not in forest.pin_owners:
             message = f"no virtual cluster owns the pin {pin}: nobody can use its cell as their own"
-            forest.warnings.append(Finding(f"pin {pin}", message))
+            forest.warnings.append(_about(forest, pin, message))
+
+
+def _about(forest: Forest, pin: str, message: str) -> Finding:
+    path, line = forest.pin_lines[pin]
+    return Finding(path, message, line)
 
 
 def _check_chain(forest: Forest, chain: Chain, findings: list[Finding]) -> None:
@@ -110,15 +131,14 @@ def _check_chain(forest: Forest, chain: Chain, findings: list[Finding]) -> None:
             if quota.chain is chain and quota.level == level
         ]
         owned = sum(count for _, _, count in owners)
-        spare = have - owned
-        if spare < 0:
+        spare = max(0, have - owned)
+        if have < owned:
             who = ", ".join(f"{name} {count}" for name, _, count in owners)
             message = (
                 f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
                 f" {have} are there beside pinned cells and what is owned above them"
             )
             findings.append(Finding("virtualClusters", message))
-            return
 
 
 def initially_free(chain: Chain) -> list[int]:

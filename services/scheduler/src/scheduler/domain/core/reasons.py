@@ -2,7 +2,7 @@
 
 from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
 from scheduler.domain.core.queue import Line
@@ -26,21 +26,24 @@ class Explainer:
         if gang.virtual_cluster not in forest.quotas:
             known = ", ".join(sorted(forest.quotas)) or "none"
             text = f"There is no virtual cluster {gang.virtual_cluster}; there are {known}."
-            return Reason("unknown-virtual-cluster", text, {})
+            return Reason("unknown-virtual-cluster", text, _wanted(live))
         for role in live.waiting:
-            for name in role.kind.gpu_types:
-                if name not in forest.racks:
-                    text = f"There is no GPU type {name}; there are {', '.join(forest.gpu_types)}."
-                    return Reason("unknown-gpu-type", text, {})
-            pin = role.kind.pin
+            types, pin = role.kind.gpu_types, role.kind.pin
+            if types and forest.racks.keys().isdisjoint(types):
+                known = ", ".join(forest.gpu_types) or "none"
+                text = f"There is no GPU type {' or '.join(types)}; there are {known}."
+                return Reason("unknown-gpu-type", text, _wanted(live))
             if pin is not None and forest.pin_owners.get(pin) != gang.virtual_cluster:
                 text = f"{gang.virtual_cluster} owns no pinned cell {pin}."
-                return Reason("unknown-pin", text, {})
+                return Reason("unknown-pin", text, _wanted(live))
             if pin is not None and gang.priority == OPPORTUNISTIC:
-                return Reason("pin", "An opportunistic gang can't use a pinned cell.", {})
+                text = "An opportunistic gang can't use a pinned cell."
+                return Reason("pin", text, _wanted(live))
         if self._could_hold(live):
             return None
         where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster
+        if gang.allowed_nodes is not None:
+            where = f"{where}, on the nodes that it allows,"
         text = (
             f"{_wish(live)} at once: {where} could not hold that, were it healthy and empty."
             " Ask for less."
@@ -82,7 +85,8 @@ class Explainer:
         if self.bad and self._would_fit_healthy(live, is_guest=is_guest):
             count = len(self.bad)
             names = ", ".join(machine.name for machine in self.bad[:NODES_NAMED])
-            text = f"It would be placed if all were well: {count} nodes are not ({names})."
+            nodes = "1 node is" if count == 1 else f"{count} nodes are"
+            text = f"It would be placed if all were well: {nodes} not ({names})."
             return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
         if could_be_placed(cluster, live, is_guest=is_guest, is_bare=True):
             text = (
@@ -90,7 +94,7 @@ class Explainer:
                 " other resources beside them."
             )
             return Reason(RESOURCE, text, _wanted(live))
-        text = f"{_wish(live)}: enough GPUs may be free, but not together as wanted."
+        text = f"{_wish(live)}: what is free does not lie together as wanted, or is too little."
         return Reason(SHAPE, text, _wanted(live))
 
     def _would_fit_healthy(self, live: Live, *, is_guest: bool) -> bool:
@@ -118,7 +122,7 @@ class Explainer:
         """A guest's only pod would fit there if all were well."""
         kind, only = live.waiting[0].kind, live.gang.allowed_nodes
         take = machine.sort.take(kind)
-        types = kind.gpu_types or self.cluster.hardware.forest.gpu_types
+        types = kind.gpu_types or self.cluster.hardware.gpu_types
         return (
             take is not None
             and machine.has(take)
@@ -163,10 +167,34 @@ def unsettled(refusal: Reason) -> Reason:
 
 def preempting(cluster: Cluster, live: Live) -> Reason:
     """Its preemption is published; it waits for the others to leave."""
-    others = sorted(g.id for g in cluster.leaving() if g.preempted_for == live.id)
-    until = max((cluster.gangs[g].preempted_until or 0.0 for g in others), default=0.0)
-    text = f"It starts when {len(others)} gangs have left, by {until:g} at the latest."
+    others = _awaited(cluster, live)
+    until = max((each.preempted_until or 0.0 for each in others), default=None)
+    text = "It starts when what is reserved for it is free."
+    if until is not None:
+        gangs = "1 gang has" if len(others) == 1 else f"{len(others)} gangs have"
+        text = f"It starts when {gangs} left, by {until:.15g} at the latest."
     return Reason(PREEMPTING, text, _wanted(live) | {"victims": len(others), "until": until})
+
+
+def _awaited(cluster: Cluster, live: Live) -> list[Live]:
+    """Gangs that have to leave before it starts: for it, or for others from what it has reserved.
+    Not those without a virtual cluster, which stand for pods that ended.
+    """
+    found = {each.id: each for each in cluster.leaving() if each.preempted_for == live.id}
+    for pod in (live.pods[name] for name in live.reserved):
+        for gang in pod.machine.pods:
+            other = cluster.gangs[gang]
+            if other.is_leaving and other.gang.virtual_cluster and _is_in_the_way(other, pod):
+                found[gang] = other
+    return list(found.values())
+
+
+def _is_in_the_way(other: Live, pod: Pod) -> bool:
+    """The gang uses GPUs that are reserved for the pod, or the node is short of something else."""
+    mine = [each for each in other.pods.values() if each.machine is pod.machine]
+    return min(pod.machine.free, default=0) < 0 or any(
+        each.state is pod.state and each.gpus & pod.gpus for each in mine
+    )
 
 
 def _wanted(live: Live) -> dict[str, int | float | str | None]:
@@ -182,4 +210,8 @@ def _wanted(live: Live) -> dict[str, int | float | str | None]:
 def _wish(live: Live) -> str:
     numbers: Numbers = _wanted(live)
     pods, gpus = numbers["pods"], numbers["gpus"]
-    return f"{pods} pods with {gpus} GPUs" if pods != 1 else f"1 pod with {gpus} GPUs"
+    return f"{_counted(pods, 'pod')} with {_counted(gpus, 'GPU')}"
+
+
+def _counted(number: object, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

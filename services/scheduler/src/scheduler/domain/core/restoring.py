@@ -155,14 +155,14 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
         if live.pods or live.strangers:
             fresh.restore(old.exported(live.id), now)
             carried = fresh.gangs[live.id]
-            if not live.reserved:
+            if not live.reserved:  # else it has its reservation again, or waits already
                 carried.waiting = live.waiting
+                fresh.enqueue(carried)
         else:
             carried = Live(live.gang, live.order, live.owner, live.waiting)
             fresh.take_in(carried)
-        carried.told = None if live.reserved and not carried.reserved else live.told
-        if not carried.reserved:
             fresh.enqueue(carried)
+        carried.told = None if live.reserved and not carried.reserved else live.told
 
 
 def _carry_masks(machine: Machine, found: Machine) -> None:

@@ -87,7 +87,7 @@ class Search:
         if self.left < 0:
             return False
         look = self._looks.now()
-        key = (at, look.all)
+        key = (at, look.all, self._quota_left())
         if key in self._failed:
             return False
         want, before = self.wants[at], len(self.seeker.pods)
@@ -109,6 +109,10 @@ class Search:
                     return True
         self._failed.add(key)
         return False
+
+    def _quota_left(self) -> tuple[int, ...]:
+        """The same leaves may be bound as one cell or as several."""
+        return tuple(self.hardware.unbound.get(self.seeker.owner or "", {}).values())
 
     def _for_nothing(self, kind: Kind) -> Iterator[Machine]:
         """Machines that cost no GPU, one of each likeness."""

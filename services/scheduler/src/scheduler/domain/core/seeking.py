@@ -75,7 +75,7 @@ class Seeker:
         for gpu_type in self.types(kind):
             if self._kind(kind, names, gpu_type):
                 return True
-            if not self.hardware.is_greed_exact(self.owner) and self._search(kinds, (gpu_type,)):
+            if self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)):
                 return True
         return False
 
@@ -156,7 +156,7 @@ class Seeker:
         """GPU types that pods may have, in order of preference."""
         if kind.gpus == 0 or kind.pin is not None:
             return ("",)
-        return kind.gpu_types or self.hardware.forest.gpu_types
+        return kind.gpu_types or self.hardware.gpu_types
 
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
@@ -185,7 +185,7 @@ class Seeker:
             rest = self.for_nothing(kind, names)
             if not rest or (
                 self.owner is not None
-                and any(self._on_gpus(kind, rest, t) for t in self.hardware.forest.gpu_types)
+                and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
             ):
                 return True
             self.undo(before)
@@ -281,9 +281,13 @@ class Seeker:
 
     # Every way.
 
+    def _is_searched(self, kind: Kind, gpu_type: str) -> bool:
+        is_exact = self.hardware.is_greed_exact(self.owner)
+        return not is_exact or self.ground(kind, gpu_type).is_searched
+
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
-        every = self.hardware.forest.gpu_types if self.owner is not None else ()
+        every = self.hardware.gpu_types if self.owner is not None else ()
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every

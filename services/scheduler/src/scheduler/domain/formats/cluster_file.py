@@ -22,6 +22,7 @@ from scheduler.domain.core.config import (
 )
 from scheduler.domain.formats.fields import (
     MAX_NUMBER,
+    MAX_PORT,
     Findings,
     FormatError,
     Place,
@@ -35,8 +36,6 @@ CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=
 
 MAX_CELL_DEPTH = 20
 """Physical cells within one another."""
-
-MAX_PORT = 65_535
 
 _FILE = frozenset(("cellTypes", "physicalCells", "nodes", "virtualClusters", "policy"))
 _CELL_TYPE = frozenset(("child", "count", "node"))

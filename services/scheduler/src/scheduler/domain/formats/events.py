@@ -45,9 +45,10 @@ class _Line:
         return self.table.name(field) or ""
 
     def cluster(self) -> object:
-        """A whole configuration, unread."""
+        """A whole configuration, unread; where it is left out one without anything."""
         self.table.needs("cluster")
-        return self._value.get("cluster") if isinstance(self._value, dict) else None
+        found = self._value.get("cluster") if isinstance(self._value, dict) else None
+        return {} if found is None else found
 
     def gang(self) -> Table:
         """The gang's own fields."""
@@ -69,7 +70,7 @@ def _gang_grown(line: _Line) -> Event:
 
 def _cluster_changed(line: _Line) -> Event:
     place = line.table.place.at("cluster")
-    config = cluster_of(line.cluster() or {}, place, line.findings)
+    config = cluster_of(line.cluster(), place, line.findings)
     return ClusterChanged(line.at, config, line=line.number)
 
 

@@ -28,6 +28,9 @@ MAX_COUNT = 10**9
 MAX_NUMBER = 10**15
 """Highest number: up to here a float has whole numbers and milliseconds exactly."""
 
+MAX_PORT = 65_535
+"""Highest number of a port."""
+
 
 class FormatError(Rejected):
     """A file can't be used; ``findings`` has what is wrong, ``more`` how much more there is."""
@@ -240,14 +243,14 @@ class Table:
                 kept[str(item)] = None
         return tuple(kept)
 
-    def numbers(self, name: str) -> tuple[int, ...] | None:
-        """A list of whole numbers from 0, none twice."""
+    def numbers(self, name: str, least: int = 0, most: int = MAX_COUNT) -> tuple[int, ...] | None:
+        """A list of whole numbers, none twice."""
         items = self.items(name)
         if items is None:
             return None
         kept: dict[int, None] = {}
         for number, item in enumerate(items):
-            problem = count_problem(item, 0, MAX_COUNT)
+            problem = count_problem(item, least, most)
             if problem is None and item in kept:
                 problem = f"is {_said(item)} once more; keep one"
             if problem is not None:

@@ -13,7 +13,7 @@ from scheduler.domain.core.model import (
     PodPlace,
     Restored,
 )
-from scheduler.domain.formats.fields import MAX_NUMBER, Table
+from scheduler.domain.formats.fields import MAX_NUMBER, MAX_PORT, Table
 from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
 
 MAX_PODS = 100_000
@@ -147,10 +147,13 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
     table.needs("placement")
     kinds = {pod: role.kind for role in file.gang.roles for pod in role.pods}
     places: dict[str, PodPlace] = {}
+    taken: set[tuple[str, str, int]] = set()
     for entry in table.tables("placement", PLACE) or ():
         place = _place(entry, kinds)
         if place.pod in places:
             entry.wrong("pod", f"is {place.pod!a} once more; keep one")
+        else:
+            _take(entry, place, taken)
         places[place.pod] = place
     if table.items("placement") == []:
         table.wrong("placement", "must not be empty")
@@ -174,7 +177,7 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
 def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
     table.needs("pod", "node", "gpus")
     pod, node = table.name("pod") or "", table.name("node") or ""
-    gpus, ports = table.numbers("gpus") or (), table.numbers("ports") or ()
+    gpus, ports = table.numbers("gpus") or (), table.numbers("ports", 1, MAX_PORT) or ()
     kind = kinds.get(pod)
     if kind is None:
         if pod:
@@ -187,6 +190,16 @@ def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:
     if not set(charged).isdisjoint(gpus):
         table.wrong("charged", "has one of gpus; it is for others on the node")
     return PodPlace(pod, node, gpus, ports, charged)
+
+
+def _take(table: Table, place: PodPlace, taken: set[tuple[str, str, int]]) -> None:
+    """No two pods of a gang have one GPU or one port. ``taken``: by those before, by the field."""
+    for field, numbers in (("gpus", place.gpus), ("ports", place.ports)):
+        for number in numbers:
+            if (place.node, field, number) in taken:
+                what = f"{number}, which another pod of the gang has on {place.node!a}"
+                table.wrong(field, f"has {what}")
+            taken.add((place.node, field, number))
 
 
 def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:

@@ -1,0 +1,163 @@
+"""What can't be honoured is refused with every reason; what has no effect is warned of."""
+
+import pytest
+from scheduler.domain.core.building import build
+from scheduler.domain.core.config import Finding
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.formats.cluster_file import read_cluster
+
+TYPES = """\
+cellTypes:
+  switch: {child: gpu, count: 2}
+  node: {child: switch, count: 2, node: true}
+  rack: {child: node, count: 2}
+  row: {child: rack, count: 1000000000}
+"""
+USED = TYPES.replace("  row: {child: rack, count: 1000000000}\n", "")
+
+
+def refused(text: str) -> list[tuple[int, str, str]]:
+    """Why a configuration is refused: line, field and message of each reason."""
+    file = read_cluster(text.encode())
+    with pytest.raises(ConfigError) as error:
+        build(file.config)
+    return told(file.placed(error.value.findings))
+
+
+def warned(text: str) -> list[tuple[int, str, str]]:
+    """What has no effect in a configuration that is honoured."""
+    file = read_cluster(text.encode())
+    return told(file.placed(build(file.config).warnings))
+
+
+def told(findings: tuple[Finding, ...]) -> list[tuple[int, str, str]]:
+    return [(each.line, each.path, each.message) for each in findings]
+
+
+def test_an_incomplete_cell_costs_what_is_in_it_however_many_it_could_hold() -> None:
+    forest = build(
+        read_cluster(f"{TYPES}physicalCells: [{{type: row, nodes: [a, b, c]}}]".encode()).config
+    )
+    assert [slot.machine for slot in forest.slots] == ["a", "b", "c"]
+    assert [len(cells) for cells in forest.chains["row"].cells] == [0, 0, 3, 2, 1]
+    assert [cell.is_complete for cell in forest.chains["row"].cells[3]] == [True, False]
+
+
+def test_a_cell_without_nodes_is_refused_however_many_it_could_hold() -> None:
+    assert [path for _, path, _ in refused(f"{TYPES}physicalCells: [{{type: row}}]")] == [
+        "physicalCells[0].name"
+    ]
+    assert [
+        path for _, path, _ in refused(f"{TYPES}physicalCells: [{{type: row, nodes: []}}]")
+    ] == ["physicalCells[0]"]
+
+
+def test_every_level_that_is_owned_twice_is_told() -> None:
+    found = refused(
+        f"{USED}physicalCells: [{{type: rack, nodes: [n0, n1]}}]\n"
+        "virtualClusters:\n"
+        "  x: {cells: [{type: rack, count: 2}, {type: rack/node/switch, count: 3}]}\n"
+    )
+    assert [message.partition(" are there")[0] for _, _, message in found] == [
+        "2 rack of the chain rack are owned (x 2), but 1",
+        "3 switch of the chain rack are owned (x 3), but 0",
+    ]
+
+
+def test_what_is_wrong_with_cells_hides_nothing_that_is_wrong_with_quotas() -> None:
+    found = refused(
+        f"{USED}physicalCells:\n"
+        "  - {type: rack, nodes: [n0, n1, n2], pin: here}\n"
+        "  - {type: shelf, nodes: [n3], pin: there}\n"
+        "virtualClusters:\n"
+        "  x: {cells: [{type: rack/lorry, count: 1}], pins: [here, there, nowhere]}\n"
+    )
+    assert [(line, path) for line, path, _ in found] == [
+        (6, "physicalCells[0].nodes"),
+        (7, "physicalCells[1].type"),
+        (9, "virtualClusters.x.cells[0].type"),
+        (9, "virtualClusters.x.pins[2]"),
+    ]
+
+
+def test_each_list_of_nodes_that_is_too_long_is_told_once() -> None:
+    found = refused(
+        f"{USED}physicalCells:\n"
+        "  - {type: node, name: n0, nodes: [n0]}\n"
+        "  - {type: rack, nodes: [n1, n2, n3]}\n"
+        "  - {type: rack, nodes: [n4], children: [{type: node, name: n5}]}\n"
+    )
+    assert [(line, path) for line, path, _ in found] == [
+        (6, "physicalCells[0].nodes"),
+        (7, "physicalCells[1].nodes"),
+        (8, "physicalCells[2]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "path"),
+    [
+        ("{type: rack, nodes: [n0, n1], index: 1}", "physicalCells[0].index"),
+        ("{type: node, name: n0, index: 1}", "physicalCells[0].index"),
+        (
+            "{type: node, name: n0, children: [{type: switch, index: 1}]}",
+            "physicalCells[0].children[0].index",
+        ),
+        (
+            "{type: node, name: n0, children: [{type: switch, nodes: [n1]}]}",
+            "physicalCells[0].children[0].nodes",
+        ),
+        (
+            "{type: node, name: n0,"
+            " children: [{type: switch, children: [{type: gpu, children: [{type: gpu}]}]}]}",
+            "physicalCells[0].children[0].children[0].children",
+        ),
+    ],
+)
+def test_a_field_where_it_has_no_effect_is_refused(cell: str, path: str) -> None:
+    assert [where for _, where, _ in refused(f"{USED}physicalCells: [{cell}]")] == [path]
+
+
+def test_a_pin_within_a_pin_is_refused_where_it_stands() -> None:
+    found = refused(
+        f"{USED}physicalCells:\n"
+        "  - type: rack\n"
+        "    pin: rack-pin\n"
+        "    children:\n"
+        "      - {type: node, name: n0}\n"
+        "      - type: node\n"
+        "        name: n1\n"
+        "        children:\n"
+        "          - {type: switch}\n"
+        "          - {type: switch, pin: switch-pin}\n"
+        "virtualClusters: {x: {pins: [rack-pin, switch-pin]}}\n"
+    )
+    assert found == [
+        (
+            14,
+            "physicalCells[0].children[1].children[1].pin",
+            "the cell of switch-pin lies in that of rack-pin; pin one of them",
+        )
+    ]
+
+
+def test_what_can_never_have_an_effect_is_warned_of() -> None:
+    found = warned(
+        f"{USED}  spare: {{child: node, count: 3}}\n"
+        "physicalCells: [{type: rack, nodes: [n0], pin: mine}]\n"
+        "virtualClusters:\n"
+        "  vision: {cells: [{type: spare, count: 2}]}\n"
+        "  speech: {cells: [{type: rack/node, count: 0}]}\n"
+    )
+    assert [(line, path) for line, path, _ in found] == [
+        (6, "physicalCells[0]"),
+        (5, "cellTypes.spare"),
+        (8, "virtualClusters.vision.cells[0].type"),
+        (8, "virtualClusters.vision"),
+        (9, "virtualClusters.speech.cells[0].count"),
+        (9, "virtualClusters.speech"),
+        (6, "physicalCells[0].pin"),
+    ]
+    assert found[2][2] == (
+        "vision can never use its 2 spare: no chain has spare as its top; the chains are rack"
+    )

@@ -1,0 +1,76 @@
+"""The state of a running system, gone on with."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from scheduler.domain.formats.fields import FormatError
+
+Simulate = Callable[..., Any]
+
+
+def restored(at: float, gang: str, node: str, **more: Any) -> dict[str, Any]:
+    """A gang of one pod that runs on a whole node."""
+    return {
+        "at": at,
+        "event": "gang-restored",
+        "gang": {
+            "id": gang,
+            "user": "u",
+            "virtualCluster": "a",
+            "priority": more.pop("priority", 1),
+            "pods": [{"name": "w", "count": 1, "gpus": 4}],
+            **more.pop("of", {}),
+        },
+        "placement": [{"pod": "w-0", "node": node, "gpus": [0, 1, 2, 3]}],
+        **more,
+    }
+
+
+def test_a_restored_gang_runs_since_it_started(simulate: Simulate, say: Any) -> None:
+    outcome = simulate(
+        [
+            restored(100, "gang", "n1", startedAt=40, of={"runSeconds": 90}),
+            say.wants(101, "next", pods=2),
+        ]
+    )
+    assert outcome.when("placed", "gang") == []
+    assert outcome.when("placed", "next") == [130]
+
+
+def test_a_restored_preemption_goes_on(simulate: Simulate, say: Any) -> None:
+    """The state of a running system in the middle of a preemption."""
+    outcome = simulate(
+        [
+            restored(100, "guest", "n0", priority=-1, preemptedUntil=120, preemptedFor="owner"),
+            restored(100, "owner", "n0", startedAt=None),
+            restored(100, "other", "n1", **{"class": "guaranteed"}),
+        ]
+    )
+    assert outcome.when("placed", "owner") == [120]
+    assert outcome.when("placed", "guest") == [120]  # elsewhere
+
+
+def test_what_was_due_before_the_file_begins_is_due_at_once(simulate: Simulate, say: Any) -> None:
+    outcome = simulate(
+        [
+            restored(100, "long-over", "n0", startedAt=10, of={"runSeconds": 50}),
+            restored(100, "late", "n1", priority=-1, startedAt=10, preemptedUntil=90),
+            say.wants(100, "next", pods=2),
+        ]
+    )
+    assert outcome.when("placed", "next") == [100]
+    assert [at for at, _, _ in outcome.decisions] == [100] * len(outcome.decisions)
+
+
+def test_a_restored_gang_takes_nobodys_gpus(simulate: Simulate) -> None:
+    with pytest.raises(FormatError) as refused:
+        simulate([restored(0, "one", "n0"), restored(0, "two", "n0")])
+    [finding] = refused.value.findings
+    assert (finding.line, finding.path) == (2, "placement[0].gpus")
+
+
+def test_a_restored_gang_on_an_unknown_node_is_warned_of(simulate: Simulate) -> None:
+    outcome = simulate([restored(0, "gang", "n9", of={"runSeconds": 5})])
+    [warning] = outcome.warnings
+    assert (warning.line, warning.path) == (1, "placement[0]")
