@@ -2,12 +2,18 @@
 "Whom it costs".
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.leaving import (
+    is_room_after,
+    is_room_without_cells,
+    leaving_gangs,
+    near,
+)
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
@@ -152,35 +158,15 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
     cluster.reserved.add(live.id)
 
 
-def _leaving(cluster: Cluster, live: Live) -> list[Live]:
-    """Gangs that leave already where the gang might go."""
-    return _near(cluster, live, [other for other in cluster.leaving() if other is not live])
-
-
-def _near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
-    """Of these gangs the ones that are where the gang might go."""
-    if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
-        return others
-    owners = {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
-    return [other for other in others if _is_near(cluster, other, owners)]
-
-
-def _is_near(cluster: Cluster, other: Live, owners: Collection[str]) -> bool:
-    cells = cluster.hardware.cells
-    return any(
-        cells[state.slot.chain.name].space[state.slot.number]
-        or any(owner in state.bound for owner in owners)
-        for pod in other.pods.values()
-        for state in pod.machine.slots
-    )
-
-
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """On what gangs hold that leave already."""
-    removals = [Removal(cluster, other) for other in _leaving(cluster, live)]
-    if not removals:
+    others = leaving_gangs(cluster, live)
+    if not others:
         return None
     seeker = seeker_of(cluster, live, is_guest=False)
+    if not is_room_after(live, seeker, others):
+        return None
+    removals = [Removal(cluster, other) for other in others]
     if not seeker.place(live.waiting):
         undo_all(removals)
         return None
@@ -190,34 +176,37 @@ def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 
 
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    lower = [
-        other
-        for other in cluster.charges.below(live.owner, live.gang.priority)
-        if not other.reserved and cluster.is_lazy(other)
-    ]
-    if not lower:
+    if not cluster.charges.has_below(live.owner, live.gang.priority):
         return None
-    lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
-    found = _downgrade_some(cluster, live, lower, (), now)
-    if found is None and (others := _leaving(cluster, live)):
+    found = _downgrade_some(cluster, live, (), now)
+    if found is None and (others := leaving_gangs(cluster, live)):
         leaving = [Removal(cluster, other) for other in others]
-        found = _downgrade_some(cluster, live, lower, leaving, now)
+        found = _downgrade_some(cluster, live, leaving, now)
         if found is None:
             undo_all(leaving)
     return found
 
 
 def _downgrade_some(
-    cluster: Cluster, live: Live, lower: Sequence[Live], leaving: Sequence[Removal], now: float
+    cluster: Cluster, live: Live, leaving: Sequence[Removal], now: float
 ) -> list[Decision] | None:
-    """Downgrade one of these gangs, else several; what gangs hold that leave is waited for."""
+    """Downgrade one gang, else several; what gangs hold that leave is waited for."""
     if not _is_physically_free(cluster, live):
         return None
+    lower = [
+        other
+        for other in cluster.charges.below(live.owner, live.gang.priority)
+        if not other.reserved and cluster.is_lazy(other)
+    ]
+    lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
-    alone = [other for other in lower if is_loose or _gives_cells(other)]
-    for other in alone[:SINGLES]:
+    alone = (other for other in lower if is_loose or _gives_cells(other))
+    seeker = seeker_of(cluster, live, is_guest=False)
+    for other in islice(alone, SINGLES):
+        if not is_room_without_cells(live, seeker, other):
+            continue
         if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
             return found
     if len(lower) > 1:
@@ -275,7 +264,7 @@ def _downgrade(
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     if _is_alone(cluster, live):
         return None
-    leaving = _leaving(cluster, live)
+    leaving = leaving_gangs(cluster, live)
     removals = [Removal(cluster, other) for other in leaving]
     chosen = _choose(cluster, live)
     undo_all(removals)
@@ -311,7 +300,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return None
 
     def candidates() -> list[Live]:
-        return _near(cluster, live, cluster.charges.candidates_for(live))
+        return near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, are_few=are_few)
@@ -324,7 +313,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
     seeker.undo()
     if found or is_guest:
         return found
-    leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    leaving = [Removal(cluster, other) for other in leaving_gangs(cluster, live)]
     if not leaving and _is_alone(cluster, live):
         return False
     chooser = Chooser(cluster, live, seeker)
@@ -332,7 +321,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
         found = True
         chooser.undo()
     elif not chooser.is_hopeless():
-        others = _near(cluster, live, cluster.charges.candidates_for(live))
+        others = near(cluster, live, cluster.charges.candidates_for(live))
         removals = [Removal(cluster, other) for other in others]
         found = seeker.place(live.waiting)
         seeker.undo()
@@ -371,6 +360,11 @@ def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     """The gang starts if all who leave for it have left and what is reserved for it is free."""
     if any(cluster.gangs[gang].preempted_for == live.id for gang in cluster.told_to_leave):
         return []
+    return start_if_free(cluster, live, now)
+
+
+def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
+    """The gang, for whom nobody leaves, starts if what is reserved for it is free."""
     pods = [live.pods[name] for name in live.reserved]
     if any(
         (pod.state is not None and pod.gpus & pod.state.held)

@@ -86,6 +86,11 @@ class Charges:
         counts = (self.leaves.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
         return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
+    def has_below(self, owner: str, priority: int) -> bool:
+        """An owner has gangs with cells and a lower priority."""
+        charged = self.guaranteed.get(owner, {})
+        return any(gangs and other < priority for other, gangs in charged.items())
+
     def below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""
         charged = self.guaranteed.get(owner, {})

@@ -1,6 +1,6 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
-from scheduler.domain.core.admitting import admit, preempt, start_reserved
+from scheduler.domain.core.admitting import admit, preempt, start_if_free
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
@@ -104,6 +104,7 @@ def _withdraw_cells(cluster: Cluster, live: Live) -> None:
 def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
     decisions: list[Decision] = []
     waiting = [cluster.gangs[gang] for gang in cluster.reserved]
+    awaited = {cluster.gangs[gang].preempted_for for gang in cluster.told_to_leave}
     for live in sorted(waiting, key=lambda live: live.order):
         pods = [live.pods[name] for name in live.reserved]
         if any(pod.state is not None and pod.leaves & ~pod.state.usable for pod in pods) or any(
@@ -112,8 +113,8 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
             cluster.cancel(live)
             cluster.enqueue(live)
             decisions += _said(cluster)
-        else:
-            decisions += start_reserved(cluster, live, now)
+        elif live.id not in awaited:
+            decisions += start_if_free(cluster, live, now)
     return decisions
 
 

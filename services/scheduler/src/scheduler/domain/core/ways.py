@@ -1,8 +1,9 @@
 """Who could leave a node, and what that costs and frees: kept until the node changes."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from functools import cache, reduce
 from itertools import combinations
-from operator import add
+from operator import add, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live
@@ -117,32 +118,31 @@ def _sorted(state: SlotState, here: Sequence[_Present]) -> list[Way]:
     for other, _, _ in here:
         held &= ~state.holders.get(other.id, 0)
         charged &= ~state.chargers.get(other.id, 0)
-    base, nothing = held | charged, (0,) * len(state.machine.free)
-    found: list[Way] = []
-    for price, some in _sets(here):
-        stay, freed = base, nothing
-        for index, each in enumerate(here):
-            if index not in some:
-                stay |= each.leaves
-            elif each.amounts:
-                freed = tuple(map(add, freed, each.amounts))
-        found.append(Way(price, [here[index].live for index in some], stay, freed))
-    found.sort(key=lambda way: way.price)
-    return found
-
-
-def _sets(here: Sequence[_Present]) -> Iterable[tuple[Price, Sequence[int]]]:
-    """Their numbers, small sets first, with what they cost."""
+    if len(here) > ON_A_NODE:
+        here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
+        sets = [tuple(range(size)) for size in range(1, len(here) + 1)]
+    else:
+        sets = _subsets(len(here))
     prices = [price_of((each.live,)) for each in here]
-    if len(here) <= ON_A_NODE:
-        for size in range(len(here) + 1):
-            for some in combinations(range(len(here)), size):
-                price = NOBODY
-                for index in some:
-                    price = both(price, prices[index])
-                yield price, some
-        return
-    yield NOBODY, ()
-    ordered = sorted(range(len(here)), key=lambda index: (prices[index], here[index].live.id))
-    for size in range(1, len(ordered) + 1):
-        yield price_of(here[index].live for index in ordered[:size]), ordered[:size]
+    leaves = [each.leaves for each in here]
+    others = held | charged
+    found: dict[tuple[int, ...], Way] = {
+        (): Way(NOBODY, (), reduce(or_, leaves, others), (0,) * len(state.machine.free))
+    }
+    for some in sets:
+        before, last = found[some[:-1]], some[-1]
+        stay, freed = others, before.freed
+        for index, mask in enumerate(leaves):
+            if index not in some:
+                stay |= mask
+        if here[last].amounts:
+            freed = tuple(map(add, freed, here[last].amounts))
+        gangs = (*before.gangs, here[last].live)
+        found[some] = Way(both(before.price, prices[last]), gangs, stay, freed)
+    return sorted(found.values(), key=lambda way: way.price)
+
+
+@cache
+def _subsets(count: int) -> list[tuple[int, ...]]:
+    """Numbers below ``count``, small sets first."""
+    return [some for size in range(1, count + 1) for some in combinations(range(count), size)]
