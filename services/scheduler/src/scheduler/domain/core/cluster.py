@@ -23,7 +23,7 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Line, Queue, Shape, Stamp
+from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Line, Queue, Shape, Stamp, Want
 from scheduler.domain.core.restoring import change, restore
 from scheduler.domain.core.waking import settled_under
 from scheduler.domain.core.ways import Ways
@@ -352,7 +352,12 @@ class Cluster:
         is_pinned = any(kind.pin is not None for kind, _ in shape)
         least = self.hardware.demands.least_leaves
         leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
-        self.queue.put_aside(line, groups, leaves)
+        wants: list[Want] = []
+        for kind, count in shape:
+            needs, _ = self.hardware.demands.wish(kind, is_guest=False)
+            what = (owner, priority, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
+            wants.append((what, kind, count))
+        self.queue.put_aside(line, groups, leaves, wants)
 
     def key_of(self, live: Live) -> Key:
         """What its line has in common."""

@@ -122,8 +122,8 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
     lives = [cluster.gangs[gang] for gang in cluster.downgraded]
     stamps = {owner: cluster.quota_stamp(owner) for owner in {live.owner for live in lives}}
-    left = {owner: cluster.charges.left_of_all(owner, 0) for owner in stamps}
     stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
+    left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
         if live.strangers or left[live.owner] < _least(live):
             continue

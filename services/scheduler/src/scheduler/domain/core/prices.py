@@ -130,12 +130,15 @@ class Prices:
         if may_bind != self.may_bind:
             self.may_bind = may_bind
             changed |= self._mixed
+        states, owner, known = hardware.states, self.owner, self._prices
         for number in changed:
-            if self._work_out(number):
+            if owner is not None and number not in known and owner not in states[number].bound:
+                continue
+            if self._work_out(number) and (prices := known.get(number)) is not None:
+                sort, most = states[number].sort, len(prices)
                 for needs, heap in self._heaps.items():
-                    price = self._price(number, needs)
-                    if price is not None:
-                        heappush(heap, (price, number))
+                    if needs[sort] < most:
+                        heappush(heap, (prices[needs[sort]], number))
 
     def _numbers(self) -> Iterable[int]:
         hardware = self.cluster.hardware
@@ -148,12 +151,9 @@ class Prices:
         """A node's prices now; whether they are others than before."""
         hardware, owner, mine = self.cluster.hardware, self.owner, 0
         state, before = hardware.states[number], self._prices.get(number)
-        if owner is not None and owner not in state.bound:
-            if before is None:
-                return False
-        elif state.gpu_type == self.gpu_type:
+        if state.gpu_type == self.gpu_type:
             space = hardware.spaces[number][number]
-            mine = space if owner is None else state.bound[owner]
+            mine = space if owner is None else state.bound.get(owner, 0)
             if mine and owner is not None and space:
                 self._mixed.add(number)
                 mine |= space if self.may_bind else 0
