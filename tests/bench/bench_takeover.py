@@ -21,11 +21,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from cli.embedded.apache import ApacheKafka
+from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from clusters import in_quarters
 from meter import loop_ns
 from muster.contracts.gangs import GangRequest, PodAsk
 from muster.contracts.nodes import Gpu, NodeReport
+from muster.contracts.topics import EVERY_TOPIC
 from muster.db import Pool, open_pool
 from muster.migrate import migrate
 from muster.records import Received
@@ -38,15 +41,17 @@ from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.requests import kind_of
 from scheduler.domain.rules import Rules
-from scheduler.domain.state import State
+from scheduler.domain.stored import Stored
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
 from scheduler.watch import REPORTED
+from standby_run import kill_leaders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 IN_A_CYCLE = 500
 GPUS, OWNERS = 8, 4
 WATCH_S = 0.001
+PARTITIONS = 4
 GUARANTEED = 0.9
 """Of the gangs; the others are opportunistic, and come last, so that nobody has to leave."""
 
@@ -107,7 +112,7 @@ async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) 
     """The rows of a cluster at work. Its gangs get the cells that the core gives to who runs where
     they run: deciding on each of them would take longer, and is measured elsewhere.
     """
-    state, chance = State(Rules(), config), random.Random(1)
+    state, chance = Stored(Rules(), config), random.Random(1)
     for node in nodes:
         state.report(report(node, 1), 0.0)
     state.remake(0.0)
@@ -178,7 +183,14 @@ def a_decider(pool: Pool, settings: SchedulerSettings, config: ClusterConfig) ->
     return Decider(runtime, settings, "bench", Loaded(b"", config, ()), Collector())
 
 
-async def run(nodes: int, gangs: int, url: str, profile: cProfile.Profile | None) -> None:
+async def run(
+    nodes: int,
+    gangs: int,
+    url: str,
+    broker: EmbeddedBroker | ApacheKafka,
+    home: Path,
+    profile: cProfile.Profile | None,
+) -> None:
     await migrate(url, ("scheduler",))
     settings = SchedulerSettings(database_url=url, http_port=0)
     pool = await open_pool(settings, "scheduler")
@@ -189,7 +201,29 @@ async def run(nodes: int, gangs: int, url: str, profile: cProfile.Profile | None
         f"{platform.machine()}, Python {platform.python_version()}: {nodes} nodes, {gangs} gangs;"
         f" plain loop {loop_ns():.0f} ns"
     )
-    values = [report(name, 1).model_dump_json().encode() for name in names]
+    reports = [report(name, 1) for name in names]
+    await rebuild(pool, settings, config, reports, profile)
+    if profile is None:
+        for killed in await kill_leaders(pool, config, reports, url, broker, home):
+            print(
+                f"a leader was killed: {killed.recorded_s:.2f} s later the standby decided on a"
+                f" word that was recorded, {killed.on_the_bus_s:.2f} s later on one from the bus;"
+                f" {killed.took_s:.3f} s from the lead to the first cycle, memory made anew"
+                f" {killed.rebuilds} times; plain loop {loop_ns():.0f} ns"
+            )
+    await pool.close()
+
+
+async def rebuild(
+    pool: Pool,
+    settings: SchedulerSettings,
+    config: ClusterConfig,
+    reports: list[NodeReport],
+    profile: cProfile.Profile | None,
+) -> None:
+    """Cold starts, each with all that nodes reported."""
+    names = [each.node for each in reports]
+    values = [each.model_dump_json().encode() for each in reports]
     for turn in range(2):
         decider = a_decider(pool, settings, config)
         watch = decider.watch
@@ -232,7 +266,6 @@ async def run(nodes: int, gangs: int, url: str, profile: cProfile.Profile | None
             f" {held} in their cells; {memory_mb} MB at the most;"
             f" plain loop {loop_ns():.0f} ns"
         )
-    await pool.close()
 
 
 def main() -> None:
@@ -240,13 +273,18 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=10_016, help="a multiple of 32")
     parser.add_argument("--gangs", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--kafka", type=Path, help="of `make kafka`: a real one, not the embedded")
     arguments = parser.parse_args()
     profile = cProfile.Profile() if arguments.profile else None
     with (
         tempfile.TemporaryDirectory() as home,
         EmbeddedPostgres(Path(home) / "postgres", fsync=False) as server,
+        ApacheKafka(Path(home) / "kafka", arguments.kafka)
+        if arguments.kafka
+        else EmbeddedBroker(EVERY_TOPIC, partitions=PARTITIONS) as broker,
     ):
-        asyncio.run(run(arguments.nodes, arguments.gangs, server.dsn, profile))
+        size = arguments.nodes, arguments.gangs
+        asyncio.run(run(*size, server.dsn, broker, Path(home), profile))
     if profile is not None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 

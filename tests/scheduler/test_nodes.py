@@ -187,3 +187,17 @@ def test_what_an_ended_pod_holds_for_too_long_is_worked_around(kit: Kit) -> None
     assert kit.free(state, 62.0) == 0
     state.report(kit.report("n0", gpus=1, revision=3), 63.0)
     assert kit.free(state, 63.0) == 1
+
+
+def test_a_pods_gpus_stay_its_own_when_one_of_them_is_gone(kit: Kit) -> None:
+    """A GPU falls off the bus, so that the node is another one."""
+    state = kit.state(kit.report("n0", gpus=2))
+    state.request(kit.gang("g", *kit.pods("g", 1, gpus=2)), 0.0, 0.0)
+    assert kit.free(state) == 0
+    state.report(kit.report("n0", gpus=1, holding={"g-w-0": (0,)}, revision=2), 0.0)
+    state.remake(1.0)
+    state.request(kit.gang("h", *kit.pods("h", 1, gpus=1)), 1.0, 1.0)
+    assert not [d for d in kit.decide(state, 1.0) if isinstance(d, Placed)]
+    state.request(_released(kit, 3), 2.0, 2.0)
+    state.report(kit.report("n0", gpus=1, revision=3), 2.0)
+    assert [d.gang for d in kit.decide(state, 2.0) if isinstance(d, Placed)] == ["h"]

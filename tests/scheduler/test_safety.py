@@ -1,7 +1,8 @@
 """Properties of the service's state over random histories of nodes and gangs.
 
 No GPU or port twice, nothing oversubscribed, gangs whole or absent; what is released is free again.
-What is stored is enough: a state that is rebuilt from it decides the same, in any order of rows.
+What is stored is enough: a state that is rebuilt from it decides the same, in any order of rows,
+and so does one that has followed what was stored all along.
 """
 
 import os
@@ -34,6 +35,7 @@ from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
+from scheduler.domain.stored import Stored
 from scheduler.domain.words import word_of
 
 Kit = Any
@@ -166,6 +168,9 @@ class History(RuleBasedStateMachine):
         self.refused: set[str] = set()
         self.names = 0
         self.steps_to_cycle = 1
+        self.cycles_to_look = self.rhythm = 3
+        self.is_taken_over = False
+        self.standby: Standby | None = None
         for node in NODES:
             self.state.report(self.world.report(node), self.now)
             self.state.ledger.hear(node, "", self.now)
@@ -225,17 +230,58 @@ class History(RuleBasedStateMachine):
     def let_cycles_wait(self, steps: int) -> None:
         self.steps_to_cycle = steps
 
+    @rule(cycles=st.sampled_from([1, 3, 5]), is_taken_over=st.booleans())
+    def let_standby_wait(self, cycles: int, is_taken_over: bool) -> None:
+        self.cycles_to_look = self.rhythm = cycles
+        self.is_taken_over = is_taken_over
+
+    @rule(is_first=st.booleans())
+    def look(self, is_first: bool) -> None:
+        """The standby follows between two cycles; it hears nodes before or after it."""
+        if self.standby is not None:
+            self.standby.hears_first = is_first
+            self.standby.follow(self)
+
     @invariant()
     def a_state_from_what_is_stored_decides_the_same(self) -> None:
         self.steps_to_cycle -= 1
         if self.steps_to_cycle > 0:
             return
-        others = [rebuilt(self, reverse=False), rebuilt(self, reverse=True)]
+        cold = loaded(self)
+        others = [loaded(self, reverse=True), cold]
+        for other in others:
+            other.restored(self.now, self.now)
+        followed = self._followed()
+        if followed is not None:
+            assert pending(followed) == pending(cold)
+            others.append(followed)
         decisions = self.kit.decide(self.state, self.now)
         self._check(decisions)
         self.store.write(self.state, decisions)
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
+
+    def _followed(self) -> Stored | None:
+        """The standby's state, where it takes over now; another one begins to follow then."""
+        standby = self.standby
+        if standby is None:
+            self.standby = Standby(self)
+            return None
+        self.cycles_to_look -= 1
+        if self.cycles_to_look > 0:
+            return None
+        self.cycles_to_look = self.rhythm
+        standby.follow(self)
+        cold = loaded(self)
+        cold.keep_up(self.now)
+        followed = believed(standby.state)
+        for part, expected in believed(cold).items():
+            assert followed[part] == expected, part
+        if not self.is_taken_over:
+            return None
+        self.standby, self.is_taken_over = None, False
+        standby.state.restored(self.now, self.now)
+        return standby.state
 
     @staticmethod
     def _is_same(decisions: list[Any], others: list[Any]) -> None:
@@ -440,28 +486,142 @@ class History(RuleBasedStateMachine):
         assert not self.store.holds
 
 
-def rebuilt(history: History, *, reverse: bool) -> State:
+def loaded(history: History, *, reverse: bool = False) -> Stored:
     """The same state, as a restart makes it of what is stored and reported."""
     old, store, now = history.state, history.store, history.now
-    state = State(RULES, history.file)
+    state = Stored(RULES, history.file)
     nodes = sorted(old.ledger.nodes.values(), key=lambda n: n.name, reverse=reverse)
     for node in nodes:
         state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
     pods = sorted(store.holds, reverse=reverse)
     state.restore_holds([store.holds[pod] for pod in pods], now)
-    for node in nodes:
-        if node.report is not None:
-            state.report(node.report, now)
-    for name, order in old.orders.items():
-        state.order(name, order)
+    hear(state, old, now)
     state.remake(now)
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
-    for node in nodes:
+    recall(state, old, now)
+    return state
+
+
+def hear(state: Stored, old: State, now: float) -> None:
+    """What nodes have reported, and what was ordered."""
+    for node in old.ledger.nodes.values():
+        if node.report is not None:
+            state.report(node.report, now)
+    for name in NODES:
+        state.order(name, old.orders.get(name, Order.NONE))
+
+
+def recall(state: Stored, old: State, now: float) -> None:
+    """Whose heartbeats were heard."""
+    for node in old.ledger.nodes.values():
         if node.is_alive:
             state.ledger.hear(node.name, "", now)
-    state.restored(now, now)
-    return state
+
+
+class Standby:
+    """A state that follows what is stored, as the service's does."""
+
+    def __init__(self, history: History) -> None:
+        self.state = loaded(history)
+        self.hears_first = True
+        self.gangs, self.holds = dict(history.store.gangs), dict(history.store.holds)
+
+    def follow(self, history: History) -> None:
+        old, store, now, state = history.state, history.store, history.now, self.state
+        if self.hears_first:
+            hear(state, old, now)
+        state.keep_up(now)
+        gangs = {
+            name
+            for name in self.gangs.keys() | store.gangs.keys()
+            if self.gangs.get(name) != store.gangs.get(name)
+        }
+        for pod in self.holds.keys() | store.holds.keys():
+            before, after = self.holds.get(pod), store.holds.get(pod)
+            if before != after:
+                gangs |= {hold.placement.gang for hold in (before, after) if hold is not None}
+        gangs |= state.unsure
+        self.gangs, self.holds = dict(store.gangs), dict(store.holds)
+        touched = state.forget(gangs)
+        for node in old.ledger.nodes.values():
+            state.ledger.restore_node(
+                node.name, lease=node.lease, is_lost=node.is_lost, size=node.size
+            )
+        holds = [
+            store.holds[p] for p in sorted(store.holds) if store.holds[p].placement.gang in gangs
+        ]
+        state.restore_holds(holds, now)
+        state.settle({*touched, *old.ledger.nodes}, now)
+        recall(state, old, now)
+        for name in sorted(gangs & store.gangs.keys()):
+            state.restore_gang(store.gangs[name], now, now)
+        hear(state, old, now)
+        state.keep_up(now)
+
+
+def pending(state: Stored) -> Any:
+    """What its next transaction writes, whatever it decides."""
+    changes = state.take_changes()
+    rows = changes.rows
+    return changes.ended, changes.kept, rows.placed, rows.changed, rows.gone, rows.sized
+
+
+def believed(state: State) -> dict[str, Any]:
+    """All of a state that decisions depend on."""
+    cluster, hardware = state.cluster, state.cluster.hardware
+    return {
+        "gangs": {
+            name: (state.known(name), set(gang.asks), gang.said, gang.is_refused)
+            for name, gang in state.gangs.items()
+        },
+        "core": {
+            name: (cluster.exported(name), live.waiting, live.reserved, live.told, live.strangers)
+            for name, live in cluster.gangs.items()
+        },
+        "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
+        "sets": (cluster.reserved, cluster.downgraded, cluster.told_to_leave, cluster.draining),
+        "said": {said.gang: said for said in cluster.said},
+        "charges": (
+            {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
+            cluster.charges.guests,
+        ),
+        "slots": [
+            (
+                s.usable,
+                s.sick,
+                s.blocked,
+                s.charged,
+                s.held,
+                s.reserved,
+                s.bound,
+                s.holders,
+                s.chargers,
+            )
+            for s in hardware.states
+        ],
+        "machines": {
+            name: (m.free, m.ports, m.blocked, m.blocked_ports, m.is_open, m.avoided, m.pods)
+            for name, m in hardware.machines.items()
+        },
+        "cells": (
+            hardware.unbound,
+            {name: (c.counts, c.free, c.owed, c.space) for name, c in hardware.cells.items()},
+        ),
+        "regions": {
+            (owner, leaf): {
+                number: (tag.free.form, tag.count, tag.sort, tag.room)
+                for number, tag in region.tags.items()
+            }
+            for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
+            for leaf, region in regions.items()
+        },
+        "nodes": {
+            name: (n.holds, n.strangers, n.is_alive, n.is_lost, n.lease, n.size)
+            for name, n in state.ledger.nodes.items()
+        },
+        "pods": state.ledger.pods,
+    }
 
 
 HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))

@@ -64,6 +64,18 @@ def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does
     assert nodes_of(scene.places(gang("a", "x", 1, pods=8))) == {"n1", "n2"}
 
 
+def test_so_it_is_in_a_cluster_that_is_too_large_to_try_every_way() -> None:
+    racks = [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
+    ]
+    scene = Scene(config(cells=racks, x=owning(("rack/node", 2))))
+    for number in range(40):
+        scene.core.set_node_health(f"n{number}", True)
+        if number not in (36, 38):
+            scene.places(guest(f"g{number}", 1 if number < 36 else 4, f"n{number}"))
+    assert nodes_of(scene.places(gang("a", "x", 1, pods=8))) == {"n36", "n38"}
+
+
 def test_a_gang_that_has_its_cells_again_grows_in_the_same_cycle() -> None:
     scene = Scene(config(x=owning(("rack/node", 1))))
     scene.places(gang("low", "x", 2, is_lazy=True, allowed_nodes=frozenset({"n0"})))

@@ -1,9 +1,19 @@
-"""Gangs that were placed before: what of it they keep after a restart."""
+"""Gangs that were placed before: what of it they keep after a restart or another configuration."""
 
 from dataclasses import replace
 
-from scenes import Scene, config, owning, reserved_place
-from scheduler.domain.core.model import Placed, PreemptionCancelled, Refused
+import pytest
+from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_place
+from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, VirtualCluster
+from scheduler.domain.core.model import (
+    Downgraded,
+    GangClass,
+    Placed,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Upgraded,
+)
 
 
 def test_a_restored_reservation_that_can_not_be_kept_is_asked_for_anew() -> None:
@@ -20,3 +30,86 @@ def test_a_restored_reservation_that_can_not_be_kept_is_asked_for_anew() -> None
     cancelled, refused = again.cycle()
     assert cancelled == PreemptionCancelled("late")
     assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize("gang_class", [GangClass.OPPORTUNISTIC, GangClass.DOWNGRADED])
+def test_a_reservation_of_a_gang_without_cells_is_none(gang_class: GangClass) -> None:
+    """Nobody has to leave for it, so it could wait for ever."""
+    scene = reserved_place()
+    late = scene.core.exported("late")
+    again = Scene(config(x=owning(("rack", 1))))
+    again.core.restore(replace(late, gang_class=gang_class, cells=()), scene.now)
+    cancelled, placed = again.cycle()
+    assert cancelled == PreemptionCancelled("late")
+    assert isinstance(placed, Placed)
+
+
+def test_who_ends_before_it_is_told_is_not_told() -> None:
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("a", "x", 4))
+    scene.core.change(config(x=owning()), scene.now)
+    scene.core.release("a")
+    assert scene.cycle() == []
+
+
+def smaller(**virtual_clusters: VirtualCluster) -> ClusterConfig:
+    """The same two racks, but each machine has one switch."""
+    whole = config(**virtual_clusters)
+    types = {**whole.cell_types, "node": CellType("switch", 1, is_node=True)}
+    return replace(whole, cell_types=types)
+
+
+def test_gpus_of_a_pod_are_nobody_elses_when_others_of_its_gpus_are_gone() -> None:
+    scene = Scene(config(x=owning(("rack", 2))))
+    (place,) = scene.places(gang("runs", "x", 4))
+    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    assert scene.cycle() == [Downgraded("runs", None)]
+    others = scene.places(gang("others", "x", 1, pods=6, priority=-1))
+    assert place.node not in nodes_of(others)
+    late = gang("late", "x", 1, priority=-1, submitted_at=1.0)
+    assert code_of(scene.asks(late), "late") == "shape"
+    assert scene.core.exported("runs").places == (place,)
+    scene.core.release_pod("runs", "p0")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+    assert nodes_of(placed.pods) == {place.node}
+
+
+def test_a_gang_whose_gpus_are_gone_in_part_leaves_for_who_owns_the_rest() -> None:
+    scene = Scene(config(x=owning(("rack", 2))))
+    scene.places(gang("runs", "x", 4, pods=4, priority=-1))
+    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    decided = scene.asks(gang("owner", "x", 2, pods=4))
+    assert [d.gang for d in decided if isinstance(d, Preempted)] == ["runs"]
+    scene.leave("runs")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+
+
+def test_a_gang_has_its_cells_again_when_its_gpus_are_there_again() -> None:
+    scene = Scene(config(x=owning(("rack", 2))))
+    before = scene.places(gang("runs", "x", 4))
+    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    scene.cycle()
+    scene.core.change(config(x=owning(("rack", 2))), scene.now)
+    assert scene.cycle() == [Upgraded("runs")]
+    assert scene.core.exported("runs").places == before
+
+
+def test_gpus_that_are_in_two_trees_now_are_held_in_both() -> None:
+    """A pod would not be placed so, but it runs."""
+    sizes = {"whole": 4, "left": 2, "right": 2}
+    types = {name: CellType("v100", count, is_node=True) for name, count in sizes.items()}
+    pairs = {"left": (0, 1), "right": (2, 3)}
+    halves = tuple(
+        PhysicalCell(name, "n0", children=tuple(PhysicalCell("v100", index=i) for i in pair))
+        for name, pair in pairs.items()
+    )
+    one = ClusterConfig(types, (PhysicalCell("whole", "n0"),), virtual_clusters={"x": owning()})
+    scene = Scene(one)
+    scene.places(gang("runs", "x", 4, priority=-1))
+    scene.core.change(replace(one, physical_cells=halves), scene.now)
+    assert code_of(scene.asks(gang("late", "x", 1, priority=-1)), "late") == "shape"
+    scene.leave("runs")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)

@@ -95,17 +95,24 @@ class Consumer(Reader):
 
     ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
     for what passes. ``linger_s``: how long the first record of a batch waits for company, where
-    nobody waits for what comes of it.
+    nobody waits for what comes of it. ``seat``: of a group that has one member at a time, whoever
+    it is: who comes takes the place of the one before at once, even of one that was killed.
     """
 
     COMMIT_EVERY_S = 1.0
 
     def __init__(
-        self, bus: Bus, topics: Sequence[str], handle: BatchHandler, linger_s: float = 0.0
+        self,
+        bus: Bus,
+        topics: Sequence[str],
+        handle: BatchHandler,
+        linger_s: float = 0.0,
+        seat: str | None = None,
     ) -> None:
         super().__init__(bus, bus.settings.bus_watch_s)
         self._topics = tuple(topics)
         self._handle = handle
+        self._seat = seat
         self._linger_s = linger_s
         self._last_batch = 0
 
@@ -121,6 +128,7 @@ class Consumer(Reader):
         subscriber = broker.subscriber(
             *self._topics,
             group_id=f"muster-{self._bus.me.value}",
+            group_instance_id=self._seat,
             ack_policy=AckPolicy.MANUAL,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=settings.fetch_wait_busy_ms,

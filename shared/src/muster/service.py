@@ -109,9 +109,10 @@ class Runtime:
         handler: Handler,
         after: Callable[[Any], None] | None = None,
         linger_s: float = 0.0,
+        seat: str | None = None,
     ) -> Consumer:
         """The member of the service's consumer group; the caller runs it."""
-        return Consumer(self.bus, topics, self.inbox(handler, after).handle, linger_s)
+        return Consumer(self.bus, topics, self.inbox(handler, after).handle, linger_s, seat)
 
     def consume_words(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
         """Apply the words on ``topics`` for as long as the service runs."""

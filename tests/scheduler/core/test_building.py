@@ -161,3 +161,12 @@ def test_what_can_never_have_an_effect_is_warned_of() -> None:
     assert found[2][2] == (
         "vision can never use its 2 spare: no chain has spare as its top; the chains are rack"
     )
+
+
+def test_a_message_names_a_few_of_many() -> None:
+    many = "".join(f"  t{number}: {{child: gpu, count: 1}}\n" for number in range(100))
+    found = refused(f"{USED}{many}physicalCells: [{{type: shelf}}]\n")
+    assert [message for _, _, message in found] == [
+        "shelf is no cell type; there are node, rack, switch, t0, t1, t10, t11, t12, t13, t14"
+        " and 93 more"
+    ]

@@ -241,7 +241,7 @@ def test_lines_without_anything_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("event", "path", "part"),
     [
-        ({"at": 0}, "event", "is missing; there are cluster-changed, gang-"),
+        ({"at": 0}, "event", "is missing; there are cluster-changed, cycle, gang-"),
         ({"at": 0, "event": "gang-lost"}, "event", "is unknown"),
         ({"at": 0, "event": 3}, "event", "is unknown"),
         ({"event": "node-bad", "node": "n"}, "at", "is missing"),

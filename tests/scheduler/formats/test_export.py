@@ -16,13 +16,12 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.export import grown_events, requested_events, restored_event
+from scheduler.domain.formats.export import grown_event, requested_event, restored_event
 from scheduler.domain.formats.model import (
     Event,
     GangGrown,
     GangRequested,
     GangRestored,
-    PodReleased,
 )
 
 names = st.text("abyz09-. é", min_size=1, max_size=5)
@@ -60,23 +59,18 @@ def gangs(draw: st.DrawFn) -> Gang:
     )
 
 
-def read(*events: dict[str, object]) -> list[Event]:
-    """The events of a file with these lines."""
-    return list(read_events(json.dumps(event).encode() for event in events))
+def read(event: dict[str, object], at: float = 0.0) -> Event:
+    """The event of a file with this line."""
+    [found] = read_events([json.dumps({"at": at} | event).encode()])
+    return found
 
 
-@given(gangs(), seconds)
-def test_a_waiting_gang(gang: Gang, at: float) -> None:
-    first, *released = read(*requested_events(at, gang))
-    assert isinstance(first, GangRequested)
-    over = {event.pod for event in released if isinstance(event, PodReleased)}
-    assert len(over) == len(released)
-    left = tuple(
-        Role(role.kind, tuple(pod for pod in role.pods if pod not in over))
-        for role in first.file.gang.roles
-    )
-    assert left == gang.roles
-    assert first.at == at
+@given(gangs(), seconds, st.none() | names)
+def test_a_waiting_gang(gang: Gang, at: float, told: str | None) -> None:
+    event = read(requested_event(gang, told), at)
+    assert isinstance(event, GangRequested)
+    assert event.file.gang == gang
+    assert (event.at, event.told) == (at, told)
 
 
 @given(gangs(), st.data())
@@ -105,47 +99,43 @@ def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
         None if until is None else data.draw(st.none() | names),
         () if started_at is None else data.draw(st.sampled_from([(), (places[0].pod,)])),
     )
-    [event] = read(restored_event(20.0, restored))
+    event = read(restored_event(restored), 20.0)
     assert isinstance(event, GangRestored)
     assert event.restored == restored
 
 
-def test_pods_that_came_later_under_the_same_name_are_one_entry() -> None:
+def test_roles_stay_apart_under_names_of_their_own() -> None:
     w = Kind(gpus=1)
-    gang = Gang("a", "v", "u", 0, (Role(w, ("w-0",)), Role(w, ("w-1", "v-0"))))
-    [event] = read(*requested_events(0.0, gang))
+    roles = (Role(w, ("w-0", "w-1"), "w"), Role(w, ("w-3", "x"), "w"), Role(w, ("v-0-0", "v-1-0")))
+    event = read(requested_event(Gang("a", "v", "u", 0, roles)))
     assert isinstance(event, GangRequested)
-    assert [(pods.name, pods.count) for pods in event.file.pods] == [("w", 2), ("v", 1)]
+    assert [(pods.name, pods.count, pods.names) for pods in event.file.pods] == [
+        ("w", 2, None),
+        ("w-3", 2, ("w-3", "x")),
+        ("v-0-0", 2, ("v-0-0", "v-1-0")),
+    ]
 
 
-def test_growth_counts_on_from_what_the_gang_has() -> None:
+def test_pods_count_on_from_the_highest_of_their_name() -> None:
+    event = read(requested_event(Gang("a", "v", "u", 0, (Role(Kind(), ("w-0", "w-4"), "w"),))))
+    assert isinstance(event, GangRequested)
+    assert event.file.pods[0].next() == 5
+
+
+def test_growth() -> None:
     w, v = Kind(gpus=1), Kind(cpu=1)
-    gang = Gang("a", "v", "u", 0, (Role(w, ("w-0", "w-2")),))
-    grown, *released = read(
-        *grown_events(0.0, gang, [Role(w, ("w-3", "w-5")), Role(v, ("v-1",)), Role(w, ("w-6",))])
-    )
+    roles = (Role(w, ("w-3", "w-5")), Role(v, ("v-1",)))
+    event = read(grown_event("a", roles, "quota"))
+    assert isinstance(event, GangGrown)
+    assert (event.gang, event.told) == ("a", "quota")
+    assert tuple(pods.role() for pods in event.pods) == roles
+
+
+@pytest.mark.parametrize("text", ["", "a" * 257, "a\nb", "\ud800"])
+def test_what_no_file_may_have_for_a_name_is_written_under_another(text: str) -> None:
+    gang = Gang(text, text, text, 0, (Role(Kind(), (text,)),), text, 0.0, text)
+    event = read(requested_event(gang))
+    assert isinstance(event, GangRequested)
+    grown = read(grown_event(text, gang.roles))
     assert isinstance(grown, GangGrown)
-    assert [(pods.name, pods.count, pods.kind) for pods in grown.pods] == [("w", 4, w), ("v", 2, v)]
-    assert [each.pod for each in released if isinstance(each, PodReleased)] == ["w-4", "v-0"]
-
-
-def test_no_growth_is_no_event() -> None:
-    assert grown_events(0.0, Gang("a", "v", "u", 0, (Role(Kind(), ("w-0",)),)), []) == []
-
-
-def test_growth_is_numbered_after_what_the_gang_has() -> None:
-    gang = Gang("a", "v", "u", 0, (Role(Kind(), ("w-4",)),))
-    with pytest.raises(ValueError, match="waits before one that runs"):
-        grown_events(0.0, gang, [Role(Kind(), ("w-3",))])
-
-
-@pytest.mark.parametrize("pod", ["w", "w-01", "-1", "w-x"])
-def test_a_pod_must_end_in_a_number(pod: str) -> None:
-    with pytest.raises(ValueError, match="does not end in a number"):
-        requested_events(0.0, Gang("a", "v", "u", 0, (Role(Kind(), (pod,)),)))
-
-
-def test_pods_of_one_name_must_want_the_same() -> None:
-    roles = (Role(Kind(1), ("w-0",)), Role(Kind(2), ("w-1",)))
-    with pytest.raises(ValueError, match="do not want the same"):
-        requested_events(0.0, Gang("a", "v", "u", 0, roles))
+    assert grown.gang == event.file.gang.id != text

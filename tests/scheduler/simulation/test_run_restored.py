@@ -74,3 +74,21 @@ def test_a_restored_gang_on_an_unknown_node_is_warned_of(simulate: Simulate) -> 
     outcome = simulate([restored(0, "gang", "n9", of={"runSeconds": 5})])
     [warning] = outcome.warnings
     assert (warning.line, warning.path) == (1, "placement[0]")
+
+
+def test_a_restored_gang_of_which_nothing_runs_is_over_when_it_is_refused(
+    simulate: Simulate, say: Any
+) -> None:
+    """What it grows by was reserved for it, and the configuration has no room for that any more."""
+    outcome = simulate(
+        [
+            restored(0, "gang", "n9", reserved=["w-0"], of={"virtualCluster": "gone"}),
+            say.told(10, "pod-released", "gang", pod="w-0"),
+            say.wants(20, "gang"),
+        ]
+    )
+    assert outcome.decisions == [
+        (0, "preemption-cancelled", "gang"),
+        (0, "refused", "gang"),
+        (20, "placed", "gang"),
+    ]

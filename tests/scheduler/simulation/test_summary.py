@@ -158,3 +158,21 @@ def test_no_line_is_wider_than_a_terminal(simulate: Simulate, say: Any) -> None:
     )
     assert name[:14] in outcome.text
     assert max(map(len, outcome.text.splitlines())) <= 80
+
+
+def test_nodes_that_come_back_with_the_configuration_are_well_and_open(
+    simulate: Simulate, say: Any, cluster: dict[str, Any]
+) -> None:
+    """For the decisions as for the sums: 16 free GPUs for 10 s after 10 s without any."""
+    outcome = simulate(
+        [
+            say.node(0, "node-bad", "n0"),
+            say.node(0, "gpu-bad", "n1", gpu=0),
+            *(say.node(0, "node-drained", node) for node in ("n2", "n3")),
+            {"at": 0, "event": "cluster-changed", "cluster": {}},
+            {"at": 10, "event": "cluster-changed", "cluster": cluster},
+            say.scavenges(20, "guest"),
+        ]
+    )
+    assert outcome.when("placed", "guest") == [20]
+    assert outcome.summary["gpus"]["free"] == 1

@@ -128,6 +128,12 @@ def cheapest_step(state: State, gang: Gang) -> str | None:
     return None
 
 
+def fits(state: State, gang: Gang) -> bool:
+    """Whether any step of "whom it costs" succeeds: then the last does."""
+    last = "nobody" if gang.priority == OPPORTUNISTIC else STEPS_OF_COST[-1]
+    return find(state, gang, terms_of(state, gang, last)) is not None
+
+
 @dataclass(frozen=True)
 class Price:
     """What a set of victims costs."""
@@ -186,6 +192,10 @@ def _fits_no_empty_cluster(state: State, gang: Gang) -> bool:
     pins = {role.kind.pin for role in gang.roles if role.kind.pin is not None}
     if any(state.hardware.pin_owner.get(pin) != gang.virtual_cluster for pin in pins):
         return True
+    if gang.id.endswith("+"):  # what it grows by is too much only while it runs: it waits
+        known = state.hardware.gpu_types()
+        wishes = [set(role.kind.gpu_types) for role in gang.roles if role.kind.gpu_types]
+        return any(wish.isdisjoint(known) for wish in wishes)
     empty = state.emptied()
     if find(empty, gang, Terms()):
         return False
@@ -200,7 +210,7 @@ def is_without_gpus(gang: Gang) -> bool:
 def may_have_codes(state: State, gang: Gang) -> set[str]:
     """Why a gang waits that fits nowhere: more than one code where the words leave room."""
     out_of_use = state.bad_nodes | state.bad_gpus | state.cordoned | state.drained
-    if out_of_use and cheapest_step(state.healed(), gang) is not None:
+    if out_of_use and fits(state.healed(), gang):
         return {"health"}
     codes = set()
     over = _over_quota(state, gang)

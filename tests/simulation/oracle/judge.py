@@ -161,8 +161,8 @@ class Judge:
             if any(choices.find(state, gang, terms) for terms in ways):
                 yield f"{name} waits and could be placed"
             return
-        step = choices.cheapest_step(state, gang)
-        if step is not None:
+        if choices.fits(state, gang):
+            step = choices.cheapest_step(state, gang)
             yield f"{name} waits and could be placed at the cost of {step}"
         elif choices.is_refused(state, gang):
             yield f"{name} waits and should be refused"
@@ -174,7 +174,7 @@ class Judge:
         """
         if choices.is_without_gpus(gang):
             return None
-        if may_fit and choices.cheapest_step(self.state, gang) is not None:
+        if may_fit and choices.fits(self.state, gang):
             return None
         return choices.may_have_codes(self.state, gang)
 

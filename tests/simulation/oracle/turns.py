@@ -41,7 +41,7 @@ def fits_nowhere(state: State, gang: Gang) -> bool:
     if choices.is_without_gpus(gang):
         return False
     try:
-        return choices.cheapest_step(state, gang) is None
+        return not choices.fits(state, gang)
     except TooHardError:
         return False
 

@@ -16,7 +16,7 @@ from muster.readers import Consumer
 from muster.service import Runtime, run_service
 from muster.settings import read
 
-from scheduler import leadership
+from scheduler import changes, leadership
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
@@ -37,22 +37,30 @@ class Candidate:
         self._settings = settings
         self._decider = decider
         handler = words_beside(decider.deciding)
-        self._consumer: Consumer = runtime.consumer(TOPICS_HEARD, handler, decider.words_came)
+        self._consumer: Consumer = runtime.consumer(
+            TOPICS_HEARD, handler, decider.words_came, seat="leader"
+        )
 
     async def run(self) -> None:
         """Stand by, lead, stand by again; until cancelled."""
-        while True:
-            try:
-                epoch = await self._take()
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                _log.warning("leadership can't be looked at", error=str(error))
+        standby = self._decider.standby
+        try:
+            while True:
                 epoch = None
-            if epoch is None:
-                await asyncio.sleep(self._settings.leader_renew_s)
-            else:
-                await self._lead(epoch)
+                try:
+                    epoch = await self._take()
+                    if epoch is None:
+                        await standby.look()
+                except Exception as error:
+                    if not is_transient(error):
+                        raise
+                    _log.warning("leadership can't be looked at", error=str(error))
+                if epoch is None:
+                    await asyncio.sleep(self._settings.leader_renew_s)
+                else:
+                    await self._lead(epoch)
+        finally:
+            await standby.end()
 
     async def _take(self) -> int | None:
         async with self._runtime.pool.acquire() as conn:
@@ -69,7 +77,9 @@ class Candidate:
                 tasks.create_task(self._renew(epoch), name="renew")
                 tasks.create_task(decider.run(), name="decide")
                 tasks.create_task(self._watch(), name="watch")
+                tasks.create_task(self._forget(), name="forget")
                 tasks.create_task(self._consumer.run(), name="consumer")
+                tasks.create_task(decider.recorder.run(epoch), name="record")
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
@@ -93,6 +103,21 @@ class Candidate:
             else:
                 if has_words:
                     self._decider.words_came(0)
+
+    async def _forget(self) -> None:
+        """Drop what every standby must have read by now."""
+        before = None
+        while True:
+            try:
+                async with self._runtime.pool.acquire() as conn:
+                    if before is not None:
+                        await changes.forget(conn, before)
+                    before = await changes.snapshot(conn)
+            except Exception as error:
+                if not is_transient(error):
+                    raise
+                _log.warning("old changes can't be dropped", error=str(error))
+            await asyncio.sleep(self._settings.changes_kept_s)
 
     async def _watch(self) -> None:
         watch = self._decider.watch
@@ -193,7 +218,7 @@ async def build(
     runtime.spawn("heartbeats", decider.watch.heartbeats.run)
     runtime.spawn("orders", decider.watch.orders.run)
     runtime.spawn("candidate", candidate.run)
-    runtime.routes.extend(routes(decider, settings))
+    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire))
     try:
         yield
     finally:

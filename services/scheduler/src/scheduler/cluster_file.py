@@ -13,7 +13,7 @@ from scheduler.domain.core.building import build
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
-from scheduler.domain.formats.fields import FormatError
+from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
 
 WRONG = 2
 """The process's exit status, as for any wrong setting."""
@@ -51,9 +51,10 @@ def load(path: Path, content: bytes) -> Loaded:
         file = read_cluster(content)
         warnings = _check(file)
     except FormatError as error:
-        more = [f"and {error.more} more"] if error.more else []
-        raise Refused([*_told(path, error.findings), *more]) from None
-    return Loaded(content, file.config, tuple(_told(path, file.placed(warnings))))
+        raise Refused(_told(path, error.findings, error.more)) from None
+    more = max(0, len(warnings) - MAX_FINDINGS)
+    said = _told(path, file.placed(warnings[:MAX_FINDINGS]), more)
+    return Loaded(content, file.config, tuple(said))
 
 
 def load_or_exit(path: Path) -> Loaded:
@@ -72,8 +73,6 @@ def _check(file: ClusterFile) -> list[Finding]:
         raise FormatError(file.placed(error.findings)) from None
 
 
-def _told(path: Path, findings: Iterable[Finding]) -> list[str]:
-    return [
-        f"{path}{f':{each.line}' if each.line else ''}: {each.path}: {each.message}"
-        for each in findings
-    ]
+def _told(path: Path, findings: Iterable[Finding], more: int) -> list[str]:
+    said = [told(str(path), each) for each in findings]
+    return [*said, f"and {more} more"] if more else said

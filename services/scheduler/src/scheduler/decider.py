@@ -20,20 +20,23 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
 
-from scheduler import leadership, store
+from scheduler import leadership, record_store, store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import made
-from scheduler.domain.state import State
+from scheduler.domain.plans import told
+from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.pauses import Collector
+from scheduler.record_store import End
+from scheduler.recorder import Recorder
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
+from scheduler.standby import Standby, restore_nodes
 from scheduler.store import KnownNode
 from scheduler.watch import Watch
 
@@ -76,6 +79,7 @@ class Decider:
         self.deciding = asyncio.Lock()
         self.known: dict[str, KnownNode] = {}
         self.watch = Watch(runtime.bus, settings, self.metrics, self._blank(), holder, self.wake)
+        self.standby = Standby(runtime, self)
         self._runtime = runtime
         self._collector = collector
         self._tidied_at = 0.0
@@ -84,9 +88,12 @@ class Decider:
         self._has_file = False
         self._remake_from = 0.0
         self._clock = (0.0, 0.0)
+        self._last_at = 0.0
+        self._recorded = End()
+        self.recorder = Recorder(settings, self.metrics, self._deciding)
 
     @property
-    def state(self) -> State:
+    def state(self) -> Stored:
         """All that is known now."""
         return self.watch.state
 
@@ -105,61 +112,86 @@ class Decider:
         self._has_file = True
         self._woken.set()
 
-    def _config(self) -> ClusterConfig | None:
+    @property
+    def config(self) -> ClusterConfig | None:
+        """The cluster's file, as it was read last; None: the nodes make the cluster."""
         return None if self.file is None else self.file.config
 
-    def _blank(self) -> State:
+    def _blank(self) -> Stored:
         """Without any hardware: that takes long, and is not needed before this process leads."""
-        return State(self.settings.rules(), policy=self.settings.policy())
+        return Stored(self.settings.rules(), policy=self.settings.policy())
 
     def at(self) -> float:
         """Seconds since 1970, of a clock that outlives this process and never goes back."""
         wall, since = self._clock
         return round(wall + time.monotonic() - since, 3)
 
-    async def rebuild(self) -> None:
-        """Memory anew: what nodes have reported, then what the database has.
+    def _moment(self) -> float:
+        """The same, and later than at any time before that this has answered."""
+        self._last_at = max(self.at(), round(self._last_at + 0.001, 3))
+        return self._last_at
 
-        Placements and gangs come in parts, between which this process renews its leadership.
-        """
+    async def rebuild(self) -> None:
+        """Memory anew, and what is decided from then on is decided from it."""
         await self.watch.wait_for_reports()
-        if self._collector is not None:
-            self._collector.hold()
-        started = now = time.monotonic()
-        self._has_words, self._has_file = True, False
-        state, limit = self._blank(), self.settings.load_gangs
+        started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
-            self._clock = await store.clock(conn), now
-            nodes = await store.load_nodes(conn)
-            self._restore(state, nodes)
-            after = ""
-            while holds := await store.load_holds(conn, after, limit):
-                state.restore_holds(holds, now)
-                after = holds[-1].pod
-            self.watch.pass_on(state)
-            await asyncio.to_thread(state.change, self._config(), self.at())
-            after = ""
-            while gangs := await store.load_gangs(conn, after, limit):
-                for gang in gangs:
-                    state.restore_gang(gang, now, self.at())
-                after = gangs[-1].request.gang
-        self.known = {node.node: node for node in nodes}
-        self.watch.lead(state, nodes)
-        state.restored(now, self.at())
-        if self._collector is not None:
-            self._collector.filled()
+            await self.load(conn)
+        self._begin()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
-    @staticmethod
-    def _restore(state: State, nodes: list[KnownNode]) -> None:
-        for node in nodes:
-            if node.is_removed:
-                state.ledger.removed[node.node] = node.lease
-            else:
-                state.ledger.restore_node(
-                    node.node, lease=node.lease, is_lost=node.is_lost, size=node.size
-                )
+    async def load(self, conn: Connection) -> None:
+        """Memory anew: what nodes have reported, then what the database has.
+
+        Placements and gangs come in parts, between which a leader renews its leadership.
+        """
+        if self._collector is not None:
+            self._collector.hold()
+        now, file = time.monotonic(), self.config
+        state, limit = self._blank(), self.settings.load_gangs
+        await self.read_clock(conn)
+        nodes = await store.load_nodes(conn)
+        restore_nodes(state, nodes)
+        after = ""
+        while holds := await store.load_holds(conn, after, limit):
+            state.restore_holds(holds, now)
+            after = holds[-1].pod
+        self.watch.pass_on(state)
+        await asyncio.to_thread(state.change, file, self.at())
+        after = ""
+        while gangs := await store.load_gangs(conn, after, limit):
+            for gang in gangs:
+                state.restore_gang(gang, now, self.at())
+            after = gangs[-1].request.gang
+        self.known = {node.node: node for node in nodes}
+        self.watch.adopt(state)
+        if self._collector is not None:
+            self._collector.filled()
+
+    def _begin(self) -> None:
+        """All is known that a leader before has decided."""
+        self._has_words, self._has_file = True, self.state.file is not self.config
+        self.watch.lead(self.known.values())
+        self.state.restored(time.monotonic(), self.at())
+        self.recorder.begin(self._recorded, self.state.cluster, self._moment())
+
+    async def _take_over(self) -> None:
+        """What the standby's memory has, else memory anew."""
+        await self.watch.wait_for_reports()
+        started = time.monotonic()
+        if await self.standby.catch_up():
+            self._begin()
+            self.metrics.takeover_seconds.observe(time.monotonic() - started)
+        else:
+            await self.rebuild()
+
+    async def read_clock(self, conn: Connection) -> None:
+        """Go on by the database's clock, and where the record ends."""
+        now = time.monotonic()
+        self._recorded = await record_store.end(conn)
+        self._last_at = max(self._last_at, self._recorded.at)
+        self._clock = max(await store.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""
@@ -168,7 +200,7 @@ class Decider:
         while True:
             try:
                 if not is_known:
-                    await self.rebuild()
+                    await self._take_over()
                     is_known = self.is_leading = True
                     self.metrics.is_leader.set(1)
                 await self._pause()
@@ -188,10 +220,10 @@ class Decider:
             async with asyncio.timeout(self.settings.cycle_poll_s):
                 await self._woken.wait()
         except TimeoutError:
-            self._tidy(is_idle=True)
+            self.tidy(is_idle=True)
         self._woken.clear()
 
-    def _tidy(self, *, is_idle: bool) -> None:
+    def tidy(self, *, is_idle: bool) -> None:
         """Collect garbage where nothing waits for it, or it is long since."""
         now = time.monotonic()
         if self._collector is None or now - self._tidied_at < self.settings.collect_s:
@@ -218,14 +250,17 @@ class Decider:
                     await self._write(conn, outcome, now)
             else:
                 outcome = self._decide([])
-                if outcome:
+                if outcome or self.recorder.is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
+            cluster = self.state.cluster
+            if self.recorder.is_snapshot_due and not (cluster.has_more or cluster.said):
+                self.recorder.take(cluster, self._last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             elapsed = time.monotonic() - started
-            self._tidy(is_idle=False)
+            self.tidy(is_idle=False)
             await asyncio.sleep(max(self.settings.cycle_interval_s - elapsed, 0))
 
     @asynccontextmanager
@@ -234,10 +269,15 @@ class Decider:
             now = await leadership.check(conn, self.epoch, self.holder, self.settings)
             yield conn, now
 
+    @asynccontextmanager
+    async def _deciding(self) -> AsyncIterator[Connection]:
+        async with self._transaction() as (conn, _):
+            yield conn
+
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
         started = time.perf_counter()
-        now, at = time.monotonic(), self.at()
+        now, at = time.monotonic(), self._moment()
         state, watch = self.state, self.watch
         outcome = Outcome(Changes(Rows()))
         for request in requests:
@@ -251,6 +291,7 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
         outcome.decisions = state.decide(now, at)
+        self.recorder.note(state.given.take_batches())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
@@ -272,10 +313,10 @@ class Decider:
         is_due = state.is_outdated and started >= self._remake_from
         if not (self._has_file or is_due):
             return
-        plan = state.plan(self._config() if self._has_file else state.file)
+        plan = state.plan(self.config if self._has_file else state.file)
         self._has_file = False
         try:
-            state.adopt(plan, await asyncio.to_thread(made, state.cluster, plan, self.at()))
+            state.adopt(plan, *await asyncio.to_thread(told, state.cluster, plan, self.at()))
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(
@@ -306,6 +347,7 @@ class Decider:
         await store.delete_gangs(conn, sorted(changes.ended))
         await store.keep_gangs(conn, kept)
         await store.save_nodes(conn, known)
+        await self.recorder.write(conn, self.epoch)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
         outcome.nodes = [node.node for node in known]

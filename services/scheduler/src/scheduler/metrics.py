@@ -54,5 +54,17 @@ class SchedulerMetrics:
         )
         self.is_leader = gauge("is_leader", "1 where this process decides.")
         self.epoch = gauge("epoch", "The epoch of this process's last lead.")
+        self.record_cycles = gauge("record_cycles", "Cycles that the record has.")
+        self.record_bytes = gauge("record_bytes", "Bytes of the record, snapshots included.")
+        self.record_age = gauge("record_age_seconds", "For how long back there is a record.")
+        self.record_snapshots = counter("record_snapshots", "Snapshots written to the record.")
         self.rebuilds = counter("rebuilds", "Times that memory was rebuilt from the database.")
         self.rebuild_seconds = seconds("rebuild_seconds", "Time of one rebuild.")
+        self.is_warm = gauge("is_warm", "1 where this process stands by and follows the leader.")
+        self.follow_lag = gauge(
+            "follow_lag_seconds", "How long ago it has read what the leader committed; else 0."
+        )
+        self.followed = counter("followed_gangs", "Gangs read anew while standing by.")
+        self.takeover_seconds = seconds(
+            "takeover_seconds", "Time from the lead to the first cycle, where memory was there."
+        )

@@ -96,12 +96,30 @@ class SchedulerSettings(DatabaseSettings):
         5.0, description="node-returned is repeated until the node names its lease."
     )
 
-    leader_renew_s: PositiveFloat = Field(1.0, description="Leadership is renewed this often.")
-    leader_expiry_s: PositiveFloat = Field(2.0, description="It lasts so long after a renewal.")
-    leader_take_s: PositiveFloat = Field(3.0, description="So long after that it may be taken.")
+    leader_renew_s: PositiveFloat = Field(
+        0.5, description="Leadership is renewed this often; who stands by looks as often."
+    )
+    leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
+    leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
+    changes_kept_s: PositiveFloat = Field(
+        60.0, description="Who stands by and has not looked for so long reads all anew."
+    )
     deciding_timeout_s: PositiveFloat = Field(
         3.0, description="A deciding transaction that idles for so long is ended by the database."
     )
+    record_days: PositiveFloat = Field(14.0, description="The record goes back for so long.")
+    record_mb: PositiveInt = Field(10_000, description="A longer record loses its oldest part.")
+    record_snapshot_h: PositiveFloat = Field(
+        6.0, description="Something was recorded, and so long no snapshot taken: one is."
+    )
+    record_wait_s: NonNegativeFloat = Field(
+        1.0, description="What decided nothing waits so long for a transaction to be recorded in."
+    )
+    record_wait_cycles: PositiveInt = Field(1000, description="So many such cycles do not wait.")
+    record_clean_s: PositiveFloat = Field(60.0, description="What is too old is looked for.")
+    record_clean_cycles: PositiveInt = Field(5000, description="Removed in one transaction.")
+    record_exports: PositiveInt = Field(2, description="Exports at the same time, at the most.")
+
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.formats.cluster_file import CLUSTER_FILE, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import MAX_LINE_BYTES, read_events
-from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
+from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
 from scheduler.domain.formats.model import Event
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.summary import summary, summary_text
@@ -201,7 +201,7 @@ class _Warnings:
         """Say one."""
         self._said += 1
         if self._said <= MAX_FINDINGS:
-            sys.stderr.write(f"{_told(self.file, finding, 'warning: ')}\n")
+            sys.stderr.write(f"{told(self.file, finding, 'warning: ')}\n")
 
     def end(self) -> None:
         """Say how many were not said."""
@@ -234,17 +234,11 @@ class _Progress:
 
 
 def _refuse(file: str, error: FormatError) -> int:
-    told = [_told(file, finding) for finding in error.findings]
+    said = [told(file, finding) for finding in error.findings]
     if error.more:
-        told.append(f"and {error.more} more")
-    sys.stderr.write("\n".join(told) + "\n")
+        said.append(f"and {error.more} more")
+    sys.stderr.write("\n".join(said) + "\n")
     return WRONG_INPUT
-
-
-def _told(file: str, finding: Finding, kind: str = "") -> str:
-    place = f"{file}:{finding.line}" if finding.line else file
-    said = f"{finding.path}: {finding.message}" if finding.path else finding.message
-    return f"{place}: {kind}{said}"
 
 
 if __name__ == "__main__":

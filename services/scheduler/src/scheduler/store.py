@@ -19,6 +19,16 @@ from scheduler.domain.placements import Hold, Placement
 
 KINDS_KEPT = 10_000
 
+_HOLDS = (
+    "SELECT pod, gang, node, journal, address, log_url, gpus, ports::text, cpu, memory_mb, charged,"
+    " wants::text, is_wanted, is_occupying, free_from, lost_lease FROM placement"
+)
+_GANGS = (
+    "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
+    " preempted_until, preempted_for, preemption, reserved::text FROM gang"
+)
+_NODES = "SELECT node, lease, is_lost, lost_since, is_removed, size FROM node"
+
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
 
 
@@ -228,42 +238,46 @@ def _size_of(row: Any) -> Size | None:
 
 async def load_nodes(conn: Connection) -> list[KnownNode]:
     """Every node that was ever heard, removed ones too."""
-    rows = await conn.fetch(
-        "SELECT node, lease, is_lost, lost_since, is_removed, size FROM node ORDER BY node"
+    return [_node_of(row) for row in await conn.fetch(f"{_NODES} ORDER BY node")]
+
+
+async def load_nodes_of(conn: Connection, nodes: Collection[str]) -> list[KnownNode]:
+    """These nodes."""
+    rows = await conn.fetch(f"{_NODES} WHERE node = ANY($1) ORDER BY node", list(nodes))
+    return [_node_of(row) for row in rows]
+
+
+def _node_of(row: Any) -> KnownNode:
+    return KnownNode(
+        row["node"],
+        row["lease"],
+        row["is_lost"],
+        row["lost_since"],
+        row["is_removed"],
+        _size_of(row["size"]),
     )
-    return [
-        KnownNode(
-            row["node"],
-            row["lease"],
-            row["is_lost"],
-            row["lost_since"],
-            row["is_removed"],
-            _size_of(row["size"]),
-        )
-        for row in rows
-    ]
 
 
 async def load_holds(conn: Connection, after: str, limit: int) -> list[Hold]:
     """The next placements that are not over, by pod."""
-    rows = await conn.fetch(
-        "SELECT pod, gang, node, journal, address, log_url, gpus, ports::text,"
-        " cpu, memory_mb, charged, wants::text, is_wanted, is_occupying, free_from, lost_lease"
-        " FROM placement WHERE pod > $1"
-        " ORDER BY pod LIMIT $2",
-        after,
-        limit,
+    rows = await conn.fetch(f"{_HOLDS} WHERE pod > $1 ORDER BY pod LIMIT $2", after, limit)
+    return [_hold_of(row) for row in rows]
+
+
+async def load_holds_of(conn: Connection, gangs: Collection[str]) -> list[Hold]:
+    """The placements of these gangs that are not over, by pod."""
+    rows = await conn.fetch(f"{_HOLDS} WHERE gang = ANY($1) ORDER BY pod", list(gangs))
+    return [_hold_of(row) for row in rows]
+
+
+def _hold_of(row: Any) -> Hold:
+    return Hold(
+        _placement_of(row),
+        row["is_wanted"],
+        row["is_occupying"],
+        row["free_from"],
+        row["lost_lease"],
     )
-    return [
-        Hold(
-            _placement_of(row),
-            row["is_wanted"],
-            row["is_occupying"],
-            row["free_from"],
-            row["lost_lease"],
-        )
-        for row in rows
-    ]
 
 
 def _placement_of(row: Any) -> Placement:
@@ -317,14 +331,13 @@ async def clock(conn: Connection) -> float:
 
 async def load_gangs(conn: Connection, after: str, limit: int) -> list[KnownGang]:
     """The next gangs by name; words that no cycle has seen yet are left to it."""
-    rows = await conn.fetch(
-        "SELECT request::text AS request, reason, is_refused, class,"
-        " cells::text, started_at, preempted_until, preempted_for, preemption, reserved::text"
-        " FROM gang WHERE gang > $1"
-        " ORDER BY gang LIMIT $2",
-        after,
-        limit,
-    )
+    rows = await conn.fetch(f"{_GANGS} WHERE gang > $1 ORDER BY gang LIMIT $2", after, limit)
+    return [_gang_of(row) for row in rows]
+
+
+async def load_gangs_of(conn: Connection, gangs: Collection[str]) -> list[KnownGang]:
+    """Those of these gangs that are not over, by name."""
+    rows = await conn.fetch(f"{_GANGS} WHERE gang = ANY($1) ORDER BY gang", list(gangs))
     return [_gang_of(row) for row in rows]
 
 

@@ -5,8 +5,9 @@ It changes the state only by what nodes say; that a node is lost or back it tell
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -23,7 +24,7 @@ from muster.records import Received
 
 from scheduler.domain.leases import Judgement, Leases
 from scheduler.domain.nodes import Node, nonsense
-from scheduler.domain.state import State
+from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
@@ -51,7 +52,7 @@ class Watch:
     bus: Bus
     settings: SchedulerSettings
     metrics: SchedulerMetrics
-    state: State
+    state: Stored
     holder: str
     wake: Callable[[], None]
     leases: Leases = field(init=False)
@@ -159,7 +160,7 @@ class Watch:
         """A new leader, bus or reader: nobody has been silent before."""
         self.leases.begin_anew(time.monotonic())
 
-    def pass_on(self, state: State) -> None:
+    def pass_on(self, state: Stored) -> None:
         """Tell a state that is being restored what nodes have reported, and what was ordered."""
         now = time.monotonic()
         for node in self.nodes.values():
@@ -169,23 +170,38 @@ class Watch:
         for name, order in self.state.orders.items():
             state.order(name, order)
 
-    def lead(self, state: State, nodes: list[KnownNode]) -> None:
-        """Watch for the state that was just restored, with all that was heard so far."""
-        now = time.monotonic()
+    def adopt(self, state: Stored) -> None:
+        """Listen for the state that was just restored, with all that was heard so far."""
         self.pass_on(state)
         self.state = state
+        self.recall(self.heard)
+
+    def recall(self, nodes: Iterable[str]) -> None:
+        """Tell the state again who of these was heard: it did not know then what is stored."""
+        now = time.monotonic()
+        for name in nodes:
+            at, journal = self.heard.get(name, (-math.inf, ""))
+            if self._is_fresh(at, now) and self.state.ledger.hear(name, journal, now):
+                self.to_return.add(name)
+
+    def lead(self, nodes: Iterable[KnownNode]) -> None:
+        """From now on judge who is silent, by what was heard so far."""
+        now = time.monotonic()
         for known in nodes:
             if known.is_lost:  # by a leader before: its silence is no news
                 self.leases.forget(known.node)
             elif known.node not in self.leases.heard:
                 self.leases.hear(known.node, now)
-        for name, (at, journal) in self.heard.items():
-            if now - at < self.settings.lease_timeout_s:
+        for name, (at, _) in self.heard.items():
+            if self._is_fresh(at, now):
                 self.leases.hear(name, at)
-                if state.ledger.hear(name, journal, now):
-                    self.to_return.add(name)
+            else:  # while this process stood by, where silence is not judged
+                self.state.ledger.doubt(name)
         for name in self.to_lose:
             self.leases.forget(name)
+
+    def _is_fresh(self, at: float, now: float) -> bool:
+        return now - at < self.settings.lease_timeout_s
 
     def judge(self) -> None:
         """Find who is silent for too long. To be called every ``watch_s`` by the leader."""

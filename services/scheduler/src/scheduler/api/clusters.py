@@ -1,19 +1,13 @@
 """Virtual clusters with what they own and use; and all of it in the simulator's form."""
 
-from dataclasses import replace
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.hardware import owner_of, pin_owner
-from scheduler.domain.core.holdings import Live
 from scheduler.domain.formats.cluster_file import cluster_data
-from scheduler.domain.formats.export import (
-    grown_events,
-    requested_events,
-    restored_event,
-)
-from scheduler.domain.formats.writing import whole
-from scheduler.domain.state import LEFT, State
+from scheduler.domain.formats.snapshot import cluster_events
+from scheduler.domain.placements import LEFT
+from scheduler.domain.state import State
 
 Answer = dict[str, Any]
 
@@ -66,46 +60,13 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
 
 
 def export(state: State, at: float) -> Answer:
-    """The cluster's file and the events after which the simulator goes on from here.
-
-    ``leftOut``: gangs whose pods' names its files can't have.
+    """The cluster's file and the events after which the simulator goes on from here. What ended
+    pods hold still counts as free.
     """
-    events: list[Answer] = _node_events(state, at)
-    left_out: list[str] = []
-    lives = [live for live in state.cluster.gangs.values() if not live.id.startswith(LEFT)]
-    for live in sorted(lives, key=lambda live: (not live.pods, live.id)):
-        try:
-            events += _gang_events(state, live, at)
-        except ValueError:
-            left_out.append(live.id)
+    events = [
+        event
+        for event in cluster_events(state.cluster, at)
+        if not (isinstance(gang := event.get("gang"), dict) and gang["id"].startswith(LEFT))
+    ]
     config = cluster_data(state.cluster.hardware.forest.config)
-    return {"asOf": state.cluster.cycle, "cluster": config, "events": events, "leftOut": left_out}
-
-
-def _gang_events(state: State, live: Live, at: float) -> list[Answer]:
-    waiting = () if live.reserved else live.waiting
-    if not live.pods:
-        wanted = replace(live.gang, roles=waiting)
-        return requested_events(at, wanted) if waiting else []
-    restored = state.cluster.exported(live.id)
-    placed = {place.pod for place in restored.places}
-    roles = (replace(r, pods=tuple(p for p in r.pods if p in placed)) for r in live.gang.roles)
-    gang = replace(live.gang, roles=tuple(role for role in roles if role.pods))
-    found = [restored_event(at, replace(restored, gang=gang))]
-    return found + (grown_events(at, gang, waiting) if waiting else [])
-
-
-def _node_events(state: State, at: float) -> list[Answer]:
-    events: list[Answer] = []
-    for name, machine in state.cluster.hardware.machines.items():
-        about: Answer = {"at": whole(at), "event": "", "node": name}
-        if not machine.is_healthy:
-            events.append(about | {"event": "node-bad"})
-        for slot in machine.slots:
-            for gpu in slot.slot.indices(slot.sick | slot.blocked):
-                events.append(about | {"event": "gpu-bad", "gpu": gpu})
-        if machine.is_cordoned:
-            events.append(about | {"event": "node-cordoned"})
-        if machine.is_drained:
-            events.append(about | {"event": "node-drained"})
-    return events
+    return {"asOf": state.cluster.cycle, "cluster": config, "events": events}

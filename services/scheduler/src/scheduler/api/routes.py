@@ -1,14 +1,19 @@
 """The routes: who may ask, parsing, and 503 while another process leads."""
 
+import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+from muster.errors import Rejected
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from scheduler import record_store
 from scheduler.api import clusters, views
+from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
@@ -27,16 +32,30 @@ class Leading(Protocol):
 
 LIMIT_DIGITS = 9
 
+LINES = "application/x-ndjson"
+
 Answer = Callable[[Request], views.Answer | None]
 
 
-def routes(decider: Leading, settings: SchedulerSettings) -> list[Route]:
+def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> list[Route]:
     """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``,
-    ``/virtual-clusters``, ``/export``.
+    ``/virtual-clusters``, ``/export?since=&until=``. ``connect``: to the database.
     """
+    exporting = asyncio.Semaphore(settings.record_exports)
 
     def route(path: str, answer: Answer) -> Route:
-        return Route(path, _guarded(answer, decider, settings))
+        async def handle(request: Request) -> Response:
+            found = answer(request)
+            if found is None:
+                return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
+            return JSONResponse(found)
+
+        return Route(path, _guarded(handle, decider, settings))
+
+    async def export(request: Request) -> Response:
+        if request.query_params:
+            return await _stretch(request, connect, exporting)
+        return JSONResponse(clusters.export(decider.state, decider.at()))
 
     def queue(request: Request) -> views.Answer:
         wanted = request.query_params.get("limit", "")
@@ -56,13 +75,37 @@ def routes(decider: Leading, settings: SchedulerSettings) -> list[Route]:
         ),
         route("/nodes", lambda _: views.nodes(decider.state)),
         route("/virtual-clusters", lambda _: clusters.virtual_clusters(decider.state)),
-        route("/export", lambda _: clusters.export(decider.state, decider.at())),
+        Route("/export", _guarded(export, decider, settings)),
     ]
 
 
-def _guarded(
-    answer: Answer, decider: Leading, settings: SchedulerSettings
-) -> Callable[[Request], Awaitable[Response]]:
+async def _stretch(request: Request, connect: Connect, exporting: asyncio.Semaphore) -> Response:
+    """A part of the record, as it is read."""
+    query = request.query_params
+    try:
+        stretch = stretch_of(query.get("since", ""), query.get("until"), time.time())
+    except Rejected as error:
+        return _error(400, error.code, str(error))
+    if exporting.locked():
+        return _error(503, "BusyError", "Others are exporting; try again later.")
+    async with connect() as conn:
+        first = await record_store.snapshot_before(conn, stretch.since)
+    if first is None or first.at > stretch.until:
+        return _error(404, "NotFoundError", "There is no record of that time.")
+    export = Export(connect, stretch, first)
+
+    async def content() -> AsyncIterator[bytes]:
+        async with exporting:
+            async for lines in export.lines():
+                yield lines
+
+    return StreamingResponse(content(), media_type=LINES)
+
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> Handle:
     token = settings.internal_token.get_secret_value()
 
     async def handle(request: Request) -> Response:
@@ -71,10 +114,7 @@ def _guarded(
             return _error(401, "UnauthorizedError", "The internal token is missing or wrong.")
         if not decider.is_leading:
             return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
-        found = answer(request)
-        if found is None:
-            return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
-        return JSONResponse(found)
+        return await answer(request)
 
     return handle
 

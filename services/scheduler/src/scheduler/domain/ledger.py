@@ -62,6 +62,15 @@ class Ledger:
             self.touched.add(name)
         return node.is_lost
 
+    def doubt(self, name: str) -> None:
+        """A node was not heard for long, and nobody has judged that: nothing new goes there until
+        it is heard.
+        """
+        node = self.nodes.get(name)
+        if node is not None and node.is_alive:
+            node.is_alive = False
+            self.touched.add(name)
+
     def report(self, report: NodeReport, now: float) -> None:
         """Take a node's report, unless it is older than the one that is known.
 
@@ -172,18 +181,53 @@ class Ledger:
     # The store.
 
     def restore_node(self, name: str, *, lease: int, is_lost: bool, size: Size | None) -> None:
-        """What the store knows of a node."""
+        """What the store knows of a node, for the first time or anew."""
         node = self._node(name)
-        node.lease, node.is_lost, node.size = lease, is_lost, size
-        self.version += 1
+        node.is_alive = node.is_alive and not is_lost
+        node.lease, node.is_lost = lease, is_lost
+        if node.report is None:
+            self.version += size != node.size
+            node.size = size
+        elif size == node.size:
+            self._rows.sized.discard(name)
+        else:  # the report is newer than the row
+            self._rows.sized.add(name)
+        self.touched.add(name)
+
+    def restore_removed(self, name: str, lease: int) -> None:
+        """The store knows that a node was removed."""
+        node = self.nodes.pop(name, None)
+        self.removed[name] = lease
+        self.version += node is not None and node.size is not None
 
     def restore_hold(self, hold: Hold, now: float) -> None:
-        """What the store knows of a placement."""
+        """What the store knows of a placement; `settle` its node when all of them are known."""
         place = hold.placement
         self._node(place.node).holds[place.pod] = hold
         self.pods[place.pod] = place.node
         if not hold.is_wanted and not hold.is_lost:
             heappush(self._due, (now + self.rules.overdue_s, place.node, place.pod))
+
+    def forget_hold(self, pod: str) -> str | None:
+        """As if the store had never said anything about the pod. Returns its node."""
+        self._rows.placed.pop(pod, None)
+        self._rows.changed.discard(pod)
+        self._rows.gone.discard(pod)
+        name = self.pods.pop(pod, None)
+        if name is not None:
+            node = self.nodes[name]
+            del node.holds[pod]
+            node.overdue.discard(pod)
+        return name
+
+    def settle(self, name: str, now: float) -> None:
+        """What the store knows of a node's pods is another: see what its report says to that."""
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        if node.report is not None:
+            self._let_go_of_those_over(node, node.report, now)
+        self._find_strangers(node)
 
     def take_rows(self) -> Rows:
         """What was changed since this was last asked."""
@@ -209,8 +253,7 @@ class Ledger:
         node.report, node.rival = report, None
         self.touched.add(node.name)
         self._avoid(node, node.foreign, report.foreign_ports, now + self.rules.foreign_port_s)
-        for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
-            self._let_go(node, pod, now)
+        self._let_go_of_those_over(node, report, now)
         self._find_strangers(node)
         size = size_of(report)
         if size != node.size:
@@ -240,6 +283,10 @@ class Ledger:
     def _find_strangers(self, node: Node) -> None:
         node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
         self.touched.add(node.name)
+
+    def _let_go_of_those_over(self, node: Node, report: NodeReport, now: float) -> None:
+        for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
+            self._let_go(node, pod, now)
 
     def _let_go(self, node: Node, pod: str, now: float) -> None:
         """The pod takes nothing any more; the caller looks for strangers then."""

@@ -3,7 +3,21 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.domain.core.model import Kind, PodPlace
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    Gang,
+    GangClass,
+    Kind,
+    PodPlace,
+    Restored,
+    Role,
+)
+
+LEFT = "released "
+"""Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
+
+NOBODY = "-"
+"""Whose such a gang is, and of which virtual cluster: a name that files can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +72,11 @@ class Hold:
     def is_lost(self) -> bool:
         """Its node was lost, and the pod with it, for good."""
         return self.lost_lease is not None
+
+
+def left(place: Placement, at: float) -> Restored:
+    """What a released pod holds still, as a gang that leaves already: it costs nobody's quota."""
+    name = LEFT + place.pod
+    gang = Gang(name, NOBODY, NOBODY, OPPORTUNISTIC, (Role(place.kind, (place.pod,)),), name)
+    places = (PodPlace(place.pod, place.node, place.gpus, place.port_numbers),)
+    return Restored(gang, places, GangClass.OPPORTUNISTIC, (), 0.0, at)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.derived import completed, derived
+from scheduler.domain.given import changed_line
 from scheduler.domain.nodes import Size
 
 
@@ -36,3 +37,9 @@ def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
     fresh = copy(cluster)  # a change puts all anew into it, and leaves what it had as it was
     fresh.change(plan.config(), at)
     return fresh
+
+
+def told(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:
+    """The same, and the event of it, which takes long too."""
+    fresh = made(cluster, plan, at)
+    return fresh, changed_line(fresh.hardware.forest.config)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from muster.contracts.node_orders import Order
 
-from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.given import Given
 from scheduler.domain.ledger import Ledger
 from scheduler.domain.nodes import View
 
@@ -21,25 +21,25 @@ class Seen:
         self.nodes.clear()
 
     @staticmethod
-    def doubt(cluster: Cluster, ledger: Ledger) -> None:
+    def doubt(given: Given, ledger: Ledger) -> None:
         """Nodes that were never heard take nothing."""
-        for name in cluster.hardware.machines.keys() - ledger.nodes.keys():
-            cluster.set_node_health(name, False)
+        for name in sorted(given.cluster.hardware.machines.keys() - ledger.nodes.keys()):
+            given.set_node_health(name, False)
 
     def carry_all(
-        self, cluster: Cluster, ledger: Ledger, orders: Mapping[str, Order], now: float
+        self, given: Given, ledger: Ledger, orders: Mapping[str, Order], now: float
     ) -> None:
         """Tell the core of every node that has changed."""
         for name in sorted(ledger.touched):
             node = ledger.nodes.get(name)
             if node is not None:
-                self.carry(cluster, name, node.view(now))
-            self.carry_order(cluster, name, orders.get(name))
+                self.carry(given, name, node.view(now))
+            self.carry_order(given, name, orders.get(name))
         ledger.touched.clear()
 
-    def carry(self, cluster: Cluster, name: str, view: View) -> None:
+    def carry(self, given: Given, name: str, view: View) -> None:
         """Tell the core how a node is."""
-        machine = cluster.hardware.machines.get(name)
+        machine = given.cluster.hardware.machines.get(name)
         if machine is None or self.nodes.get(name) == view:
             return
         self.nodes[name] = view
@@ -47,23 +47,18 @@ class Seen:
             sick = state.slot.indices(state.sick)
             for gpu in state.slot.gpus:
                 if (gpu in view.well) == (gpu in sick):
-                    cluster.set_gpu_health(name, gpu, gpu in view.well)
+                    given.set_gpu_health(name, gpu, gpu in view.well)
         amounts = {"cpu": view.cpu, "memoryMB": view.memory_mb}
-        cluster.block(name, view.gpus, amounts, view.ports)
-        machine.avoided = set(view.avoided)
-        cluster.set_node_health(name, view.is_healthy)
+        given.block(name, view.gpus, amounts, view.ports, view.avoided)
+        given.set_node_health(name, view.is_healthy)
 
     @staticmethod
-    def carry_order(cluster: Cluster, name: str, order: Order | None) -> None:
+    def carry_order(given: Given, name: str, order: Order | None) -> None:
         """Tell the core what an operator ordered of a node."""
-        machine = cluster.hardware.machines.get(name)
+        machine = given.cluster.hardware.machines.get(name)
         if machine is None:
             return
         is_cordoned, is_drained = order is Order.CORDON, order is Order.DRAIN
         if (machine.is_cordoned, machine.is_drained) == (is_cordoned, is_drained):
             return
-        cluster.uncordon(name)
-        if is_cordoned:
-            cluster.cordon(name)
-        if is_drained:
-            cluster.drain(name)
+        given.order(name, is_cordoned=is_cordoned, is_drained=is_drained)

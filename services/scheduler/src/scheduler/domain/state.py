@@ -7,8 +7,6 @@ A pod that was released and is not shown free yet is a gang of its own for the c
 already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -20,37 +18,28 @@ from muster.contracts.nodes import NodeReport
 from scheduler.domain.core import model
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
-from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import (
-    OPPORTUNISTIC,
     Decision,
     Deferred,
     Downgraded,
-    Gang,
-    GangClass,
     Grown,
-    Kind,
     Placed,
     PodPlace,
     Preempted,
     PreemptionCancelled,
     Refused,
-    Restored,
-    Role,
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
+from scheduler.domain.given import Given
 from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
-from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.placements import LEFT, Hold, Placement, left
 from scheduler.domain.plans import Plan, made
 from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
 from scheduler.domain.telling import Telling, told, until_left
-
-LEFT = "released "
-"""Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
 
 
 class State:
@@ -69,13 +58,13 @@ class State:
         self.telling = Telling(rules)
         self.cluster = Cluster(self.plan(file).config())
         self.cluster.most = rules.cycle_gangs
+        self.given = Given(self.cluster)
         self.has_more = False
         self._seen = Seen()
         self._changes = Changes(Rows())
         self._reserved: set[str] = set()
         self._made_of = 0
-        self._held: dict[str, list[Hold]] = {}
-        self._seen.doubt(self.cluster, self.ledger)
+        self._seen.doubt(self.given, self.ledger)
 
     # What operators say.
 
@@ -88,14 +77,15 @@ class State:
         plan = self.plan(file)
         self.adopt(plan, made(self.cluster, plan, at))
 
-    def adopt(self, plan: Plan, cluster: Cluster) -> None:
-        """It is so from now on: all that runs stays where it is."""
+    def adopt(self, plan: Plan, cluster: Cluster, line: str | None = None) -> None:
+        """It is so from now on: all that runs stays where it is. ``line``: its event, if known."""
         self.file = plan.file
         self.cluster = cluster
+        self.given.change(cluster, line)
         self._made_of = plan.version
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
         self._seen.forget()
-        self._seen.doubt(self.cluster, self.ledger)
+        self._seen.doubt(self.given, self.ledger)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
 
     def remake(self, at: float) -> None:
@@ -131,7 +121,7 @@ class State:
         for hold in self.ledger.lose(name, now, at_ms):
             if hold.is_wanted:
                 gang = hold.placement.gang
-                self.cluster.release_pod(gang, hold.pod)
+                self.given.release_pod(gang, hold.pod)
                 self._changes.kept.add(gang)
                 gangs.add(gang)
         return sorted(gangs & self.gangs.keys())
@@ -155,7 +145,7 @@ class State:
             if pod not in asks:
                 self._drop(gang, pod, told.get(pod), now, at)
         if not asks:
-            self.cluster.release(gang.name)
+            self.given.release(gang.name)
             del self.gangs[gang.name]
             self._changes.ended[gang.name] = request
             return
@@ -171,95 +161,30 @@ class State:
             gang.is_refused, gang.said = False, None
         live = self.cluster.gangs.get(gang.name)
         if live is None:
-            self.cluster.request(gang_of(gang.request, roles_of(waiting)))
+            self.given.request(gang_of(gang.request, roles_of(waiting)))
             return
         known = {pod for role in live.waiting for pod in role.pods} | live.pods.keys()
         new = [(pod, kind) for pod, kind in waiting if pod not in known]
         if new:
-            self.cluster.grow(gang.name, roles_of(new))
+            self.given.grow(gang.name, roles_of(new))
 
     def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
         """The Launcher does not list a pod any more."""
         hold = self.ledger.hold_of(pod)
         if hold is None:
-            self.cluster.release_pod(gang.name, pod)
+            self.given.release_pod(gang.name, pod)
             return
         is_same = end is not None and end.journal == hold.placement.journal
         floor = end.report_revision if end is not None and is_same else 0
         is_free = self.ledger.release(pod, floor, now)
-        self.cluster.release_pod(gang.name, pod)
+        self.given.release_pod(gang.name, pod)
         self._changes.kept.add(gang.name)
         if not is_free and not hold.is_lost:
             self._linger(hold, at)
 
     def _linger(self, hold: Hold, at: float) -> None:
         """The core waits for what a released pod holds."""
-        place = hold.placement
-        roles = (Role(place.kind, (place.pod,)),)
-        gang = Gang(LEFT + place.pod, "", "", OPPORTUNISTIC, roles)
-        guest = GangClass.OPPORTUNISTIC
-        self.cluster.restore(
-            Restored(gang, (replace(place.place(), charged=()),), guest, (), 0.0, at),
-            at,
-        )
-
-    # What was stored.
-
-    def restore_gang(self, known: KnownGang, now: float, at: float) -> None:
-        """What the store knows of a gang; after its placements and its nodes."""
-        request = known.request
-        gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
-        gang.is_refused = known.is_refused
-        self.telling.note(gang, known.reason, now)
-        held = self._held.pop(request.gang, [])
-        kinds = {hold.pod: hold.placement.kind for hold in held}
-        kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
-        reserved = {place.pod: place for place in known.reserved}
-        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
-            kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
-        places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
-        if places:
-            started_at = known.started_at
-            if started_at is None and not reserved:
-                started_at = at
-            roles = roles_of((place.pod, kinds[place.pod]) for place in places)
-            restored = Restored(
-                gang_of(request, roles),
-                tuple(places),
-                known.gang_class,
-                known.cells,
-                started_at,
-                known.preempted_until,
-                known.preempted_for,
-                () if started_at is None else tuple(reserved),
-            )
-            self.cluster.restore(restored, at)
-        asks = {ask.pod: ask for ask in request.pods}
-        gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
-        gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
-        for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
-            end = next((e for e in request.released if e.pod == pod), None)
-            self._drop(gang, pod, end, now, at)
-        self.request(request, now, at)
-        live = self.cluster.gangs.get(request.gang)
-        if live is not None and known.reason is not None:
-            live.told = known.reason.code
-
-    def restore_holds(self, holds: Iterable[Hold], now: float) -> None:
-        """What the store knows of placements; before their gangs."""
-        for hold in holds:
-            self.ledger.restore_hold(hold, now)
-            if hold.is_wanted:
-                self._held.setdefault(hold.placement.gang, []).append(hold)
-
-    def restored(self, now: float, at: float) -> None:
-        """Everything is restored: what was released before is waited for."""
-        for pod in sorted(self.ledger.pods):
-            hold = self.ledger.hold_of(pod)
-            if hold is not None and not hold.is_wanted and LEFT + pod not in self.cluster.gangs:
-                self._linger(hold, at)
-        self._reserved = set(self.cluster.reserved)
-        self.ledger.touched.update(self.ledger.nodes, self.orders)
+        self.given.restore(left(hold.placement, at), at)
 
     # The cycle.
 
@@ -275,8 +200,8 @@ class State:
         self.ledger.expire(now)
         self._carry(now)
         is_settled = self.is_settled(now)
-        self.cluster.settle(is_settled)
-        decisions = [d for d in run_cycle(self.cluster, at) if self._follow(d, now)]
+        found = self.given.run(at, is_settled=is_settled)
+        decisions = [decision for decision in found if self._follow(decision, now)]
         for name, reason in self.telling.due(
             self.gangs, self.reason_of, now, is_settled=is_settled
         ):
@@ -288,11 +213,11 @@ class State:
 
     def _carry(self, now: float) -> None:
         """Tell the core what the ledger knows."""
-        ledger, cluster = self.ledger, self.cluster
+        ledger, given = self.ledger, self.given
         for hold in (*ledger.freed, *ledger.overdue):
-            cluster.release(LEFT + hold.pod)
+            given.release(LEFT + hold.pod)
         ledger.freed, ledger.overdue = [], []
-        self._seen.carry_all(cluster, ledger, self.orders, now)
+        self._seen.carry_all(given, ledger, self.orders, now)
 
     def _follow(self, decision: Decision, now: float) -> bool:
         """Note what was decided; whether it is to be said."""

@@ -3,7 +3,13 @@
 from collections import deque
 from collections.abc import Iterator
 
-from scheduler.domain.core.config import CellType, ClusterConfig, Finding, PhysicalCell
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    Finding,
+    PhysicalCell,
+    listed,
+)
 from scheduler.domain.core.forest import Cell, Chain, ConfigError, Forest, Rack, Slot
 from scheduler.domain.core.quotas import check_quotas
 from scheduler.domain.core.shapes import Part, Shape, Tree
@@ -85,8 +91,7 @@ class _Builder:
             return chain
         types = self.config.cell_types
         if top not in types:
-            known = ", ".join(sorted(types)) or "none"
-            message = f"{top} is no cell type; there are {known}"
+            message = f"{top} is no cell type; there are {listed(types)}"
             self.findings.append(Finding(f"{path}.type", message, line))
             return None
         names = [top, *(name for name, _ in self._below(top))]

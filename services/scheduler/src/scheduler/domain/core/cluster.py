@@ -1,6 +1,5 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
@@ -9,11 +8,11 @@ from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware, owner_of
-from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
-    OPPORTUNISTIC,
     Decision,
+    Downgraded,
     Gang,
     GangClass,
     Kind,
@@ -23,9 +22,10 @@ from scheduler.domain.core.model import (
     Role,
 )
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import GUESTS, GroupKey, Key, Line, Queue, Shape, Stamp, Want
-from scheduler.domain.core.restoring import change, restore
-from scheduler.domain.core.waking import settled_under
+from scheduler.domain.core.queue import Queue, Shape, key_of
+from scheduler.domain.core.restoring import change, export, restore
+from scheduler.domain.core.stamps import Stamps
+from scheduler.domain.core.waking import put_aside, settled_under
 from scheduler.domain.core.ways import Ways
 
 
@@ -33,10 +33,10 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``versions[owner]``: raised when something of an owner's quota becomes free; ``freed``: nodes on
-    which something did. ``most``: decisions after which a cycle admits no more gangs, and
-    ``has_more`` says so; None: no bound. ``is_settled``: what can never be placed is refused.
-    ``moved``: gangs that got other cells for the same place, until the caller clears it.
+    ``freed``: nodes on which something has become free. ``most``: decisions after which a cycle
+    admits no more gangs, and ``has_more`` says so; None: no bound. ``is_settled``: what can never
+    be placed is refused. ``moved``: gangs that got other cells for the same place, until the caller
+    clears it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -49,14 +49,13 @@ class Cluster:
         self.queue = Queue()
         self.downgraded: set[str] = set()
         self.charges = Charges(self.hardware, self.gangs)
+        self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.ways = Ways(self)
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
         self.said: list[Decision] = []
-        self.versions: defaultdict[str, int] = defaultdict(int)
-        self.touched = 0
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.freed: dict[int, Machine] = {}
@@ -121,6 +120,8 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
+        lost = Downgraded(gang, None)
+        self.said = [each for each in self.said if each != lost]
         self.cancel(live)
         for pod in list(live.pods.values()):
             self._leave(live, pod)
@@ -146,7 +147,10 @@ class Cluster:
             self.looked_at_anew(live)
         else:
             self._drop_waiting(live, pod)
-        live.strangers = tuple(place for place in live.strangers if place.pod != pod)
+        if live.strangers:
+            live.strangers = tuple(place for place in live.strangers if place.pod != pod)
+            for name in [name for name in live.pods if name.startswith(pod + REMNANT)]:
+                self._leave(live, live.pods[name])
         if live.pods or live.strangers:
             return
         if live.waiting:
@@ -190,7 +194,7 @@ class Cluster:
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
-        self.touch(live.owner)
+        self.stamps.touch(live.owner)
 
     def restore(self, restored: Restored, now: float) -> None:
         """A gang that was placed before. Where it has to give up cells that it says it has, it is
@@ -213,7 +217,7 @@ class Cluster:
         this state, and is not tried again before something changes.
         """
         for line in self.queue.lines.values():
-            self.put_aside(line)
+            put_aside(self, line)
         settled_under(self)
         for line in self.queue.lines.values():
             codes = {self.gangs[gang].told for _, _, gang in line.waiting}
@@ -226,24 +230,7 @@ class Cluster:
 
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
-        live = self.gangs[gang]
-        is_new = live.started_at is None
-        return Restored(
-            live.gang,
-            (
-                *(
-                    pod.place(is_charged=live.gang_class is GangClass.GUARANTEED)
-                    for pod in live.pods.values()
-                ),
-                *live.strangers,
-            ),
-            live.gang_class,
-            live.cells(),
-            live.started_at,
-            live.preempted_until,
-            live.preempted_for,
-            () if is_new else live.reserved,
-        )
+        return export(self.gangs[gang])
 
     # Hardware.
 
@@ -271,13 +258,15 @@ class Cluster:
         gpus: Collection[int] = (),
         amounts: Mapping[str, int] | None = None,
         ports: Collection[int] = (),
-    ) -> None:
+    ) -> bool:
         """No known pod holds so much of a node; it replaces what was said before. ``amounts``: by
-        the names of `NodeLimits`.
+        the names of `NodeLimits`. Whether that is another state than before.
         """
         machine = self.hardware.machines.get(node)
-        if machine is not None and machine.block(gpus, amounts or {}, ports):
+        is_new = machine is not None and machine.block(gpus, amounts or {}, ports)
+        if machine is not None and is_new:
             self._changed(machine)
+        return is_new
 
     def settle(self, is_settled: bool) -> None:
         """Whether what can never be placed is refused from now on."""
@@ -335,61 +324,7 @@ class Cluster:
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait, unless it was told to leave."""
         if live.waiting and not live.is_leaving:
-            self.queue.add(live, self.key_of(live))
-
-    def put_aside(self, line: Line) -> None:
-        """The line's first could not be placed."""
-        if line.groups:
-            return
-        owner, priority, shape, _, _, growing = line.key
-        live = self.gangs.get(growing)
-        is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
-        groups: list[GroupKey] = []
-        if is_guest or all(kind.gpus == 0 for kind, _ in shape):
-            groups.append(GUESTS)
-        if not is_guest:
-            groups.append((owner, priority))
-        is_pinned = any(kind.pin is not None for kind, _ in shape)
-        least = self.hardware.demands.least_leaves
-        leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
-        wants: list[Want] = []
-        for kind, count in shape:
-            needs, _ = self.hardware.demands.wish(kind, is_guest=False)
-            what = (owner, priority, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
-            wants.append((what, kind, count))
-        self.queue.put_aside(line, groups, leaves, wants)
-
-    def key_of(self, live: Live) -> Key:
-        """What its line has in common."""
-        gang = live.gang
-        shape = tuple((role.kind, len(role.pods)) for role in live.waiting)
-        near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
-        growing = live.id if live.pods or live.strangers else ""
-        return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing
-
-    def progress(self) -> tuple[int, int, int]:
-        """Changes whenever something becomes free."""
-        return self.hardware.unbound_version, self.hardware.free_version, self.touched
-
-    def state_of(self) -> Stamp:
-        """What reasons depend on, as versions."""
-        return (*self.progress(), self.hardware.usable_version, self.hardware.taken_version)
-
-    def quota_stamp(self, owner: str, priority: int = 0) -> Stamp:
-        """What of an owner's quota may be had, as versions: by gangs of a priority also what those
-        of lower ones have.
-        """
-        unbound = self.hardware.unbound.get(owner)
-        can_bind = unbound is not None and (
-            any(unbound.values()) or self.charges.has_lower(owner, priority)
-        )
-        bindable = self.hardware.unbound_version if can_bind else -1
-        return self.versions.get(owner, 0), bindable
-
-    def touch(self, owner: str) -> None:
-        """Something of the owner's quota has become free."""
-        self.touched += 1
-        self.versions[owner] += 1
+            self.queue.add(live, key_of(live))
 
     def near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
@@ -456,25 +391,6 @@ class Cluster:
         if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
-
-
-def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
-    """Roles less some pods."""
-    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
-    return tuple(role for role in left if role.pods)
-
-
-def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
-    """Roles with more pods; those of one name and kind are one role."""
-    found = list(roles)
-    for role in more:
-        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
-        index = next(same, None)
-        if index is None:
-            found.append(role)
-        else:
-            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
-    return tuple(found)
 
 
 def _owner(gang: Gang) -> str:

@@ -3,8 +3,9 @@
 Nothing is checked here: `forest.build` says everything that is wrong with a configuration at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +78,16 @@ class Policy:
     """How the core decides. ``grace_s``: seconds from a preemption to the victim's end at the
     latest. ``is_lazy``: victims of their own virtual cluster are downgraded before they are
     killed, where their gang does not say. ``is_requeued``: the simulator hands victims in again.
+    ``is_enforced``: it ends them when their grace is over, else events do.
     """
 
     is_lazy: bool = False
     grace_s: float = 30.0
     is_requeued: bool = True
+    is_enforced: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClusterConfig:
     """The whole of it."""
 
@@ -93,6 +96,11 @@ class ClusterConfig:
     nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
     virtual_clusters: Mapping[str, VirtualCluster] = field(default_factory=dict)
     policy: Policy = Policy()
+
+    @cached_property
+    def all_types(self) -> frozenset[str]:
+        """Cell types that are defined, and leaves."""
+        return frozenset(self.cell_types) | {each.child for each in self.cell_types.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +112,14 @@ class Finding:
     path: str
     message: str
     line: int = 0
+
+
+NAMES_TOLD = 10
+"""Of what there is, in a message about what is not."""
+
+
+def listed(names: Collection[str]) -> str:
+    """Names in a message: in order, and of many only the first."""
+    first = ", ".join(sorted(names)[:NAMES_TOLD])
+    more = len(names) - NAMES_TOLD
+    return f"{first} and {more} more" if more > 0 else first or "none"

@@ -7,7 +7,7 @@ from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upg
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.standing import stand, standing_of
-from scheduler.domain.core.waking import Waking
+from scheduler.domain.core.waking import Waking, put_aside
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
@@ -31,9 +31,9 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     failed: list[Line] = []
     is_over = not cluster.queue.lines
     while not is_over:
-        before = cluster.progress()
+        before = cluster.stamps.progress()
         decisions += _admit(cluster, failed, now)
-        is_over = not cluster.queue.lines or before == cluster.progress() or cluster.has_more
+        is_over = not cluster.queue.lines or before == cluster.stamps.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
     if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
         decisions += raised
@@ -59,7 +59,7 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
         found = admit(cluster, cluster.gangs[gang], now)
         if found is None:
             cluster.hardware.unchanged(versions)
-            cluster.put_aside(line)
+            put_aside(cluster, line)
             failed.append(line)
         else:
             decisions += found
@@ -98,7 +98,7 @@ def _withdraw_cells(cluster: Cluster, live: Live) -> None:
         for pod in live.pods.values():
             cluster.charges.count(live, pod, -1)
             cluster.hardware.discharge(pod)
-        cluster.touch(live.owner)
+        cluster.stamps.touch(live.owner)
 
 
 def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
@@ -121,7 +121,7 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
 def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
     lives = [cluster.gangs[gang] for gang in cluster.downgraded]
-    stamps = {owner: cluster.quota_stamp(owner) for owner in {live.owner for live in lives}}
+    stamps = {owner: cluster.stamps.of_quota(owner) for owner in {live.owner for live in lives}}
     stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
     left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
@@ -130,7 +130,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):
             cluster.hardware.unchanged(versions)
-            live.downgraded_under = cluster.quota_stamp(live.owner)
+            live.downgraded_under = cluster.stamps.of_quota(live.owner)
         else:
             cluster.upgrade(live)
             left[live.owner] = cluster.charges.left_of_all(live.owner, 0)
@@ -164,7 +164,7 @@ def _explain(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]
         if live.told != "preempting":
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
-    state = cluster.state_of()
+    state = cluster.stamps.state()
     some = dict.fromkeys((*failed, *_doubtful(cluster, state, now), *_outdated(cluster, state)))
     lines = [line for line in some if line.waiting]
     versions = cluster.hardware.versions()

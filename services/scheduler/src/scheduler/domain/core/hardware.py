@@ -10,7 +10,7 @@ from scheduler.domain.core.binding import Binding, Cells
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.machines import Machine, SlotState, Sort
+from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.regions import Region, Tag, TagKey, Tags
 from scheduler.domain.core.shapes import Part
 
@@ -43,13 +43,13 @@ class Hardware:
         self.forest = forest
         self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
-        self.machines: dict[str, Machine] = {}
-        self.states: list[SlotState] = []
-        self.sorts: list[Sort] = []
+        self.machines, self.sorts = make_machines(forest)
+        every = [state for machine in self.machines.values() for state in machine.slots]
+        self.states: list[SlotState] = sorted(every, key=lambda state: state.slot.number)
         self.quotas = {owner_of(vc): quotas for vc, quotas in forest.quotas.items()}
         self.unbound: dict[str, dict[str, int]] = {}
         self.regions: dict[str, dict[str, Region]] = {}
-        self._places = self._make()
+        self._places = _places(forest)
         self.spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         machines = list(self.machines.values())
         self.amounts: Amounts | None = None
@@ -96,8 +96,8 @@ class Hardware:
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)
-        every: dict[TagKey, Tag] = {}
-        self._tags = [Tags(state.slot.shape, state.sort, every) for state in self._samples]
+        tags: dict[TagKey, Tag] = {}
+        self._tags = [Tags(state.slot.shape, state.sort, tags) for state in self._samples]
         for owner, quotas in self.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
@@ -110,36 +110,6 @@ class Hardware:
             self.bind(Binding(pin_owner(pin), None, cell, part))
         for state in self.states:
             self.refresh(state)
-
-    def _make(self) -> list[tuple[int, int]]:
-        forest, sorts = self.forest, dict[object, int]()
-        machine_sorts: dict[object, Sort] = {}
-        positions = {
-            slot.number: (rack.number, 1 << position)
-            for racks in forest.racks.values()
-            for rack in racks
-            for position, slot in enumerate(rack.slots)
-        }
-        for name, slots in forest.machines.items():
-            limits = forest.limits(name)
-            resources = limits.resources
-            named = None if resources is None else tuple(sorted(resources.items()))
-            key = (forest.gpus_of(name), limits.cpu, limits.memory_mb, limits.ports, named)
-            sort = machine_sorts.get(key)
-            if sort is None:
-                sort = machine_sorts[key] = Sort(key[0], limits)
-            machine = Machine(len(self.machines), name, sort, free=list(sort.capacity))
-            self.machines[name] = machine
-            for slot in slots:
-                whole = (key, slot.chain.name, slot.shape.tree, slot.shape.counts)
-                number = sorts.setdefault(whole, len(sorts))
-                if number == len(self.sorts):
-                    self.sorts.append(sort)
-                state = SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full)
-                machine.slots.append(state)
-        by_number = [s for machine in self.machines.values() for s in machine.slots]
-        self.states = sorted(by_number, key=lambda state: state.slot.number)
-        return [positions[number] for number in range(len(self.states))]
 
     def _region(self, leaf: str) -> Region:
         return Region(self.forest.racks[leaf], self._places, self._bits[leaf])
@@ -416,6 +386,17 @@ class Hardware:
                 del state.bound[owner], state.bindings[owner]
                 region.drop(slot.number)
             self.refresh(state)
+
+
+def _places(forest: Forest) -> list[tuple[int, int]]:
+    """By node number: its rack's number, and its position there as a bit."""
+    positions = {
+        slot.number: (rack.number, 1 << position)
+        for racks in forest.racks.values()
+        for rack in racks
+        for position, slot in enumerate(rack.slots)
+    }
+    return [positions[number] for number in sorted(positions)]
 
 
 def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:

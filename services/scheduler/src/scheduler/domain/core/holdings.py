@@ -1,7 +1,7 @@
 """Gangs and their pods while the scheduler runs."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.machines import Machine, SlotState, Take
@@ -17,6 +17,12 @@ from scheduler.domain.core.model import (
 
 Order = tuple[int, float, str]
 """Highest priority first (negated), then oldest, then lowest id."""
+
+
+REMNANT = "\n"
+"""In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
+and a number. No pod's own name has it.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +59,8 @@ class Live:
     a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
-    nodes or GPUs that are not in the configuration. ``among``: the set of `Charges` that it is in.
+    nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.
+    ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
@@ -116,3 +123,22 @@ class Live:
     def states(self) -> Iterator[SlotState]:
         """The nodes' GPUs that it has a part of."""
         return (pod.state for pod in self.pods.values() if pod.state is not None)
+
+
+def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+    """Roles less some pods."""
+    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    return tuple(role for role in left if role.pods)
+
+
+def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:
+    """Roles with more pods; those of one name and kind are one role."""
+    found = list(roles)
+    for role in more:
+        same = (i for i, r in enumerate(found) if r.name == role.name != "" and r.kind == role.kind)
+        index = next(same, None)
+        if index is None:
+            found.append(role)
+        else:
+            found[index] = replace(found[index], pods=(*found[index].pods, *role.pods))
+    return tuple(found)

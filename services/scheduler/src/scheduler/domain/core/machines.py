@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.config import NodeLimits
-from scheduler.domain.core.forest import Slot
+from scheduler.domain.core.forest import Forest, Slot
 from scheduler.domain.core.model import Kind
 
 NEVER = 1 << 30
@@ -188,3 +188,28 @@ class Machine:
             if port not in self.ports and port not in self.blocked_ports:
                 (spare if port in self.avoided else chosen).append(port)
         return tuple(sorted(chosen + spare[: count - len(chosen)]))
+
+
+def make_machines(forest: Forest) -> tuple[dict[str, Machine], list[Sort]]:
+    """All nodes of a forest, by name, and by the sort of a node's GPUs its sort of node."""
+    machines: dict[str, Machine] = {}
+    sorts: list[Sort] = []
+    numbers: dict[object, int] = {}
+    known: dict[object, Sort] = {}
+    for name, slots in forest.machines.items():
+        limits = forest.limits(name)
+        resources = limits.resources
+        named = None if resources is None else tuple(sorted(resources.items()))
+        key = (forest.gpus_of(name), limits.cpu, limits.memory_mb, limits.ports, named)
+        sort = known.get(key)
+        if sort is None:
+            sort = known[key] = Sort(key[0], limits)
+        machine = Machine(len(machines), name, sort, free=list(sort.capacity))
+        machines[name] = machine
+        for slot in slots:
+            whole = (key, slot.chain.name, slot.shape.tree, slot.shape.counts)
+            number = numbers.setdefault(whole, len(numbers))
+            if number == len(sorts):
+                sorts.append(sort)
+            machine.slots.append(SlotState(slot, number, machine, slot.chain.leaf, slot.shape.full))
+    return machines, sorts

@@ -1,7 +1,7 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
@@ -12,6 +12,9 @@ RACK_TRIES = 64
 
 RACKS_LOOKED = 256
 """Racks of which it is asked what they hold beside GPUs, at the most."""
+
+FRESH_REFUSED = 64
+"""Nodes that may turn out not to be had, of those that would hold most."""
 
 SPREAD_TRIES = 8
 """Racks of which the one is sought that holds most, at the most."""
@@ -29,7 +32,11 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
         racks = _in_question(ground, enough)
         if ground.seeker.search_racks(ground, names, racks):
             return True
-    return _spread(ground, names, caps)
+    before = len(ground.seeker.pods)
+    if _spread(ground, names, caps):
+        return True
+    ground.seeker.undo(before)
+    return _on_roomiest(ground, names)
 
 
 def _all_in(ground: Ground, rack: Rack, names: Sequence[str]) -> bool:
@@ -91,6 +98,38 @@ def _spread(
         ground.seeker.undo(before)
         return _spread(ground, names, caps, is_near=False)
     return not left
+
+
+def _on_roomiest(ground: Ground, names: Sequence[str]) -> bool:
+    """On bound nodes, and on those of free ones that hold most: where so many more nodes may be
+    bound, and guests have parts of some, no other choice holds more.
+    """
+    bound, empty, count = ground.bound, ground.empty, _nodes_to_bind(ground)
+    if empty is None or not count or ground.is_searched:
+        return False
+    held = 0 if bound is None else sum(view.cap(ground.needs) for view in bound.views.values())
+    among = ground.seeker.having(ground.kind)
+    fresh = list(islice(empty.roomiest(ground.wish, among), count + FRESH_REFUSED))
+    if held + sum(fits for fits, _ in fresh[:count]) < len(names):
+        return False
+    rest = () if bound is None else bound.roomiest(ground.wish, among)
+    done = 0
+    for _, number in chain(rest, fresh):
+        while done < len(names) and ground.put(number, names[done]):
+            done += 1
+    return done == len(names)
+
+
+def _nodes_to_bind(ground: Ground) -> int:
+    """How many more nodes the owner may bind; 0 where other cells are left of its quota too."""
+    if ground.empty is None or ground.owner is None:
+        return 0
+    leaf = ground.empty.racks[0].cell.chain.leaf
+    left = ground.hardware.unbound[ground.owner]
+    quotas = [q for q in ground.hardware.quotas[ground.owner] if q.chain.leaf == leaf]
+    if any(left[q.path] and q.level != q.chain.node_level for q in quotas):
+        return 0
+    return sum(left[q.path] for q in quotas)
 
 
 def _on_best(

@@ -64,7 +64,8 @@ class Group:
 class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
     were not told; ``doubts``: those whose reason may become another one without their help. Sets
-    of lines are kept in the order in which they came.
+    of lines are kept in the order in which they came. ``explained``: raised whenever a line's
+    reason is looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -73,6 +74,7 @@ class Queue:
     added: dict[Line, None] = field(default_factory=dict)
     news: dict[Line, None] = field(default_factory=dict)
     doubts: Doubts = field(default_factory=Doubts)
+    explained: int = 0
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -118,6 +120,7 @@ class Queue:
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""
+        self.explained += 1
         if line.reason is None or line.reason.code != reason.code:
             line.untold.update(gang for _, _, gang in line.waiting)
             self.news[line] = None
@@ -162,3 +165,12 @@ class Queue:
             for _, _, line in heads:
                 if line.waiting:
                     self.added[line] = None
+
+
+def key_of(live: Live) -> Key:
+    """What its line has in common."""
+    gang = live.gang
+    shape = tuple((role.kind, len(role.pods)) for role in live.waiting)
+    near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
+    growing = live.id if live.pods or live.strangers else ""
+    return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing

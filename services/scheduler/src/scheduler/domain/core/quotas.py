@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.domain.core.config import Finding, PhysicalCell, QuotaCells
+from scheduler.domain.core.config import Finding, PhysicalCell, QuotaCells, listed
 from scheduler.domain.core.forest import Cell, Chain, Forest, Quota, Slot
 from scheduler.domain.core.shapes import Part
+
+Owners = dict[tuple[str, int], list[tuple[str, int]]]
+"""By chain and level: virtual clusters, and how many cells they own."""
 
 
 def check_quotas(forest: Forest, findings: list[Finding]) -> None:
@@ -16,40 +19,40 @@ def check_quotas(forest: Forest, findings: list[Finding]) -> None:
         path = f"virtualClusters.{name}"
         counts: dict[str, tuple[Chain, int, int]] = {}
         for number, cells in enumerate(cluster.cells):
-            found = _resolve(forest, name, cells, f"{path}.cells[{number}]", findings)
+            where = f"{path}.cells[{number}]"
+            found = _resolve(forest, name, cells, where, findings)
             if found is not None:
                 chain, level = found
                 before = counts.get(cells.path, (chain, level, 0))[2]
                 counts[cells.path] = (chain, level, before + cells.count)
         forest.quotas[name] = [Quota(p, *what) for p, what in counts.items() if what[2] > 0]
         for number, pin in enumerate(cluster.pins):
-            found_at = f"{path}.pins[{number}]"
+            where = f"{path}.pins[{number}]"
             if pin not in declared:
-                there = ", ".join(sorted(declared)) or "none"
-                message = f"no cell has the pin {pin}; there are {there}"
-                findings.append(Finding(found_at, message, cluster.line))
+                message = f"no cell has the pin {pin}; there are {listed(declared)}"
+                findings.append(Finding(where, message, cluster.line))
             else:
-                _own_pin(forest, name, pin, found_at, cluster.line, findings)
+                _own_pin(forest, name, pin, where, cluster.line, findings)
         if not forest.quotas[name] and not cluster.pins:
             message = f"{name} owns nothing: only opportunistic gangs can run in it"
             forest.warnings.append(Finding(path, message, cluster.line))
     _check_pins(forest, findings)
     if not findings:
+        owners: Owners = {}
+        for name, quotas in forest.quotas.items():
+            for quota in quotas:
+                owners.setdefault((quota.chain.name, quota.level), []).append((name, quota.count))
         for chain in forest.chains.values():
-            _check_chain(forest, chain, findings)
+            _check_chain(chain, owners, findings)
 
 
 def _resolve(
     forest: Forest, name: str, cells: QuotaCells, path: str, findings: list[Finding]
 ) -> tuple[Chain, int] | None:
-    types = cells.path.split("/")
-    known = forest.config.cell_types
-    leaves = {cell_type.child for cell_type in known.values()}
+    types, known = cells.path.split("/"), forest.config.all_types
     for found in types:
-        if found not in known and found not in leaves:
-            message = (
-                f"{found} is no cell type; there are {', '.join(sorted(known.keys() | leaves))}"
-            )
+        if found not in known:
+            message = f"{found} is no cell type; there are {listed(known)}"
             findings.append(Finding(f"{path}.type", message, cells.line))
             return None
     if cells.count < 0:
@@ -57,10 +60,9 @@ def _resolve(
         return None
     chain = forest.chains.get(types[0])
     if chain is None:
-        tops = ", ".join(sorted(forest.chains)) or "none"
         message = (
             f"{name} can never use its {cells.count} {types[-1]}: no chain has {types[0]} as its"
-            f" top; the chains are {tops}"
+            f" top; the chains are {listed(forest.chains)}"
         )
         forest.warnings.append(Finding(f"{path}.type", message, cells.line))
         return None
@@ -118,22 +120,17 @@ def _about(forest: Forest, pin: str, message: str) -> Finding:
     return Finding(path, message, line)
 
 
-def _check_chain(forest: Forest, chain: Chain, findings: list[Finding]) -> None:
+def _check_chain(chain: Chain, owners: Owners, findings: list[Finding]) -> None:
     """Top down: what is owned must be there, the rest can be split."""
     free = initially_free(chain)
     spare = 0
     for level in range(chain.top, -1, -1):
         have = free[level] + spare * (chain.counts[level + 1] if level < chain.top else 1)
-        owners = [
-            (name, quota.path, quota.count)
-            for name, quotas in forest.quotas.items()
-            for quota in quotas
-            if quota.chain is chain and quota.level == level
-        ]
-        owned = sum(count for _, _, count in owners)
+        those = owners.get((chain.name, level), [])
+        owned = sum(count for _, count in those)
         spare = max(0, have - owned)
         if have < owned:
-            who = ", ".join(f"{name} {count}" for name, _, count in owners)
+            who = listed([f"{name} {count}" for name, count in those])
             message = (
                 f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
                 f" {have} are there beside pinned cells and what is owned above them"

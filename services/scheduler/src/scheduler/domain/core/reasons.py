@@ -2,10 +2,11 @@
 
 from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
-from scheduler.domain.core.queue import Line
+from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
@@ -24,13 +25,13 @@ class Explainer:
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
         gang, forest = live.gang, cluster.hardware.forest
         if gang.virtual_cluster not in forest.quotas:
-            known = ", ".join(sorted(forest.quotas)) or "none"
+            known = listed(forest.quotas)
             text = f"There is no virtual cluster {gang.virtual_cluster}; there are {known}."
             return Reason("unknown-virtual-cluster", text, _wanted(live))
         for role in live.waiting:
             types, pin = role.kind.gpu_types, role.kind.pin
             if types and forest.racks.keys().isdisjoint(types):
-                known = ", ".join(forest.gpu_types) or "none"
+                known = listed(forest.gpu_types)
                 text = f"There is no GPU type {' or '.join(types)}; there are {known}."
                 return Reason("unknown-gpu-type", text, _wanted(live))
             if pin is not None and forest.pin_owners.get(pin) != gang.virtual_cluster:
@@ -52,7 +53,7 @@ class Explainer:
 
     def _could_hold(self, live: Live) -> bool:
         cluster, gang = self.cluster, live.gang
-        _, _, shape, _, only, growing = cluster.key_of(live)
+        _, _, shape, _, only, growing = key_of(live)
         if growing:
             return True
         is_guest = gang.priority == OPPORTUNISTIC
@@ -180,10 +181,11 @@ def _awaited(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that have to leave before it starts: for it, or for others from what it has reserved.
     Not those without a virtual cluster, which stand for pods that ended.
     """
-    found = {each.id: each for each in cluster.leaving() if each.preempted_for == live.id}
+    gangs = cluster.gangs
+    found = {g: gangs[g] for g in cluster.told_to_leave if gangs[g].preempted_for == live.id}
     for pod in (live.pods[name] for name in live.reserved):
         for gang in pod.machine.pods:
-            other = cluster.gangs[gang]
+            other = gangs[gang]
             if other.is_leaving and other.gang.virtual_cluster and _is_in_the_way(other, pod):
                 found[gang] = other
     return list(found.values())

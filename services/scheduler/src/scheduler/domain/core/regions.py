@@ -264,10 +264,19 @@ class Region:
             if racks and tag.sort in sorts:
                 tags.setdefault(tag.count, []).append(tag)
         for count in sorted(tags):
-            if self._nodes is None or among is None:
-                yield from merge(*(self._by_number(tag, self._racks[tag]) for tag in tags[count]))
-            else:
-                yield from numbers_in(among & reduce(or_, (self._nodes.of[t] for t in tags[count])))
+            yield from self._with_any(tags[count], among)
+
+    def roomiest(self, wish: Wish, among: int | None) -> Iterator[tuple[int, int]]:
+        """How many of the pods a node's leaves do for, and the node: the most first. ``among``: of
+        these nodes.
+        """
+        tags: dict[int, list[Tag]] = {}
+        for tag, racks in self._racks.items():
+            if racks and _front(tag, wish) is not None:
+                tags.setdefault(tag.count // wish[0][tag.sort], []).append(tag)
+        for fits in sorted(tags, reverse=True):
+            for number in self._with_any(tags[fits], among):
+                yield fits, number
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
@@ -327,6 +336,12 @@ class Region:
                 numbers = self._by_number(tag, inside) if nodes is None else numbers_in(inside)
                 for number in numbers:
                     yield rank, number
+
+    def _with_any(self, tags: Sequence[Tag], among: int | None) -> Iterator[int]:
+        """Nodes with one of these tags, by number."""
+        if self._nodes is None or among is None:
+            return merge(*(self._by_number(tag, self._racks[tag]) for tag in tags))
+        return numbers_in(among & reduce(or_, (self._nodes.of[tag] for tag in tags)))
 
     def _by_number(self, tag: Tag, racks: int) -> Iterator[int]:
         """Nodes with a tag in these racks, by number."""

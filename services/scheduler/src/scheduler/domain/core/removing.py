@@ -65,7 +65,7 @@ class Removal:
         """The gang stays without its cells; what it uses it uses until it leaves."""
         self._bring_back()
         if self.was_charged:
-            self.cluster.touch(self.live.owner)
+            self.cluster.stamps.touch(self.live.owner)
 
     def _bring_back(self) -> None:
         for pod in self.live.pods.values():

@@ -1,11 +1,11 @@
 """Gangs that run already get the cells that they had, or such as they would get now."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import bind_exactly, uncover
-from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState, Take
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
@@ -45,6 +45,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> N
     reserved = restored.reserved
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
+    if reserved and not is_charged:  # nobody has to leave for it
+        pods, reserved = _without_reserved(cluster, live, pods, reserved), ()
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = _charge(cluster, live, pods, cells)
@@ -82,25 +84,34 @@ def _without_reserved(
         live.waiting = tuple(role for role in roles if role.pods)
         live.strangers = tuple(place for place in live.strangers if place.pod not in reserved)
         cluster.said.append(PreemptionCancelled(live.id))
+    kept = [pod for pod in pods if pod.name.partition(REMNANT)[0] not in reserved]
+    if not kept and not live.strangers:  # nothing of it runs
+        live.started_at = None
     if live.started_at is None:
         live.gang_class = None
-    return [pod for pod in pods if pod.name not in reserved]
+    return kept
 
 
 def _pods(
     cluster: "Cluster", live: Live, places: Sequence[PodPlace], kinds: dict[str, Kind]
 ) -> list[Pod]:
-    """The places as the hardware has them; what it does not know is carried as a stranger."""
+    """The places as the hardware has them; one that it does not have whole is a stranger, and what
+    is left of it there a pod beside it.
+    """
     pods: list[Pod] = []
     strangers: list[PodPlace] = []
     for place in places:
         kind = kinds.get(place.pod, NOTHING)
         machine = cluster.hardware.machines.get(place.node)
         state = None if machine is None else _state(machine, (*place.gpus, *place.charged))
-        if machine is None or (state is None and place.gpus):
+        if machine is None:
             strangers.append(place)
             continue
-        take = machine.sort.take(kind) or Take(0, (0,) * len(machine.sort.names))
+        take = machine.sort.take(kind) or Take(kind.gpus, (0,) * len(machine.sort.names))
+        if state is None and place.gpus:
+            strangers.append(place)
+            pods += _remnants(live, place, machine, take)
+            continue
         gpus = charged = 0
         if state is not None:
             gpus = state.slot.mask_of(place.gpus)
@@ -108,6 +119,20 @@ def _pods(
         pods.append(Pod(place.pod, live.id, kind, machine, take, state, charged, gpus, place.ports))
     live.strangers = tuple(strangers)
     return pods
+
+
+def _remnants(live: Live, place: PodPlace, machine: Machine, take: Take) -> Iterator[Pod]:
+    """What a place takes up whose GPUs are no longer all there, or no longer in one tree: nobody
+    else gets that before the pod ends or leaves.
+    """
+    ports = place.ports
+    masks = [(state, state.slot.mask_of(place.gpus)) for state in machine.slots]
+    there = [(state, mask) for state, mask in masks if mask]
+    state: SlotState | None
+    for number, (state, gpus) in enumerate(there or ((None, 0),)):
+        name = f"{place.pod}{REMNANT}{number}"
+        yield Pod(name, live.id, NOTHING, machine, take, state, 0, gpus, ports)
+        take, ports = Take(0, (0,) * len(take.amounts)), ()
 
 
 def _state(machine: Machine, gpus: Sequence[int]) -> SlotState | None:
@@ -139,6 +164,22 @@ def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence
     for each in standing:
         each.pod.state, each.pod.leaves, each.pod.bindings = each.state, each.leaves, each.bindings
     return True
+
+
+def export(live: Live) -> Restored:
+    """All that is kept of a gang that has places."""
+    is_charged = live.gang_class is GangClass.GUARANTEED
+    own = [pod for pod in live.pods.values() if REMNANT not in pod.name]
+    return Restored(
+        live.gang,
+        (*(pod.place(is_charged=is_charged) for pod in own), *live.strangers),
+        live.gang_class,
+        live.cells(),
+        live.started_at,
+        live.preempted_until,
+        live.preempted_for,
+        () if live.started_at is None else live.reserved,
+    )
 
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:

@@ -4,9 +4,9 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Kind
+from scheduler.domain.core.model import OPPORTUNISTIC, Kind
 from scheduler.domain.core.prices import room_at_most
-from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp
+from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp, Want
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -41,7 +41,7 @@ class Waking:
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
-        state = cluster.state_of()
+        state = cluster.stamps.state()
         if state == self._state and not lines:
             return ()
         if state != self._state:
@@ -115,12 +115,35 @@ class Waking:
         return True
 
 
+def put_aside(cluster: "Cluster", line: Line) -> None:
+    """The line's first could not be placed."""
+    if line.groups:
+        return
+    owner, priority, shape, _, _, growing = line.key
+    live = cluster.gangs.get(growing)
+    is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
+    groups: list[GroupKey] = []
+    if is_guest or all(kind.gpus == 0 for kind, _ in shape):
+        groups.append(GUESTS)
+    if not is_guest:
+        groups.append((owner, priority))
+    is_pinned = any(kind.pin is not None for kind, _ in shape)
+    least = cluster.hardware.demands.least_leaves
+    leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
+    wants: list[Want] = []
+    for kind, count in shape:
+        needs, _ = cluster.hardware.demands.wish(kind, is_guest=False)
+        what = (owner, priority, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
+        wants.append((what, kind, count))
+    cluster.queue.put_aside(line, groups, leaves, wants)
+
+
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     """What could help the gangs of a group, as versions."""
     hardware, (owner, priority) = cluster.hardware, group.key
     if not owner:
         return hardware.usable_version, hardware.free_version
-    return hardware.usable_version, *cluster.quota_stamp(owner, priority)
+    return hardware.usable_version, *cluster.stamps.of_quota(owner, priority)
 
 
 def settled_under(cluster: "Cluster") -> None:

@@ -43,7 +43,9 @@ _CELL = frozenset(("type", "name", "nodes", "children", "index", "pin"))
 _NODE = frozenset(("cpu", "memoryMB", "ports", "resources"))
 _VIRTUAL_CLUSTER = frozenset(("cells", "pins"))
 _QUOTA = frozenset(("type", "count"))
-_POLICY = frozenset(("lazyPreemption", "graceSeconds", "requeue", "backfill", "fairShare"))
+_POLICY = frozenset(
+    ("lazyPreemption", "graceSeconds", "enforceGrace", "requeue", "backfill", "fairShare")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def _node(table: Table) -> NodeLimits:
         cpu=table.count("cpu"),
         memory_mb=table.count("memoryMB", most=MAX_NUMBER),
         ports=_ports(table),
-        resources=table.counts("resources") or None,
+        resources=table.counts("resources") if table.has_value("resources") else None,
     )
 
 
@@ -164,15 +166,17 @@ def _policy(table: Table | None) -> Policy:
         if table.flag(name):
             table.wrong(name, "can't be true; write false, or leave it out")
     default = Policy()
-    lazy, grace, requeue = (
+    lazy, grace, enforced, requeue = (
         table.flag("lazyPreemption"),
         table.seconds("graceSeconds"),
+        table.flag("enforceGrace"),
         table.flag("requeue"),
     )
     return Policy(
         is_lazy=default.is_lazy if lazy is None else lazy,
         grace_s=default.grace_s if grace is None else grace,
         is_requeued=default.is_requeued if requeue is None else requeue,
+        is_enforced=default.is_enforced if enforced is None else enforced,
     )
 
 
@@ -194,6 +198,7 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
         "policy": {
             "lazyPreemption": policy.is_lazy,
             "graceSeconds": whole(policy.grace_s),
+            **({} if policy.is_enforced else {"enforceGrace": False}),
             "requeue": policy.is_requeued,
         },
     }
@@ -219,7 +224,7 @@ def _node_data(node: NodeLimits) -> dict[str, object]:
             "cpu": node.cpu,
             "memoryMB": node.memory_mb,
             "ports": None if node.ports is None else list(node.ports),
-            "resources": dict(node.resources or {}) or None,
+            "resources": None if node.resources is None else dict(node.resources),
         }
     )
 

@@ -6,10 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler.domain.core.config import Finding
 from scheduler.domain.formats.cluster_file import cluster_of
-from scheduler.domain.formats.fields import MAX_FINDINGS, Findings, FormatError, Place, Table
+from scheduler.domain.formats.fields import (
+    MAX_FINDINGS,
+    MAX_NUMBER,
+    Findings,
+    FormatError,
+    Place,
+    Table,
+)
 from scheduler.domain.formats.gangs import GANG, read_gang, read_pods, read_restored
 from scheduler.domain.formats.model import (
     ClusterChanged,
+    CycleRun,
     Event,
     GangCheckpointed,
     GangGrown,
@@ -18,11 +26,13 @@ from scheduler.domain.formats.model import (
     GangRestored,
     GangWithdrawn,
     GpuHealthChanged,
+    NodeBlocked,
     NodeCordoned,
     NodeDrained,
     NodeHealthChanged,
     NodeUncordoned,
     PodReleased,
+    SchedulerRestarted,
 )
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -57,15 +67,41 @@ class _Line:
         return found or Table({}, GANG, self.table.place.at("gang"), Findings())
 
 
+def _gang_requested(line: _Line) -> Event:
+    file = read_gang(line.gang(), line.at)
+    return GangRequested(line.at, file, line.table.name("told"), line=line.number)
+
+
 def _gang_restored(line: _Line) -> Event:
     file = read_gang(line.gang(), line.at)
     restored = read_restored(line.table, file, line.at)
-    return GangRestored(line.at, file, restored, line=line.number)
+    return GangRestored(line.at, file, restored, line.table.name("told"), line=line.number)
 
 
 def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
-    return GangGrown(line.at, line.name("gang"), read_pods(line.table), line=line.number)
+    gang, pods, told = line.name("gang"), read_pods(line.table), line.table.name("told")
+    return GangGrown(line.at, gang, pods, told, line=line.number)
+
+
+def _node_blocked(line: _Line) -> Event:
+    table = line.table
+    return NodeBlocked(
+        line.at,
+        line.name("node"),
+        table.numbers("gpus") or (),
+        table.count("cpu") or 0,
+        table.count("memoryMB", most=MAX_NUMBER) or 0,
+        table.numbers("ports") or (),
+        table.numbers("avoided") or (),
+        line=line.number,
+    )
+
+
+def _cycle(line: _Line) -> Event:
+    is_settled = line.table.flag("settled")
+    most = line.table.count("most", least=1)
+    return CycleRun(line.at, most, is_settled is not False, line=line.number)
 
 
 def _cluster_changed(line: _Line) -> Event:
@@ -94,8 +130,10 @@ def _known(*fields: str) -> frozenset[str]:
 _OF_GANG = _known("gang")
 _OF_NODE = _known("node")
 _OF_GPU = _known("node", "gpu")
+_OF_WAITING = _known("gang", "told")
 _OF_RESTORED = _known(
     "gang",
+    "told",
     "placement",
     "class",
     "cells",
@@ -106,17 +144,14 @@ _OF_RESTORED = _known(
 )
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
-    "gang-requested": (
-        _OF_GANG,
-        lambda it: GangRequested(it.at, read_gang(it.gang(), it.at), line=it.number),
-    ),
+    "gang-requested": (_OF_WAITING, _gang_requested),
     "gang-released": (_OF_GANG, lambda it: GangReleased(it.at, it.name("gang"), line=it.number)),
     "gang-withdrawn": (_OF_GANG, lambda it: GangWithdrawn(it.at, it.name("gang"), line=it.number)),
     "gang-checkpointed": (
         _OF_GANG,
         lambda it: GangCheckpointed(it.at, it.name("gang"), line=it.number),
     ),
-    "gang-grown": (_known("gang", "pods"), _gang_grown),
+    "gang-grown": (_known("gang", "pods", "told"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "pod-released": (
         _known("gang", "pod"),
@@ -132,7 +167,13 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
         _OF_NODE,
         lambda it: NodeUncordoned(it.at, it.name("node"), line=it.number),
     ),
+    "node-blocked": (
+        _known("node", "gpus", "cpu", "memoryMB", "ports", "avoided"),
+        _node_blocked,
+    ),
     "cluster-changed": (_known("cluster"), _cluster_changed),
+    "cycle": (_known("most", "settled"), _cycle),
+    "scheduler-restarted": (_known(), lambda it: SchedulerRestarted(it.at, line=it.number)),
 }
 
 

@@ -1,74 +1,48 @@
-"""A running system as events: what stands in its memory, written as the simulator reads it.
+"""What the core is given, written as the simulator reads it: events without their time, which is
+the cycle's.
 
-Pods must be named ``<something>-<number>``. Pods of one name are one entry of ``pods``, which
-counts from 0; numbers that are missing are told as released, or have no place.
+Roles are written as the core has them, with the names of their pods where those are not counted
+from 0. What no file may have for a name is written as a name made from it.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 
-from scheduler.domain.core.model import Gang, Kind, PodPlace, Restored, Role
+from scheduler.domain.core.model import Gang, PodPlace, Restored, Role
 from scheduler.domain.formats.decisions import place_fields
+from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
 
-_POD = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+Fields = dict[str, object]
 
 
-def requested_events(at: float, gang: Gang) -> list[dict[str, object]]:
-    """A gang that waits: its request, and the pods of it that are over already.
-
-    Raises ValueError where pods can't be written: see `file_of`.
-    """
-    file = file_of(gang)
-    wanted = {pod for role in gang.roles for pod in role.pods}
-    over = [pod for pods in file.pods for pod in pods.role().pods if pod not in wanted]
-    requested: dict[str, object] = {
-        "at": whole(at),
-        "event": "gang-requested",
-        "gang": gang_fields(file),
-    }
-    return [requested, *_released(at, gang.id, over)]
+def requested_event(gang: Gang, told: str | None = None) -> Fields:
+    """A gang waits. ``told``: the code that it was told, why."""
+    return {"event": "gang-requested", "gang": gang_fields(file_of(gang)), **_set(told=told)}
 
 
-def _released(at: float, gang: str, pods: Iterable[str]) -> Iterator[dict[str, object]]:
-    for pod in pods:
-        yield {"at": whole(at), "event": "pod-released", "gang": gang, "pod": pod}
+def grown_event(gang: str, roles: Sequence[Role], told: str | None = None) -> Fields:
+    """A gang waits for these pods beside those that it has."""
+    pods = [_pods_fields(pods) for pods in _entries(roles)]
+    return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(told=told)}
 
 
-def grown_events(at: float, gang: Gang, roles: Sequence[Role]) -> list[dict[str, object]]:
-    """A gang waits for these pods beside those that it has: its growth, and the pods of that which
-    are over already.
-
-    Raises ValueError where pods can't be written: see `file_of`, and where one of them is numbered
-    before one that the gang has.
-    """
-    had = {pods.name: pods.count for pods in file_of(gang).pods}
-    wanted = file_of(replace(gang, roles=tuple(roles))).pods
-    if not wanted:
-        return []
-    waiting = {pod for role in roles for pod in role.pods}
-    grown: list[dict[str, object]] = []
-    over: list[str] = []
-    for pods in wanted:
-        first = had.get(pods.name, 0)
-        more = replace(pods, count=pods.count - first)
-        numbered = more.role(first).pods if more.count > 0 else ()
-        if any(pod.rpartition("-")[0] == pods.name for pod in waiting - set(numbered)):
-            raise ValueError(f"a pod of {pods.name!a} of {gang.id!a} waits before one that runs")
-        grown.append(_pods_fields(more))
-        over += [pod for pod in numbered if pod not in waiting]
-    event: dict[str, object] = {"at": whole(at), "event": "gang-grown", "gang": gang.id}
-    return [event | {"pods": grown}, *_released(at, gang.id, over)]
+def released_event(gang: str) -> Fields:
+    """A gang is over."""
+    return {"event": "gang-released", "gang": name_of(gang)}
 
 
-def restored_event(at: float, restored: Restored) -> dict[str, object]:
-    """A gang that is placed. Raises ValueError where pods can't be written: see `file_of`."""
+def pod_released_event(gang: str, pod: str) -> Fields:
+    """A pod is over."""
+    return {"event": "pod-released", "gang": name_of(gang), "pod": name_of(pod)}
+
+
+def restored_event(restored: Restored, told: str | None = None) -> Fields:
+    """A gang that is placed."""
     gang_class, until = restored.gang_class, restored.preempted_until
-    started_at = restored.started_at
+    started_at, for_gang = restored.started_at, restored.preempted_for
     return {
-        "at": whole(at),
         "event": "gang-restored",
         "gang": gang_fields(file_of(restored.gang)),
         "placement": [_placement(place) for place in restored.places],
@@ -76,46 +50,73 @@ def restored_event(at: float, restored: Restored) -> dict[str, object]:
         "cells": [{"cell": use.cell, "quota": use.quota} for use in restored.cells],
         "startedAt": None if started_at is None else whole(started_at),
         "preemptedUntil": None if until is None else whole(until),
-        "preemptedFor": restored.preempted_for,
-        **_set(reserved=list(restored.reserved) or None),
+        "preemptedFor": None if for_gang is None else name_of(for_gang),
+        **_set(reserved=[name_of(pod) for pod in restored.reserved] or None, told=told),
     }
 
 
-def _placement(place: PodPlace) -> dict[str, object]:
-    return place_fields(place) | _set(charged=list(place.charged) or None)
+def blocked_event(
+    node: str,
+    gpus: Iterable[int],
+    amounts: Mapping[str, int],
+    ports: Iterable[int],
+    avoided: Iterable[int],
+) -> Fields:
+    """So much of a node nobody's pods hold; ``amounts``: by the names of `NodeLimits`."""
+    return {
+        "event": "node-blocked",
+        "node": node,
+        **_set(
+            gpus=sorted(gpus) or None,
+            cpu=amounts.get("cpu") or None,
+            memoryMB=amounts.get("memoryMB") or None,
+            ports=sorted(ports) or None,
+            avoided=sorted(avoided) or None,
+        ),
+    }
+
+
+def name_of(text: str) -> str:
+    """As a file has it."""
+    if name_problem(text) is None:
+        return text
+    return f"?{sha256(text.encode(errors='surrogatepass')).hexdigest()[:16]}"
+
+
+def _placement(place: PodPlace) -> Fields:
+    fields = place_fields(place) | _set(charged=list(place.charged) or None)
+    return fields | {"pod": name_of(place.pod)}
 
 
 def file_of(gang: Gang) -> GangFile:
-    """A gang of the core as a file would ask for it.
-
-    Raises ValueError where a pod's name does not end in a number, or pods whose names differ only
-    in that number do not want the same.
-    """
-    counts: dict[str, int] = {}
-    kinds: dict[str, Kind] = {}
-    for role in gang.roles:
-        for pod in role.pods:
-            matched = _POD.fullmatch(pod)
-            if matched is None:
-                raise ValueError(f"the pod {pod!a} of {gang.id!a} does not end in a number")
-            name, number = matched[1], int(matched[2])
-            if kinds.setdefault(name, role.kind) != role.kind:
-                raise ValueError(f"the pods {name!a} of {gang.id!a} do not want the same")
-            counts[name] = max(counts.get(name, 0), number + 1)
-    pods = tuple(Pods(name, count, kinds[name]) for name, count in counts.items())
-    return GangFile(gang, pods)
+    """A gang of the core as a file would ask for it."""
+    return GangFile(gang, tuple(_entries(gang.roles)))
 
 
-def gang_fields(file: GangFile) -> dict[str, object]:
+def _entries(roles: Iterable[Role]) -> list[Pods]:
+    """One for each role, under a name that no other one has: the role's, else its first pod's."""
+    entries: list[Pods] = []
+    names: set[str] = set()
+    for role in roles:
+        pods = tuple(map(name_of, role.pods))
+        name = role.name if role.name and role.name not in names else pods[0]
+        names.add(name)
+        entry = Pods(name, len(pods), role.kind)
+        is_counted = entry.role().pods == pods
+        entries.append(entry if is_counted else Pods(name, len(pods), role.kind, names=pods))
+    return entries
+
+
+def gang_fields(file: GangFile) -> Fields:
     """A gang as plain data; optional fields only where they say something."""
     gang, course, kept = file.gang, file.course, file.kept
     return {
-        "id": gang.id,
-        **_set(job=gang.job if gang.job not in ("", gang.id) else None, name=kept.name),
-        "user": gang.user,
-        "virtualCluster": gang.virtual_cluster,
+        "id": name_of(gang.id),
+        **_set(job=name_of(gang.job) if gang.job not in ("", gang.id) else None, name=kept.name),
+        "user": name_of(gang.user),
+        "virtualCluster": name_of(gang.virtual_cluster),
         "priority": gang.priority,
-        **_set(group=gang.group),
+        **_set(group=None if gang.group is None else name_of(gang.group)),
         "submittedAt": whole(gang.submitted_at),
         "pods": [_pods_fields(pods) for pods in file.pods],
         **_set(
@@ -131,19 +132,20 @@ def gang_fields(file: GangFile) -> dict[str, object]:
     }
 
 
-def _pods_fields(pods: Pods) -> dict[str, object]:
+def _pods_fields(pods: Pods) -> Fields:
     kind = pods.kind
-    resources: Mapping[str, int] = dict(kind.resources)
-    types = kind.gpu_types
+    resources = {name_of(name): count for name, count in kind.resources}
+    types = tuple(map(name_of, kind.gpu_types))
     return {
         "name": pods.name,
+        **_set(names=None if pods.names is None else list(pods.names)),
         "count": pods.count,
         **_set(min=pods.least),
         "gpus": kind.gpus,
         **_set(
             gpuType=types[0] if len(types) == 1 else None,
             gpuTypes=list(types) if len(types) > 1 else None,
-            pin=kind.pin,
+            pin=None if kind.pin is None else name_of(kind.pin),
             cpu=kind.cpu or None,
             memoryMB=kind.memory_mb or None,
             ports=kind.ports or None,
@@ -152,7 +154,7 @@ def _pods_fields(pods: Pods) -> dict[str, object]:
     }
 
 
-def _set(**values: object) -> dict[str, object]:
+def _set(**values: object) -> Fields:
     """Those that are there; whole seconds as integers."""
     return {
         name: whole(value) if isinstance(value, float) else value

@@ -43,6 +43,13 @@ class FormatError(Rejected):
         super().__init__("InvalidFormat", f"Line {first.line}: {first.path} {first.message}")
 
 
+def told(file: str, finding: Finding, kind: str = "") -> str:
+    """A finding as people read it: ``file:line: field: message``."""
+    place = f"{file}:{finding.line}" if finding.line else file
+    said = f"{finding.path}: {finding.message}" if finding.path else finding.message
+    return f"{place}: {kind}{said}"
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a value stands. ``node``: in a YAML file, which knows a line for each value below."""
@@ -111,6 +118,10 @@ class Table:
     def has(self, name: str) -> bool:
         """Whether a field is there, ``null`` included."""
         return name in self._values
+
+    def has_value(self, name: str) -> bool:
+        """Whether a field is there, and not ``null``."""
+        return self._values.get(name) is not None
 
     def needs(self, *names: str) -> None:
         """Note each of these fields that is left out."""

@@ -43,6 +43,7 @@ GANG = frozenset(
 PODS = frozenset(
     (
         "name",
+        "names",
         "count",
         "min",
         "gpus",
@@ -104,11 +105,16 @@ def read_pods(table: Table) -> tuple[Pods, ...]:
         table.wrong("pods", "must not be empty")
     pods: list[Pods] = []
     names: set[str] = set()
+    pod_names: set[str] = set()
     for entry in entries or ():
         each = _pods_of(entry)
         if each.name and each.name in names:
             entry.wrong("name", f"is {each.name!a} once more; add to the count of the first")
         names.add(each.name)
+        for pod in each.names or ():
+            if pod in pod_names:
+                entry.wrong("names", f"have {pod!a} once more; keep one")
+        pod_names.update(each.names or ())
         pods.append(each)
     if sum(each.count for each in pods) > MAX_PODS:
         table.wrong("pods", f"are more than {MAX_PODS}, the most in a gang")
@@ -119,6 +125,9 @@ def read_pods(table: Table) -> tuple[Pods, ...]:
 def _pods_of(table: Table) -> Pods:
     table.needs("name", "count", "gpus")
     count = table.count("count", least=1) or 1
+    names = table.names("names")
+    if names is not None and len(names) != count:
+        table.wrong("names", f"must be {count}, as count says, not {len(names)}")
     kind = Kind(
         gpus=table.count("gpus") or 0,
         gpu_types=_gpu_types(table),
@@ -128,7 +137,7 @@ def _pods_of(table: Table) -> Pods:
         ports=table.count("ports") or 0,
         resources=tuple(sorted((k, v) for k, v in table.counts("resources").items() if v)),
     )
-    return Pods(table.name("name") or "", count, kind, table.count("min", 1, count))
+    return Pods(table.name("name") or "", count, kind, table.count("min", 1, count), names)
 
 
 def _gpu_types(table: Table) -> tuple[str, ...]:

@@ -9,17 +9,30 @@ from scheduler.domain.core.model import Gang, Kind, Restored, Role
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """``count`` equal pods, named ``<name>-0`` and so on. ``least``: the field ``min``."""
+    """``count`` equal pods, named ``<name>-0`` and so on, or as ``names`` says. ``least``: the
+    field ``min``.
+    """
 
     name: str
     count: int
     kind: Kind
     least: int | None = None
+    names: tuple[str, ...] | None = None
 
     def role(self, first: int = 0) -> Role:
         """What the core takes, with pods counted from ``first``."""
+        if self.names is not None:
+            return Role(self.kind, self.names, self.name)
         numbers = range(first, first + self.count)
         return Role(self.kind, tuple(f"{self.name}-{number}" for number in numbers), self.name)
+
+    def next(self, first: int = 0) -> int:
+        """The number of the next pod of this name, where these are counted from ``first``."""
+        if self.names is None:
+            return first + self.count
+        ends = (pod.removeprefix(f"{self.name}-") for pod in self.names)
+        numbers = (int(end) for end in ends if end.isascii() and end.isdecimal())
+        return max((first, *(number + 1 for number in numbers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +77,10 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class GangRequested(Happening):
-    """A gang is wanted."""
+    """A gang is wanted. ``told``: the code that it was told before, why it waits."""
 
     file: GangFile
+    told: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +89,7 @@ class GangRestored(Happening):
 
     file: GangFile
     restored: Restored
+    told: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,7 @@ class GangGrown(Happening):
 
     gang: str
     pods: tuple[Pods, ...]
+    told: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +169,35 @@ class NodeUncordoned(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class NodeBlocked(Happening):
+    """So much of a node is held by nobody's pods; it replaces what was said before. ``avoided``:
+    ports that are given last.
+    """
+
+    node: str
+    gpus: tuple[int, ...] = ()
+    cpu: int = 0
+    memory_mb: int = 0
+    ports: tuple[int, ...] = ()
+    avoided: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CycleRun(Happening):
+    """How this moment's cycle is run. ``most``: decisions after which it admits no more gangs,
+    None: no bound. ``is_settled``: what can never be placed is refused.
+    """
+
+    most: int | None = None
+    is_settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerRestarted(Happening):
+    """All gangs are forgotten, and every node is well and open; the configuration stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterChanged(Happening):
     """Another configuration, whole."""
 
@@ -172,5 +217,8 @@ Event: TypeAlias = (
     | NodeCordoned
     | NodeDrained
     | NodeUncordoned
+    | NodeBlocked
     | ClusterChanged
+    | CycleRun
+    | SchedulerRestarted
 )

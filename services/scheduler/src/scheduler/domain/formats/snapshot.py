@@ -1,64 +1,92 @@
 """A whole cluster as events: what a running system has in memory, to be gone on with in a
 simulation.
 
-Nodes first, then gangs that have places, then those that wait, each by its name. Said again in
-what follows is only why gangs wait.
+Nodes first, then gangs that have places, then those that wait, each by its name. What is taken in
+one moment can be written later, and elsewhere: nothing that goes on changes it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Role
-from scheduler.domain.formats.export import grown_events, requested_events, restored_event
+from scheduler.domain.core.model import Gang, Restored, Role
+from scheduler.domain.formats.export import (
+    Fields,
+    blocked_event,
+    grown_event,
+    requested_event,
+    restored_event,
+)
 from scheduler.domain.formats.writing import whole
 
-Events = Iterator[dict[str, object]]
 
-
-def cluster_events(cluster: Cluster, at: float) -> Events:
-    """All that is in a cluster at ``at`` seconds, as plain data.
-
-    Raises ValueError where pods can't be written: see `export.file_of`.
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
+    they were told.
     """
+
+    nodes: list[Fields]
+    placed: list[tuple[Restored, tuple[Role, ...], str | None]]
+    waiting: list[tuple[Gang, str | None]]
+
+    def events(self) -> Iterator[Fields]:
+        """All of it as plain data, without the time."""
+        yield from self.nodes
+        for restored, waiting, told in self.placed:
+            placed = frozenset(place.pod for place in restored.places)
+            gang = replace(restored.gang, roles=_with(restored.gang.roles, placed.__contains__))
+            more = _with(waiting, lambda pod, placed=placed: pod not in placed)  # type: ignore[misc]
+            yield restored_event(replace(restored, gang=gang), None if more else told)
+            if more:
+                yield grown_event(restored.gang.id, more, told)
+        for gang, told in self.waiting:
+            yield requested_event(gang, told)
+
+
+def take(cluster: Cluster) -> Taken:
+    """What is in a cluster now."""
+    taken = Taken([], [], [])
     for name, machine in sorted(cluster.hardware.machines.items()):
-        for event, gpu in _of_node(machine):
-            fields: dict[str, object] = {"at": whole(at), "event": event, "node": name}
-            yield fields if gpu is None else fields | {"gpu": gpu}
-    gangs = [cluster.gangs[gang] for gang in sorted(cluster.gangs)]
-    for live in gangs:
+        taken.nodes.extend(_of_node(name, machine))
+    for name in sorted(cluster.gangs):
+        live = cluster.gangs[name]
         if _has_places(live):
-            yield from _placed(cluster, live, at)
-    for live in gangs:
-        if not _has_places(live):
-            yield from requested_events(at, replace(live.gang, roles=live.waiting))
+            taken.placed.append((cluster.exported(name), live.waiting, live.told))
+        else:
+            taken.waiting.append((replace(live.gang, roles=live.waiting), live.told))
+    return taken
 
 
-def _of_node(machine: Machine) -> Iterator[tuple[str, int | None]]:
+def cluster_events(cluster: Cluster, at: float) -> Iterator[Fields]:
+    """All that is in a cluster at ``at`` seconds, as plain data."""
+    for event in take(cluster).events():
+        yield {"at": whole(at)} | event
+
+
+def _of_node(name: str, machine: Machine) -> Iterator[Fields]:
+    of_node: Fields = {"node": name}
     if not machine.is_healthy:
-        yield "node-bad", None
+        yield {"event": "node-bad"} | of_node
     if machine.is_cordoned:
-        yield "node-cordoned", None
+        yield {"event": "node-cordoned"} | of_node
     if machine.is_drained:
-        yield "node-drained", None
+        yield {"event": "node-drained"} | of_node
     for state in machine.slots:
         for gpu in state.slot.indices(state.sick):
-            yield "gpu-bad", gpu
+            yield {"event": "gpu-bad"} | of_node | {"gpu": gpu}
+    gpus = [gpu for state in machine.slots for gpu in state.slot.indices(state.blocked)]
+    amounts = dict(zip(machine.sort.names, machine.blocked, strict=False))
+    amounts.pop("ports", None)
+    ports, avoided = machine.blocked_ports, machine.avoided
+    if gpus or any(amounts.values()) or ports or avoided:
+        yield blocked_event(name, gpus, amounts, ports, avoided)
 
 
 def _has_places(live: Live) -> bool:
     return bool(live.pods or live.strangers)
-
-
-def _placed(cluster: Cluster, live: Live, at: float) -> Events:
-    restored = cluster.exported(live.id)
-    placed = frozenset(place.pod for place in restored.places)
-    gang = replace(restored.gang, roles=_with(restored.gang.roles, placed.__contains__))
-    yield restored_event(at, replace(restored, gang=gang))
-    waiting = _with(live.waiting, lambda pod: pod not in placed)  # reserved ones have places
-    yield from grown_events(at, gang, waiting)
 
 
 def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, ...]:

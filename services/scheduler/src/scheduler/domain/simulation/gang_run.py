@@ -36,7 +36,7 @@ class GangRun:
             course=file.course,
             waits_since=now,
             left_s=file.course.run_s,
-            counts={pods.name: pods.count for pods in file.pods},
+            counts={pods.name: pods.next() for pods in file.pods},
             kinds={pods.name: pods.kind for pods in file.pods},
         )
 
@@ -93,7 +93,7 @@ class GangRun:
         for more in pods:
             first = self.counts.get(more.name, 0)
             roles.append(more.role(first))
-            self.counts[more.name] = first + more.count
+            self.counts[more.name] = more.next(first)
             self.kinds[more.name] = more.kind
         self.gang = replace(self.gang, roles=(*self.gang.roles, *roles))
         return tuple(roles)

@@ -26,6 +26,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
+    CycleRun,
     Event,
     GangCheckpointed,
     GangGrown,
@@ -34,17 +35,23 @@ from scheduler.domain.formats.model import (
     GangRestored,
     GangWithdrawn,
     GpuHealthChanged,
+    NodeBlocked,
     NodeCordoned,
     NodeDrained,
     NodeHealthChanged,
     NodeUncordoned,
     PodReleased,
+    SchedulerRestarted,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
 from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.space import Space
 from scheduler.domain.simulation.tally import Tally
 
 Warn = Callable[[Finding], None]
+
+USUAL = CycleRun(0.0)
+"""How a cycle is run of which nothing is said."""
 
 
 class Simulation:
@@ -55,7 +62,8 @@ class Simulation:
     def __init__(self, config: ClusterConfig, warn: Warn) -> None:
         """Raises ConfigError where the configuration can't be honoured."""
         self.cluster = Cluster(config)
-        self._is_requeued = config.policy.is_requeued
+        self._policy = config.policy
+        self._cycle = USUAL
         self._warn = warn
         self._agenda = Agenda()
         self.runs: dict[str, GangRun] = {}
@@ -73,6 +81,9 @@ class Simulation:
             while event is not None and event.at <= now:
                 self._apply(event)
                 event = next(upcoming, None)
+            self.cluster.most = self._cycle.most
+            self.cluster.settle(self._cycle.is_settled)
+            self._cycle = USUAL
             for decision in run_cycle(self.cluster, now):
                 self._follow(decision)
                 yield now, decision
@@ -94,7 +105,7 @@ class Simulation:
             return
         self.tally.lose(run)
         run.stop(self.tally.now)
-        if self._is_requeued:
+        if self._policy.is_requeued:
             self.runs[gang] = run
             self.cluster.request(run.gang)
 
@@ -115,6 +126,10 @@ class Simulation:
                     self.runs[gang].checkpoint_at = event.at
             case ClusterChanged():
                 self._change(event)
+            case CycleRun():
+                self._cycle = event
+            case SchedulerRestarted():
+                self._forget_all()
             case _:
                 self._apply_to_node(event)
 
@@ -124,11 +139,12 @@ class Simulation:
             message = f"is {gang!a}, which is there already; release it first, or use another id"
             raise FormatError([Finding("gang.id", message, event.line)])
         run = GangRun.of(event.file, event.at)
+        run.code = event.told
         self.runs[gang] = run
         group = self.tally.group(run)
         if isinstance(event, GangRequested):
             group.requested += 1
-            self.cluster.request(event.file.gang)
+            self.cluster.request(event.file.gang, event.told)
             return
         group.restored += 1
         self._restore(event, run)
@@ -148,11 +164,12 @@ class Simulation:
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
         self.cluster.restore(restored, event.at)
-        if restored.started_at is None:
+        self.cluster.gangs[run.gang.id].told = event.told
+        if restored.started_at is None or not running:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
         space.take(running)
-        if restored.preempted_until is not None:
+        if restored.preempted_until is not None and self._policy.is_enforced:
             self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
 
     def _note_end(self, gang: str, at: float | None) -> None:
@@ -182,7 +199,7 @@ class Simulation:
         self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
-        if is_leaving and not run.places:
+        if is_leaving and not run.places and self._policy.is_enforced:
             self._end(event.gang, End.GRACE)
 
     def _grow(self, event: GangGrown) -> None:
@@ -194,21 +211,33 @@ class Simulation:
             if run.kinds.get(pods.name, pods.kind) != pods.kind:
                 message = f"{pods.name!a} want something else already; use another name"
                 raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
-        self.cluster.grow(event.gang, run.grow(event.pods))
+        self.cluster.grow(event.gang, run.grow(event.pods), event.told)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
             self.cluster.change(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
-        self._is_requeued = event.config.policy.is_requeued
+        self._policy = event.config.policy
         self.tally.space.change(self.cluster.hardware.forest)
         for finding in self.cluster.warnings:
             self._warn(_in_event(finding, event))
 
+    def _forget_all(self) -> None:
+        """What is there is told anew."""
+        self.cluster = Cluster(self.cluster.hardware.forest.config)
+        self.runs.clear()
+        self._agenda = Agenda()
+        self.tally.space = Space(self.cluster.hardware.forest)
+
     def _apply_to_node(
         self,
-        event: NodeHealthChanged | GpuHealthChanged | NodeCordoned | NodeDrained | NodeUncordoned,
+        event: NodeHealthChanged
+        | GpuHealthChanged
+        | NodeCordoned
+        | NodeDrained
+        | NodeUncordoned
+        | NodeBlocked,
     ) -> None:
         space = self.tally.space
         if not space.has(event.node):
@@ -233,6 +262,11 @@ class Simulation:
             case NodeUncordoned(node=node):
                 self.cluster.uncordon(node)
                 space.set_open(node, True)
+            case NodeBlocked(node=node):
+                amounts = {"cpu": event.cpu, "memoryMB": event.memory_mb}
+                self.cluster.block(node, event.gpus, amounts, event.ports)
+                self.cluster.hardware.machines[node].avoided = set(event.avoided)
+                space.block(node, event.gpus)
             case _:
                 assert_never(event)
 
@@ -259,7 +293,8 @@ class Simulation:
                 self._forget_refused(gang, run)
             case Preempted(until=until):
                 group.preempted += 1
-                self._agenda.add(until, End.GRACE, gang)
+                if self._policy.is_enforced:
+                    self._agenda.add(until, End.GRACE, gang)
             case Downgraded():
                 group.downgraded += 1
             case Upgraded():
@@ -269,8 +304,9 @@ class Simulation:
 
     def _forget_refused(self, gang: str, run: GangRun) -> None:
         """A refused gang is over; of one that runs, only its growth."""
-        if run.started_at is None:
+        if not run.places:
             del self.runs[gang]
+            self._agenda.forget(gang)
             self.cluster.release(gang)
             return
         for pod in run.without_place():

@@ -15,6 +15,7 @@ class _Node:
     free: list[int]
     used: set[int] = field(default_factory=set)
     bad: set[int] = field(default_factory=set)
+    blocked: frozenset[int] = frozenset()
     is_healthy: bool = True
     is_open: bool = True
 
@@ -43,7 +44,9 @@ class Space:
         self.change(forest)
 
     def change(self, forest: Forest) -> None:
-        """Another configuration; what runs goes on, and what is bad stays so."""
+        """Another configuration; what runs goes on. What is bad stays so where it is still there;
+        what comes back later is well and open, as it is for the core.
+        """
         before, self._nodes = self._nodes, {}
         self._forest = forest
         self._free_slots = {}
@@ -52,10 +55,10 @@ class Space:
         for name, slots in forest.machines.items():
             self._nodes[name] = node = before.pop(name, _Node([], []))
             node.slots, node.free = list(slots), [0] * len(slots)
+            node.bad.intersection_update(gpu for slot in slots for gpu in slot.gpus)
             self._refresh(node)
         for name, node in before.items():  # its node is gone, its pods may run on
-            node.slots, node.free = [], []
-            self._nodes[name] = node
+            self._nodes[name] = _Node([], [], used=node.used)
 
     def take(self, places: Iterable[PodPlace]) -> None:
         """Pods have started."""
@@ -97,6 +100,11 @@ class Space:
             bad.add(gpu)
         self._refresh(self._nodes[name])
 
+    def block(self, name: str, gpus: Iterable[int]) -> None:
+        """Nobody's pods hold these GPUs, and no others."""
+        self._nodes[name].blocked = frozenset(gpus)
+        self._refresh(self._nodes[name])
+
     def set_open(self, name: str, is_open: bool) -> None:
         """A node takes new pods, or not."""
         self._nodes[name].is_open = is_open
@@ -106,7 +114,9 @@ class Space:
         """Count the free GPUs of a node again."""
         is_usable = node.is_healthy and node.is_open
         for number, slot in enumerate(node.slots):
-            taken = sum(gpu in node.used or gpu in node.bad for gpu in slot.gpus)
+            taken = sum(
+                gpu in node.used or gpu in node.bad or gpu in node.blocked for gpu in slot.gpus
+            )
             free = len(slot.gpus) - taken if is_usable else 0
             if free != node.free[number]:
                 self._set_free(slot, node.free[number], free)

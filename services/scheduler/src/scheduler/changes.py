@@ -1,0 +1,56 @@
+"""SQL of what was committed since one looked last, whatever the order of commits was.
+
+Triggers note each gang and node that is written, with the transaction. A transaction that a
+snapshot did not see is found by the next one: so nothing is missed, and nothing found twice.
+"""
+
+from dataclasses import dataclass
+
+from muster.db import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """``seen``: the snapshot up to which these are the changes."""
+
+    seen: str
+    gangs: frozenset[str]
+    nodes: frozenset[str]
+
+
+async def snapshot(conn: Connection) -> str:
+    """What can be seen now."""
+    seen: str = await conn.fetchval("SELECT pg_current_snapshot()::text")
+    return seen
+
+
+async def since(conn: Connection, seen: str) -> Changed | None:
+    """What has changed since that snapshot; None where it is not kept any more. In a transaction
+    that is repeatable, rows that are read beside it are of the same moment.
+    """
+    row = await conn.fetchrow(
+        "SELECT pg_current_snapshot()::text AS seen,"
+        " changes_from <= pg_snapshot_xmin($1::text::pg_snapshot) AS is_kept FROM leader",
+        seen,
+    )
+    assert row is not None
+    if not row["is_kept"]:
+        return None
+    names: dict[str, set[str]] = {"gang": set(), "node": set()}
+    for each in await conn.fetch(
+        "SELECT what, name FROM change WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot)"
+        " AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)",
+        seen,
+    ):
+        names[each["what"]].add(each["name"])
+    return Changed(row["seen"], frozenset(names["gang"]), frozenset(names["node"]))
+
+
+async def forget(conn: Connection, before: str) -> None:
+    """Delete what that snapshot has seen for certain, whoever still wants to know it."""
+    await conn.execute(
+        "WITH old AS (DELETE FROM change WHERE xid < pg_snapshot_xmin($1::text::pg_snapshot))"
+        " UPDATE leader SET changes_from ="
+        " greatest(changes_from, pg_snapshot_xmin($1::text::pg_snapshot))",
+        before,
+    )

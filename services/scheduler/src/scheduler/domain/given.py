@@ -1,0 +1,168 @@
+"""What the core is given goes through here, and is written down as the simulator reads it.
+
+A cycle's events have one time, the cycle's. Of cycles to which nothing was given those are written
+down that decided, or looked for a reason, and no others: they change nothing.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ParamSpec
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import Decision, Gang, Restored, Role
+from scheduler.domain.formats.cluster_file import cluster_data
+from scheduler.domain.formats.export import (
+    Fields,
+    blocked_event,
+    grown_event,
+    pod_released_event,
+    released_event,
+    requested_event,
+    restored_event,
+)
+from scheduler.domain.formats.writing import to_line
+
+P = ParamSpec("P")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The events of the cycle at ``at`` seconds: lines of JSON without their time."""
+
+    at: float
+    lines: tuple[str, ...]
+
+
+class Given:
+    """``is_recording``: off while memory is restored, for that is written down as a whole."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.is_recording = False
+        self._lines: list[str] = []
+        self._batches: list[Batch] = []
+
+    # Gangs.
+
+    def request(self, gang: Gang) -> None:
+        """A gang is wanted."""
+        self._note(requested_event, gang)
+        self.cluster.request(gang)
+
+    def grow(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang wants more pods."""
+        self._note(grown_event, gang, roles)
+        self.cluster.grow(gang, roles)
+
+    def release(self, gang: str) -> None:
+        """A gang is over. Unknown ones are ignored."""
+        if gang in self.cluster.gangs:
+            self._note(released_event, gang)
+            self.cluster.release(gang)
+
+    def release_pod(self, gang: str, pod: str) -> None:
+        """A pod is over. Those of unknown gangs are ignored."""
+        if gang in self.cluster.gangs:
+            self._note(pod_released_event, gang, pod)
+            self.cluster.release_pod(gang, pod)
+
+    def restore(self, restored: Restored, at: float) -> None:
+        """A gang was placed before."""
+        self._note(restored_event, restored)
+        self.cluster.restore(restored, at)
+
+    # Nodes.
+
+    def set_node_health(self, node: str, is_healthy: bool) -> None:
+        """A node is well, or not."""
+        if self.cluster.hardware.machines[node].is_healthy != is_healthy:
+            self._say("node-healthy" if is_healthy else "node-bad", node=node)
+            self.cluster.set_node_health(node, is_healthy)
+
+    def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
+        """A GPU is well, or not; it was not so before."""
+        self._say("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
+        self.cluster.set_gpu_health(node, gpu, is_healthy)
+
+    def block(
+        self,
+        node: str,
+        gpus: Collection[int],
+        amounts: Mapping[str, int],
+        ports: Collection[int],
+        avoided: Collection[int],
+    ) -> None:
+        """So much of a node nobody's pods hold; ``avoided``: ports that are given last."""
+        machine = self.cluster.hardware.machines[node]
+        is_new = self.cluster.block(node, gpus, amounts, ports)
+        if is_new or machine.avoided != set(avoided):
+            machine.avoided = set(avoided)
+            self._note(blocked_event, node, gpus, amounts, ports, avoided)
+
+    def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
+        """What an operator ordered; another order stood before."""
+        self._say("node-uncordoned", node=node)
+        self.cluster.uncordon(node)
+        if is_cordoned:
+            self._say("node-cordoned", node=node)
+            self.cluster.cordon(node)
+        if is_drained:
+            self._say("node-drained", node=node)
+            self.cluster.drain(node)
+
+    def change(self, cluster: Cluster, line: str | None = None) -> None:
+        """Another configuration, already made; ``line``: its `changed_line`."""
+        self.cluster = cluster
+        if self.is_recording:
+            self._lines.append(line or changed_line(cluster.hardware.forest.config))
+
+    # The cycle.
+
+    def run(self, at: float, *, is_settled: bool) -> list[Decision]:
+        """One cycle at ``at`` seconds."""
+        cluster = self.cluster
+        cluster.settle(is_settled)
+        explained = cluster.queue.explained
+        decisions = run_cycle(cluster, at)
+        is_still = not decisions and cluster.queue.explained == explained
+        if self.is_recording and (self._lines or not is_still):
+            self._end(at)
+        return decisions
+
+    def take_batches(self) -> list[Batch]:
+        """What was written down since this was last asked."""
+        batches, self._batches = self._batches, []
+        return batches
+
+    def _end(self, at: float) -> None:
+        cluster = self.cluster
+        how: Fields = {"most": cluster.most} if cluster.has_more else {}
+        if not cluster.is_settled:
+            how["settled"] = False
+        if how or not self._lines:
+            self._say("cycle", **how)
+        self._batches.append(Batch(at, tuple(self._lines)))
+        self._lines = []
+
+    def _note(self, event_of: Callable[P, Fields], *given: P.args, **more: P.kwargs) -> None:
+        if self.is_recording:
+            self._lines.append(to_line(event_of(*given, **more)))
+
+    def _say(self, event: str, **fields: object) -> None:
+        if self.is_recording:
+            self._lines.append(to_line({"event": event, **fields}))
+
+
+def recorded(config: ClusterConfig) -> Fields:
+    """A configuration as it is to be replayed: gangs end when events say so, and only then."""
+    data = cluster_data(config)
+    policy = data["policy"]
+    assert isinstance(policy, dict)
+    return data | {"policy": policy | {"enforceGrace": False}}
+
+
+def changed_line(config: ClusterConfig) -> str:
+    """The event of another configuration. It takes long where nodes are many."""
+    return to_line({"event": "cluster-changed", "cluster": recorded(config)})

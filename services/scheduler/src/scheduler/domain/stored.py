@@ -1,0 +1,130 @@
+"""A state that is made of what is stored: whole, or gang by gang as their rows change.
+
+Whoever leads changes its state by decisions, and stores what comes of them; whoever stands by
+forgets the gangs whose rows have changed and reads them anew, which leaves it where a restart would
+begin. Nodes are heard meanwhile, by both.
+"""
+
+from collections.abc import Collection, Iterable
+
+from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.model import Kind, Restored
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import LEFT, Hold
+from scheduler.domain.requests import Asked, gang_of, kind_of, roles_of
+from scheduler.domain.rules import Rules
+from scheduler.domain.state import State
+
+
+class Stored(State):
+    """The order is: nodes, then placements, then gangs, and at last, before the first decision,
+    `restored`.
+    """
+
+    def __init__(
+        self, rules: Rules, file: ClusterConfig | None = None, policy: Policy | None = None
+    ) -> None:
+        super().__init__(rules, file, policy)
+        self._held: dict[str, list[Hold]] = {}
+        self._pods_of: dict[str, list[str]] = {}
+
+    @property
+    def unsure(self) -> set[str]:
+        """Gangs that did not get back what they had: were others in the way that are gone now?"""
+        return {decision.gang for decision in self.cluster.said}
+
+    def restore_removed(self, name: str, lease: int) -> None:
+        """What the store knows of a node that was removed."""
+        self._seen.nodes.pop(name, None)
+        self.ledger.restore_removed(name, lease)
+
+    def restore_holds(self, holds: Iterable[Hold], now: float) -> None:
+        """What the store knows of placements; before their gangs."""
+        for hold in holds:
+            self.ledger.restore_hold(hold, now)
+            gang = hold.placement.gang
+            self._pods_of.setdefault(gang, []).append(hold.pod)
+            if hold.is_wanted:
+                self._held.setdefault(gang, []).append(hold)
+
+    def restore_gang(self, known: KnownGang, now: float, at: float) -> None:
+        """What the store knows of a gang; after its placements and its nodes."""
+        request = known.request
+        gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
+        gang.is_refused, gang.said = known.is_refused, known.reason
+        held = self._held.pop(request.gang, [])
+        kinds = {hold.pod: hold.placement.kind for hold in held}
+        kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
+        reserved = {place.pod: place for place in known.reserved}
+        for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
+            kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
+        places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)
+        if places:
+            started_at = known.started_at
+            if started_at is None and not reserved:
+                started_at = at
+            roles = roles_of((place.pod, kinds[place.pod]) for place in places)
+            restored = Restored(
+                gang_of(request, roles),
+                tuple(places),
+                known.gang_class,
+                known.cells,
+                started_at,
+                known.preempted_until,
+                known.preempted_for,
+                () if started_at is None else tuple(reserved),
+            )
+            self.given.restore(restored, at)
+        asks = {ask.pod: ask for ask in request.pods}
+        gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
+        gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
+        for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
+            end = next((e for e in request.released if e.pod == pod), None)
+            self._drop(gang, pod, end, now, at)
+        self.request(request, now, at)
+        live = self.cluster.gangs.get(request.gang)
+        if live is not None and known.reason is not None:
+            live.told = known.reason.code
+
+    def forget(self, gangs: Collection[str]) -> set[str]:
+        """As if nothing had ever been stored of these gangs. Returns the nodes of their pods, which
+        are to be settled once what is stored of them is restored.
+        """
+        nodes: set[str | None] = set()
+        for name in sorted(gangs):
+            for pod in self._pods_of.pop(name, ()):
+                nodes.add(self.ledger.forget_hold(pod))
+                self.given.release(LEFT + pod)
+            self.given.release(name)
+            self.gangs.pop(name, None)
+            self._held.pop(name, None)
+            self._changes.ended.pop(name, None)
+            self._changes.kept.discard(name)
+        self.cluster.said = [said for said in self.cluster.said if said.gang not in gangs]
+        return {name for name in nodes if name is not None}
+
+    def settle(self, nodes: Iterable[str], now: float) -> None:
+        """Placements on these nodes were restored after the nodes had reported."""
+        for name in sorted(nodes):
+            self.ledger.settle(name, now)
+
+    def keep_up(self, now: float) -> None:
+        """Take what nodes have reported, as a cycle does before it decides."""
+        self.ledger.expire(now)
+        self._carry(now)
+
+    def restored(self, now: float, at: float) -> None:
+        """All is as it is stored: from now on it is decided. What was released before is waited
+        for.
+        """
+        for pod in sorted(self.ledger.pods):
+            hold = self.ledger.hold_of(pod)
+            if hold is None or hold.is_wanted or LEFT + pod in self.cluster.gangs:
+                continue
+            if pod not in self.ledger.nodes[hold.placement.node].overdue:
+                self._linger(hold, at)
+        for name in sorted(self.gangs):
+            self.telling.note(self.gangs[name], self.gangs[name].said, now)
+        self._reserved = set(self.cluster.reserved)
+        self._pods_of.clear()
+        self.given.is_recording = True

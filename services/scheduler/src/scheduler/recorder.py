@@ -1,0 +1,203 @@
+"""The record of what the core was given: written with what it decided, and kept for some days.
+
+Cycles go into the transaction of their decisions; those that decided nothing wait for the next one,
+for a while. A snapshot is taken in a moment between two cycles, and written beside them.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+from muster.db import Connection, is_transient
+from muster.errors import Transient
+
+from scheduler import record_store
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.formats.snapshot import Taken, take
+from scheduler.domain.formats.writing import to_line
+from scheduler.domain.given import Batch, changed_line
+from scheduler.metrics import SchedulerMetrics
+from scheduler.record_store import End, Part, Row
+from scheduler.settings import SchedulerSettings
+
+_log = structlog.get_logger()
+
+DAY_S, HOUR_S = 86_400.0, 3600.0
+MB = 1024 * 1024
+PART_CHARACTERS = 512 * 1024
+"""Of a snapshot, in one row."""
+
+Deciding = Callable[[], AbstractAsyncContextManager[Connection]]
+"""A transaction that begins with the epoch check."""
+
+
+class _Snapshot:
+    """What is to be written of a moment."""
+
+    def __init__(self, cluster: Cluster, at: float, number: int, memory_at: float) -> None:
+        self.at, self.number, self.memory_at = at, number, memory_at
+        self._config = cluster.hardware.forest.config
+        self._taken: Taken = take(cluster)
+
+    def parts(self) -> list[Part]:
+        """It takes long where there is much."""
+        texts = list(_texts(self._lines()))
+        last = len(texts) - 1
+        return [
+            Part(self.at, part, self.number, self.memory_at, part == last, text)
+            for part, text in enumerate(texts)
+        ]
+
+    def _lines(self) -> Iterator[str]:
+        yield changed_line(self._config)
+        for event in self._taken.events():
+            yield to_line(event)
+
+
+def _texts(lines: Iterator[str]) -> Iterator[str]:
+    """Lines together, some in each."""
+    some: list[str] = []
+    characters = 0
+    for line in lines:
+        some.append(line)
+        characters += len(line)
+        if characters >= PART_CHARACTERS:
+            yield "\n".join(some)
+            some, characters = [], 0
+    if some:
+        yield "\n".join(some)
+
+
+class Recorder:
+    """The record of one process, while it leads."""
+
+    def __init__(
+        self, settings: SchedulerSettings, metrics: SchedulerMetrics, deciding: Deciding
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._deciding = deciding
+        self._end = End()
+        self._memory_at = 0.0
+        self._rows: list[Row] = []
+        self._noted_at = 0.0
+        self._snapshot: _Snapshot | None = None
+        self._number_taken = 0
+        self._taken_at = 0.0
+        self._is_full = False
+        self._cleaned_at = -settings.record_clean_s
+        self._woken = asyncio.Event()
+
+    # Between the cycles, in the decider.
+
+    def begin(self, end: End, cluster: Cluster, at: float) -> None:
+        """Memory is new, at ``at`` seconds: what was not written of the one before never was."""
+        self._end, self._memory_at, self._rows = end, at, []
+        self.take(cluster, at)
+
+    def note(self, batches: Sequence[Batch]) -> None:
+        """What cycles were given."""
+        if batches and not self._rows:
+            self._noted_at = time.monotonic()
+        for batch in batches:
+            end = self._end
+            size = sum(len(line.encode()) + 1 for line in batch.lines) - 1
+            self._end = End(end.number + 1, batch.at, end.bytes_to + size)
+            self._rows.append(Row(self._end.number, batch, self._memory_at, self._end.bytes_to))
+
+    @property
+    def is_due(self) -> bool:
+        """Something has waited long enough for a transaction."""
+        return bool(self._rows) and (
+            len(self._rows) >= self._settings.record_wait_cycles
+            or time.monotonic() - self._noted_at >= self._settings.record_wait_s
+        )
+
+    async def write(self, conn: Connection, epoch: int) -> None:
+        """What was noted, in the transaction that begins with the epoch check. Where that fails
+        memory is begun anew.
+        """
+        if self._rows:
+            rows, self._rows = self._rows, []
+            await record_store.add(conn, rows, epoch)
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """The last one is old, or the record is too long since, and another would be another."""
+        if self._snapshot is not None or self._end.number == self._number_taken:
+            return False
+        age_s = time.monotonic() - self._taken_at
+        return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S
+
+    def take(self, cluster: Cluster, at: float) -> None:
+        """All that the core knows after the cycle at ``at`` seconds."""
+        self._snapshot = _Snapshot(cluster, at, self._end.number, self._memory_at)
+        self._number_taken, self._taken_at = self._end.number, time.monotonic()
+        self._is_full = False
+        self._woken.set()
+
+    # Beside the cycles.
+
+    async def run(self, epoch: int) -> None:
+        """Write snapshots and remove what is old, until cancelled. Raises Deposed."""
+        wait_s = self._settings.retry_first_s
+        while True:
+            try:
+                await self._write_snapshot(epoch)
+                await self._clean()
+                wait_s = self._settings.retry_first_s
+            except Exception as error:
+                if not (is_transient(error) or isinstance(error, Transient)):
+                    raise
+                _log.warning("the record waits", error=str(error) or type(error).__name__)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, self._settings.retry_longest_s)
+                continue
+            self._woken.clear()
+            if self._snapshot is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._settings.record_clean_s):
+                        await self._woken.wait()
+
+    async def _write_snapshot(self, epoch: int) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        parts = await asyncio.to_thread(snapshot.parts)
+        for part in parts:
+            async with self._deciding() as conn:
+                if self._snapshot is not snapshot:  # memory was begun anew
+                    return
+                await record_store.add_part(conn, part, epoch)
+        if self._snapshot is snapshot:
+            self._snapshot = None
+            self._metrics.record_snapshots.inc()
+
+    async def _clean(self) -> None:
+        """Remove what is too old, and the oldest where all is too much."""
+        if time.monotonic() - self._cleaned_at < self._settings.record_clean_s:
+            return
+        self._cleaned_at = time.monotonic()
+        async with self._deciding() as conn:
+            now = await record_store.clock(conn)
+            size = await record_store.size(conn)
+            is_full = size.size_bytes > self._settings.record_mb * MB
+            first = await record_store.keep_from(conn, now - self._settings.record_days * DAY_S)
+            if is_full:
+                second = await record_store.keep_from(conn, None)
+                self._is_full = second is None
+                first = second or first
+        has_more = first is not None
+        while has_more and first is not None:
+            async with self._deciding() as conn:
+                most = self._settings.record_clean_cycles
+                has_more = await record_store.remove_before(conn, first, most)
+        if first is not None:
+            async with self._deciding() as conn:
+                size = await record_store.size(conn)
+        self._metrics.record_cycles.set(size.cycles)
+        self._metrics.record_bytes.set(size.size_bytes)
+        self._metrics.record_age.set(0.0 if size.since is None else max(now - size.since, 0.0))

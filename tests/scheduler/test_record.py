@@ -1,0 +1,291 @@
+"""The record of a running service: what is exported of it is decided again by the simulator, and
+nothing is in it that was not decided.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from cli.embedded.process import free_port
+from muster.contracts.gangs import PodRelease
+from muster.db import Connection
+from muster.errors import Transient
+from muster.service import Runtime
+from scheduler import store
+from scheduler.domain import given
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.model import Decision
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.decisions import decision_line
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.run import Simulation
+
+Kit = Any
+Others = Any
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+TOKEN = "between-services"
+DEADLINE_S = 60.0
+
+CLUSTER = """
+cellTypes:
+  node: {{child: t, count: 2, node: true}}
+physicalCells:
+  - {{type: node, name: n0}}
+  - {{type: node, name: n1}}
+  - {{type: node, name: n2}}
+virtualClusters:
+  default: {{cells: [{{type: node, count: {default}}}]}}
+  lab: {{cells: [{{type: node, count: {lab}}}]}}
+policy: {{graceSeconds: 0}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A cluster of three nodes; victims' grace is over at once, and the Launcher's word is not
+    there at once.
+    """
+    path = tmp_path / "cluster.yaml"
+    write(path, default=2, lab=1)
+    return path
+
+
+@dataclass
+class Decided:
+    """What every core of this test has decided, in order."""
+
+    lines: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+
+    def forget_last(self) -> None:
+        """What the last cycle decided was not committed."""
+        at = json.loads(self.lines[-1])["at"]
+        self.lines = [line for line in self.lines if json.loads(line)["at"] != at]
+
+
+@pytest.fixture
+def decided(monkeypatch: pytest.MonkeyPatch) -> Decided:
+    """Everything that the cores of the services decide."""
+    told = Decided()
+    run_cycle = given.run_cycle
+
+    def listening(cluster: Cluster, at: float) -> list[Decision]:
+        found = run_cycle(cluster, at)
+        for decision in found:
+            told.lines.append(decision_line(at, decision))
+            told.names.add(type(decision).__name__)
+        return found
+
+    monkeypatch.setattr(given, "run_cycle", listening)
+    return told
+
+
+@asynccontextmanager
+async def asking(port: int, token: str = TOKEN) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of the Scheduler's own HTTP."""
+    async with httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}",
+        headers={"Authorization": f"Bearer {token}"},
+        trust_env=False,
+    ) as client:
+        yield client
+
+
+async def exported(port: int, since: str = "0") -> tuple[bytes, list[bytes]]:
+    """The CLUSTER, and the lines of the EVENTS."""
+    async with asking(port) as client:
+        async with asyncio.timeout(DEADLINE_S):
+            while (
+                answer := await client.get("/export", params={"since": since})
+            ).status_code != 200:
+                assert answer.status_code in (404, 503), answer.text
+                await asyncio.sleep(0.02)
+    cluster, *events = answer.content.splitlines()
+    return cluster, events
+
+
+def replayed(cluster: bytes, events: list[bytes]) -> tuple[list[str], Simulation]:
+    """What the simulator decides, and its end."""
+    simulation = Simulation(read_cluster(cluster).config, lambda _: None)
+    lines = [decision_line(at, each) for at, each in simulation.run(read_events(iter(events)))]
+    return lines, simulation
+
+
+def wanted(kit: Kit, name: str, *counts: tuple[str, int, int], **more: Any) -> Any:
+    """A gang's word: of each role so many pods with so many GPUs."""
+    vc = more.pop("vc", "default")
+    pods = [
+        kit.pods(name, count, gpus=gpus)[n].model_copy(
+            update={"pod": f"{name}-{role}-{n}-0", "role": role}
+        )
+        for role, count, gpus in counts
+        for n in range(count)
+    ]
+    return kit.gang(name, *pods, **more).model_copy(update={"virtual_cluster": vc})
+
+
+async def ends(kit: Kit, others: Others, name: str) -> None:
+    """All pods of a gang end, and their nodes report it."""
+    told = others.decisions[name].pods
+    pods = [pod for pod in told if pod.node is not None]
+    over = tuple(PodRelease(pod=pod.pod, journal=pod.journal, report_revision=1) for pod in pods)
+    await others.ask(kit.gang(name, released=over))
+    await others.until(lambda: others.is_over(name))
+
+
+def places(others: Others) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Where the Scheduler's newest words have each pod."""
+    return {
+        pod.pod: (pod.node, pod.gpus)
+        for word in others.decisions.values()
+        for pod in word.pods
+        if pod.state.value in ("placed", "give-back")
+    }
+
+
+def simulated(simulation: Simulation) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Where the simulator has each pod in the end."""
+    return {
+        place.pod: (place.node, place.gpus)
+        for run in simulation.runs.values()
+        for place in run.places.values()
+    }
+
+
+async def nodes_come(kit: Kit, others: Others) -> None:
+    for node in ("n0", "n1", "n2"):
+        await others.report(kit.report(node, gpus=2))
+
+
+def write(file: Path, default: int, lab: int) -> None:
+    file.write_text(CLUSTER.format(default=default, lab=lab))
+
+
+async def a_day(kit: Kit, others: Others, file: Path) -> None:
+    """Guests, waits, preemption, growth, loss, another file."""
+    await nodes_come(kit, others)
+    await others.ask(wanted(kit, "guest", ("w", 3, 2), priority=-1))
+    await others.until(lambda: others.states("guest") == ["placed"] * 3)
+    await others.ask(wanted(kit, "owner", ("w", 1, 2), vc="lab"))
+    await others.until(lambda: others.states("guest") == ["give-back"] * 3)
+    await others.ask(wanted(kit, "low", ("w", 1, 1), ("v", 2, 1), age=1))
+    await others.until(lambda: others.states("low") == ["waiting"] * 3)
+    await ends(kit, others, "guest")
+    await others.until(lambda: others.states("owner") == ["placed"])
+    await others.until(lambda: others.states("low") == ["placed"] * 3)
+    grown = wanted(kit, "low", ("w", 2, 1), ("v", 2, 1), age=1)
+    await others.ask(grown)
+    await others.until(lambda: others.states("low") == ["placed"] * 4)
+    await others.ask(wanted(kit, "late", ("w", 1, 2), age=2))
+    await others.until(lambda: others.states("late") == ["waiting"])
+    await others.ask(wanted(kit, "huge", ("w", 4, 2), age=3))
+    await others.until(lambda: others.states("huge") == ["refused"] * 4)
+    write(file, default=3, lab=0)
+    await others.until(lambda: others.decisions["owner"].gang_class == "downgraded")
+
+
+async def a_node_is_lost(others: Others, gang: str) -> None:
+    """The node of a gang falls silent."""
+    node = others.decisions[gang].pods[0].node
+    del others.alive[node]
+    await others.until(lambda: node in {word.node for word in others.lost})
+    await others.until(lambda: others.states(gang)[0] == "lost")
+
+
+async def test_the_simulator_decides_on_an_export_what_the_service_has_decided(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path, decided: Decided
+) -> None:
+    """Every decision, in the same order, at the same time, with the same places, codes, numbers and
+    words; and in the end every pod where the Scheduler's words have it.
+    """
+    port = free_port()
+    async with scheduler(port, cluster_file=file, cluster_file_poll_s=0.05, record_wait_s=0.0):
+        await a_day(kit, others, file)
+        await a_node_is_lost(others, "owner")
+        cluster, events = await exported(port)
+    again, simulation = replayed(cluster, events)
+    assert again == decided.lines
+    kinds = {json.loads(event)["event"] for event in events}
+    assert {"Placed", "Deferred", "Refused", "Preempted", "Grown", "Downgraded"} <= decided.names
+    assert {"cluster-changed", "node-bad", "gang-grown", "pod-released"} <= kinds
+    assert simulated(simulation) == places(others)
+
+
+async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
+    kit: Kit,
+    scheduler: RunScheduler,
+    others: Others,
+    file: Path,
+    decided: Decided,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A clean restart amid a preemption, and a transaction that fails: its cycle never was."""
+    port = free_port()
+    async with scheduler(free_port(), cluster_file=file, record_wait_s=0.0):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "guest", ("w", 3, 2), priority=-1))
+        await others.until(lambda: others.states("guest") == ["placed"] * 3)
+        await others.ask(wanted(kit, "owner", ("w", 1, 2), vc="lab"))
+        await others.until(lambda: others.states("guest") == ["give-back"] * 3)
+        await others.ask(wanted(kit, "more", ("w", 2, 2), vc="lab", age=1))
+        await others.until(lambda: others.states("more") == ["refused"] * 2)
+    async with scheduler(port, cluster_file=file, record_wait_s=0.0) as runtime:
+        await others.ask(wanted(kit, "next", ("w", 1, 2), vc="lab", age=2))
+        await others.until(lambda: others.states("next") == ["waiting"])
+        keep_gangs, failed = store.keep_gangs, asyncio.Event()
+
+        async def failing(conn: Connection, gangs: Any) -> None:
+            await keep_gangs(conn, gangs)
+            if not failed.is_set() and any(gang.request.gang == "again" for gang in gangs):
+                failed.set()
+                decided.forget_last()
+                raise Transient("as if the database had gone away")
+
+        monkeypatch.setattr(store, "keep_gangs", failing)
+        await others.ask(wanted(kit, "again", ("w", 1, 2), vc="lab", age=3))
+        await others.until(lambda: others.states("again") == ["waiting"])
+        assert failed.is_set()
+        await ends(kit, others, "guest")
+        await others.until(lambda: others.states("owner") == ["placed"])
+        cluster, events = await exported(port)
+        numbers = [row["number"] for row in await runtime.pool.fetch(NUMBERS)]
+    again, simulation = replayed(cluster, events)
+    assert again == decided.lines
+    assert simulated(simulation) == places(others)
+    restarts = [event for event in map(json.loads, events) if event["event"] == RESTARTED]
+    assert len(restarts) == 2
+    assert not any("gap" in event for event in restarts)
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+NUMBERS = "SELECT number FROM recorded_cycle ORDER BY number"
+RESTARTED = "scheduler-restarted"
+
+
+async def test_a_leader_that_is_deposed_records_nothing(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    async with scheduler(cluster_file=file, record_wait_s=0.0) as runtime:
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "a", ("w", 1, 2)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        await runtime.pool.execute(
+            "UPDATE leader SET epoch = 7, holder = 'other', expires_at = 'infinity'"
+        )
+        before = await runtime.pool.fetch(NUMBERS)
+        for number in range(5):
+            await others.ask(wanted(kit, f"b{number}", ("w", 1, 1)))
+            await others.report(kit.report("n0", gpus=2, bad=(number % 2,), revision=2 + number))
+        async with asyncio.timeout(DEADLINE_S):
+            while runtime.registry.get_sample_value("muster_scheduler_is_leader"):
+                await asyncio.sleep(0.02)
+        assert await runtime.pool.fetch(NUMBERS) == before
+        assert await runtime.pool.fetchval("SELECT max(epoch) FROM recorded_cycle") == 1

@@ -1,0 +1,267 @@
+"""What the core is given is written down so that the simulator decides the same again."""
+
+import contextlib
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
+from muster.contracts.node_orders import Order
+from muster.contracts.nodes import PodOnNode
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.model import Decision
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.decisions import decision_line
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.formats.snapshot import take
+from scheduler.domain.formats.writing import to_line, whole
+from scheduler.domain.given import recorded
+from scheduler.domain.rules import Rules
+from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.state import State
+
+Kit = Any
+NODES, GPUS = ("n0", "n1", "n2", "n3"), 4
+STEPS = 40
+
+TYPES = {
+    "pair": {"child": "t", "count": 2},
+    "node": {"child": "pair", "count": 2, "node": True},
+    "rack": {"child": "node", "count": 2},
+}
+RACKS = [
+    {"type": "rack", "name": "r0", "nodes": ["n0", "n1"]},
+    {"type": "rack", "name": "r1", "nodes": ["n2", "n3"]},
+]
+
+
+def file(a: int, b: int, *, lazy: bool = False, racks: int = 2) -> Any:
+    """A cluster of whose nodes ``a`` and ``b`` own so many."""
+    data = {
+        "cellTypes": TYPES,
+        "physicalCells": RACKS[:racks],
+        "virtualClusters": {
+            name: {"cells": [{"type": "rack/node", "count": count}]}
+            for name, count in (("default", a), ("b", b))
+        },
+        "policy": {"lazyPreemption": lazy, "graceSeconds": 5},
+    }
+    return read_cluster(json.dumps(data).encode()).config
+
+
+@dataclass
+class Told:
+    """A state with all that its core decides, and what is written down of it."""
+
+    kit: Kit
+    chance: random.Random
+    state: State
+    at: float = 1000.0
+    decided: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    words: dict[str, GangRequest] = field(default_factory=dict)
+    revisions: dict[str, int] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
+    alive: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        run = self.state.given.run
+
+        def listening(at: float, *, is_settled: bool) -> list[Decision]:
+            found = run(at, is_settled=is_settled)
+            self.decided += [decision_line(at, decision) for decision in found]
+            return found
+
+        self.state.given.run = listening  # type: ignore[method-assign]
+
+    def begin(self) -> Any:
+        """From here on all is written down; the answer is the CLUSTER."""
+        self.state.given.is_recording = True
+        self.lines += [to_line(event) for event in take(self.state.cluster).events()]
+        return recorded(self.state.cluster.hardware.forest.config)
+
+    def cycle(self) -> None:
+        """One cycle, some time later."""
+        self.at = round(self.at + self.chance.choice([0.001, 0.5, 3, 20]), 3)
+        if self.state.is_outdated:
+            self.state.remake(self.at)
+        self.state.decide(self.at, self.at)
+        self.write()
+
+    def write(self) -> None:
+        """What a transaction would write."""
+        for batch in self.state.given.take_batches():
+            waiting = [line for line in self.lines if not line.startswith('{"at"')]
+            del self.lines[len(self.lines) - len(waiting) :]
+            for line in (*waiting, *batch.lines):
+                self.lines.append(f'{{"at":{whole(batch.at)},{line[1:]}')
+
+    # What happens.
+
+    def report(self, node: str, **more: Any) -> None:
+        """A node's report of the pods that are there, and of some that nobody knows."""
+        revision = self.revisions[node] = self.revisions.get(node, 0) + 1
+        known = self.state.ledger.nodes.get(node)
+        holds = {} if known is None else known.holds
+        pods = [h for h in holds.values() if h.is_wanted or self.chance.random() < 0.3]
+        held = {hold.pod: hold.placement.gpus for hold in pods}
+        word = self.kit.report(
+            node,
+            revision=revision,
+            gpus=GPUS,
+            holding=held,
+            bad=tuple(g for g in range(GPUS) if self.chance.random() < 0.05),
+            lease=0 if known is None else known.lease,
+            **more,
+        )
+        if self.chance.random() < 0.2:
+            stranger = PodOnNode(pod="x-0-x-0-0", gpus=(0,), ports=(20003,), cpu=3, memory_mb=5)
+            word = word.model_copy(
+                update={"pods": (*word.pods, stranger), "foreign_ports": (20001,)}
+            )
+        self.state.report(word, self.at)
+        self.state.ledger.hear(node, word.journal, self.at)
+
+    def ask(self) -> None:
+        """A new gang, with pods of one or two roles."""
+        name = f"g{next(self.numbers):03d}-0"
+        pods = tuple(
+            ask for role in self.chance.choice(["w", "w", "wv"]) for ask in self._asks(name, role)
+        )
+        word = self.kit.gang(name, *pods, priority=self.chance.choice([-1, 0, 5, 9]), age=self.at)
+        vc = self.chance.choice(["default", "default", "b", "none"])
+        self.say(
+            word.model_copy(
+                update={
+                    "virtual_cluster": vc,
+                    "submitted_at": self.kit.start + timedelta(seconds=self.at),
+                    "lazy_preemption": self.chance.choice([None, True, False]),
+                    "group": self.chance.choice([None, "near"]),
+                    "job": self.chance.choice([name, "job"]),
+                }
+            )
+        )
+
+    def _asks(self, gang: str, role: str) -> list[PodAsk]:
+        gpus = self.chance.choice([0, 1, 1, 2, 4])
+        more = self.chance.choice([{}, {"cpu": 8}, {"ports": {"http": 1}}, {"cpu": 70}])
+        return [
+            PodAsk(pod=f"{gang}-{role}-{index}-0", role=role, gpus=gpus, **more)
+            for index in range(self.chance.choice([1, 1, 2, 3, 6]))
+        ]
+
+    def say(self, word: GangRequest) -> None:
+        """The Launcher's word."""
+        self.words[word.gang] = word
+        if not word.pods:
+            del self.words[word.gang]
+        self.state.request(word, self.at, self.at)
+
+    def end(self) -> None:
+        """Some pods of a gang end, of which some are wanted again under other names."""
+        if not self.words:
+            return
+        word = self.words[self.chance.choice(sorted(self.words))]
+        over = {ask.pod for ask in word.pods if self.chance.random() < 0.6}
+        ended = []
+        for pod in sorted(over):
+            hold = self.state.ledger.hold_of(pod)
+            if hold is not None:
+                node = hold.placement.node
+                revision = self.revisions[node] + self.chance.choice([0, 1])
+                ended.append(
+                    PodRelease(pod=pod, journal=hold.placement.journal, report_revision=revision)
+                )
+        pods = [ask for ask in word.pods if ask.pod not in over]
+        if self.chance.random() < 0.4:
+            pods += [_again(ask) for ask in word.pods if ask.pod in over]
+        self.say(word.model_copy(update={"pods": tuple(pods), "released": tuple(ended)}))
+
+    def lose(self) -> None:
+        """A node is lost, or back."""
+        node = self.chance.choice(NODES)
+        known = self.state.ledger.nodes.get(node)
+        if known is not None and known.is_lost:
+            self.state.ledger.take_back(node)
+        elif known is not None:
+            self.state.lose(node, self.at)
+
+    def order(self) -> None:
+        """An operator's order."""
+        self.state.order(self.chance.choice(NODES), self.chance.choice(list(Order)))
+
+    def change(self) -> None:
+        """Another file, where there is one."""
+        if self.state.file is None:
+            return
+        a = self.chance.randint(0, 4)
+        racks = self.chance.choice([2, 2, 1])
+        config = file(a, 4 - a, lazy=self.chance.random() < 0.5, racks=racks)
+        with contextlib.suppress(ConfigError):
+            self.state.change(config, self.at)
+
+    def happen(self) -> None:
+        """Something does."""
+        what = [self.ask, self.end, self.lose, self.order, self.change]
+        for _ in range(self.chance.choice([0, 1, 1, 3])):
+            self.chance.choices(what, [10, 8, 1, 1, 1])[0]()
+        for node in NODES:
+            if self.chance.random() < 0.3:
+                self.report(node, cpu=self.chance.choice([64] * 9 + [80]))
+
+
+def _again(ask: PodAsk) -> PodAsk:
+    name, attempt = ask.pod.rsplit("-", 1)
+    return ask.model_copy(update={"pod": f"{name}-{int(attempt) + 1}"})
+
+
+def told(kit: Kit, seed: int) -> Told:
+    """A state of a random kind; some with a file, some without."""
+    chance = random.Random(seed)
+    rules = Rules(
+        settle_s=chance.choice([0.0, 10.0]), cycle_gangs=chance.choice([1, 2, 500]), overdue_s=30.0
+    )
+    config = None if chance.random() < 0.5 else file(2, 2)
+    return Told(kit, chance, kit.state(rules=rules, file=config))
+
+
+def replayed(cluster: Any, lines: list[str]) -> tuple[list[str], Simulation]:
+    """What the simulator decides on a recording, and its cluster then."""
+    config = read_cluster(json.dumps(cluster).encode()).config
+    simulation = Simulation(config, lambda _: None)
+    events = read_events(line.encode() for line in lines)
+    return [decision_line(at, found) for at, found in simulation.run(events)], simulation
+
+
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first: int) -> None:
+    for seed in range(first, first + 20):
+        it = told(kit, seed)
+        for _ in range(it.chance.choice([0, 5])):
+            it.happen()
+            it.cycle()
+        cluster = it.begin()
+        it.decided.clear()
+        for _ in range(STEPS):
+            it.happen()
+            it.cycle()
+        again, simulation = replayed(cluster, it.lines)
+        assert again == it.decided, seed
+        assert left(simulation.cluster) == left(it.state.cluster), seed
+
+
+def left(cluster: Any) -> list[Any]:
+    """All that is in a cluster; what its entries of pods are called has no meaning."""
+    events: list[Any] = list(take(cluster).events())
+    for event in events:
+        gang = event.get("gang")
+        for entry in event.get("pods") or (gang["pods"] if isinstance(gang, dict) else ()):
+            entry["names"] = entry.get("names") or [
+                f"{entry['name']}-{n}" for n in range(entry["count"])
+            ]
+            del entry["name"]
+    return events

@@ -1,0 +1,191 @@
+"""Standing by: what the leader commits is followed, and decided from when it dies."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+from muster.service import Runtime
+from scheduler import changes
+from scheduler.settings import SchedulerSettings
+
+Kit = Any
+Others = Any
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+DEADLINE_S = 60.0
+
+
+@asynccontextmanager
+async def another_process(settings: SchedulerSettings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The service as a process of its own, which can be killed."""
+    names = settings.model_fields_set - {"database_url", "internal_token"}
+    environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
+    environment["MUSTER_DATABASE_URL"] = settings.database_url.get_secret_value()
+    environment["MUSTER_INTERNAL_TOKEN"] = "between-services"
+    started = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "scheduler",
+        env=dict(os.environ) | environment,
+        stdout=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            started.kill()
+        await started.wait()
+
+
+def measured(runtime: Runtime, name: str) -> float:
+    """A metric of the Scheduler as it is now."""
+    value = runtime.registry.get_sample_value(f"muster_scheduler_{name}")
+    assert value is not None, name
+    return value
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+async def held(runtime: Runtime) -> dict[str, set[tuple[str, int]]]:
+    """The GPUs of each pod, as the database has it."""
+    found: dict[str, set[tuple[str, int]]] = {}
+    for row in await runtime.pool.fetch("SELECT node, gpu, pod FROM held_gpu"):
+        found.setdefault(row["pod"], set()).add((row["node"], row["gpu"]))
+    return found
+
+
+async def test_a_killed_leader_is_followed_from_memory(
+    kit: Kit, settings: SchedulerSettings, scheduler: RunScheduler, others: Others
+) -> None:
+    """What was placed, ended, lost and recorded while it stood by; and it reads nothing whole."""
+    async with another_process(settings) as leader:
+        await others.report(kit.report("n0", gpus=4))
+        await others.report(kit.report("n1", gpus=4))
+        for name in "ab":
+            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=2)))
+            await others.until(lambda name=name: others.states(name) == ["placed"])
+        async with scheduler() as standby:
+            await until(lambda: measured(standby, "is_warm") == 1)
+            for name in "cd":
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=2)))
+                await others.until(lambda name=name: others.states(name) == ["placed"])
+            await others.ask(kit.gang("w", *kit.pods("w", 2, gpus=4)))
+            await others.until(lambda: others.states("w") == ["waiting"] * 2)
+            await others.ask(kit.gang("b"))
+            await others.until(lambda: others.is_over("b"))
+            before = await held(standby)
+            leader.kill()
+            await leader.wait()
+            await others.ask(kit.gang("e", *kit.pods("e", 1, gpus=2)))
+            await others.until(lambda: others.states("e") == ["placed"])
+            assert others.decisions["e"].epoch == 2
+            assert {others.decisions[name].epoch for name in "acd"} == {1}
+            after = await held(standby)
+            assert {pod: gpus for pod, gpus in after.items() if pod != "e-w-0"} == before
+            for name in "acd":
+                await others.ask(kit.gang(name))
+                await others.until(lambda name=name: others.is_over(name))
+            await others.ask(kit.gang("e"))
+            await others.until(lambda: others.states("w") == ["placed"] * 2)
+            assert measured(standby, "takeover_seconds_count") == 1
+            assert measured(standby, "rebuilds_total") == 0
+            assert measured(standby, "is_warm") == 0
+
+
+async def test_nodes_that_come_while_one_stands_by_are_its_own_too(
+    kit: Kit, settings: SchedulerSettings, scheduler: RunScheduler, others: Others
+) -> None:
+    """The nodes make the cluster: it is made anew, and memory with it."""
+    async with another_process(settings) as leader:
+        await others.report(kit.report("n0", gpus=2))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with scheduler() as standby:
+            await until(lambda: measured(standby, "is_warm") == 1)
+            await others.report(kit.report("n1", gpus=4))
+            await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=3)))
+            await others.until(lambda: others.states("b") == ["placed"])
+            leader.kill()
+            await others.ask(kit.gang("c", *kit.pods("c", 1, gpus=1)))
+            await others.until(lambda: others.states("c") == ["placed"])
+            assert len(set.union(*(await held(standby)).values())) == 6
+            assert [word.gang_class.value for word in others.decisions.values()] == [
+                "guaranteed"
+            ] * 3
+
+
+@pytest.fixture
+async def connect(database_url: str) -> AsyncIterator[Callable[[], Any]]:
+    """Connections to the service's tables."""
+    opened: list[asyncpg.Connection] = []
+
+    async def one() -> asyncpg.Connection:
+        opened.append(
+            await asyncpg.connect(database_url, server_settings={"search_path": "scheduler"})
+        )
+        return opened[-1]
+
+    yield one
+    for conn in opened:
+        await conn.close()
+
+
+PLACE = (
+    "INSERT INTO placement (pod, gang, node, journal, address, gpus, ports, cpu, memory_mb, epoch)"
+    " VALUES ($1 || '-0', $1, 'n', 'j', 'a', '{}', '{}', 1, 1, 1)"
+)
+
+
+async def test_changes_are_found_once_in_whatever_order_they_are_committed(
+    connect: Callable[[], Any],
+) -> None:
+    reader, slow, quick = await connect(), await connect(), await connect()
+    seen = await changes.snapshot(reader)
+    transaction = slow.transaction()
+    await transaction.start()
+    await slow.execute("INSERT INTO gang (gang, request) VALUES ('slow', '{}')")
+    await quick.execute("INSERT INTO gang (gang, request) VALUES ('quick', '{}')")
+    await quick.execute("INSERT INTO node (node) VALUES ('n')")
+    first = await changes.since(reader, seen)
+    assert first is not None
+    assert (first.gangs, first.nodes) == ({"quick"}, {"n"})
+    await transaction.commit()
+    await quick.execute(PLACE, "other")
+    second = await changes.since(reader, first.seen)
+    assert second is not None
+    assert (second.gangs, second.nodes) == ({"slow", "other"}, set())
+    await quick.execute("DELETE FROM placement")
+    await quick.execute("UPDATE gang SET is_dirty = false WHERE gang = 'slow'")
+    await quick.execute("DELETE FROM gang WHERE gang = 'quick'")
+    third = await changes.since(reader, second.seen)
+    assert third is not None
+    assert third.gangs == {"slow", "other", "quick"}
+    fourth = await changes.since(reader, third.seen)
+    assert fourth is not None
+    assert (fourth.gangs, fourth.nodes) == (set(), set())
+
+
+async def test_changes_that_were_dropped_are_missed_by_nobody(connect: Callable[[], Any]) -> None:
+    """Who has not seen them hears that it cannot know."""
+    reader, writer = await connect(), await connect()
+    seen = await changes.snapshot(reader)
+    await writer.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
+    later = await changes.snapshot(reader)
+    await changes.forget(writer, seen)
+    found = await changes.since(reader, seen)
+    assert found is not None
+    assert found.gangs == {"g"}
+    await changes.forget(writer, later)
+    assert await changes.since(reader, seen) is None
+    assert await changes.since(reader, later) is not None
+    assert await writer.fetchval("SELECT count(*) FROM change") == 0
