@@ -11,8 +11,9 @@ from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
-from scheduler.domain.core.regions import Region, Tag, TagKey, Tags
+from scheduler.domain.core.regions import Region
 from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.tags import Tag, TagKey, Tags
 
 LOG_KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
