@@ -2,7 +2,7 @@
 "Whom it costs".
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from scheduler.domain.core.choosing import Chooser
@@ -193,25 +193,24 @@ def _downgrade_some(
     """Downgrade one gang, else several; what gangs hold that leave is waited for."""
     if not _is_physically_free(cluster, live):
         return None
-    lower = [
-        other
-        for other in cluster.charges.below(live.owner, live.gang.priority)
-        if not other.reserved and cluster.is_lazy(other)
-    ]
-    lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
-    alone = (other for other in lower if is_loose or _gives_cells(other))
+    alone = (other for other in _lazy_below(cluster, live) if is_loose or _gives_cells(other))
     seeker = seeker_of(cluster, live, is_guest=False)
     for other in islice(alone, SINGLES):
         if not is_room_without_cells(live, seeker, other):
             continue
         if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
             return found
-    if len(lower) > 1:
-        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now)
-    return None
+    lower = list(islice(_lazy_below(cluster, live), DOWNGRADED))
+    return _downgrade(cluster, live, lower, leaving, now) if len(lower) > 1 else None
+
+
+def _lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
+    """Who could be downgraded for it, the smallest first."""
+    below = cluster.charges.smallest_below(live.owner, live.gang.priority)
+    return (other for other in below if not other.reserved and cluster.is_lazy(other))
 
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:

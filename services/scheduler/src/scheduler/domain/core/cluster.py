@@ -181,6 +181,7 @@ class Cluster:
 
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
+        self.charges.priced_anew(live)
         if self.hardware.log is not None:
             for pod in live.pods.values():
                 states = pod.machine.slots if pod.state is None else (pod.state,)

@@ -147,6 +147,8 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     """Give the gang cells around where it runs, all or none."""
     hardware = cluster.hardware
     charged = [pod for pod in live.pods.values() if pod.take.leaves]
+    if any(pod.state is not None and pod.gpus & pod.state.charged for pod in charged):
+        return False
     pods = [standing_of(hardware, live.owner, pod) for pod in charged]
     found = [each for each in pods if each is not None]
     if len(found) < len(pods) or not stand(hardware, live.owner, found):

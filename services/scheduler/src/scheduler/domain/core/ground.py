@@ -350,15 +350,24 @@ class Ground:
         return True
 
     def caps(self) -> dict[int, tuple[int, bool]]:
-        """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""
+        """By rack's number: how many of the pods may fit (where there are many racks only by their
+        leaves), and whether only in cells to be bound.
+        """
         caps: dict[int, tuple[int, bool]] = {}
         within = self.seeker.within
+        is_all = self.seeker.only is None and self.is_bare
         for region, is_fresh in ((self.bound, False), (self.empty, True)):
-            for number, view in {} if region is None else region.views.items():
+            if region is None:
+                continue
+            is_exact = not is_all and len(region.views) <= RACKS_EXACT
+            for number, view in region.views.items():
                 if within is not None and view.rack is not within:
                     continue
-                assert region is not None
-                cap = self._cap(region, view)
+                cap = view.caps.get(self.needs)
+                if cap is None:
+                    cap = view.cap(self.needs)
+                if cap and is_exact:
+                    cap = self._held_by(region, view)
                 if cap:
                     before = caps.get(number)
                     caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
@@ -381,14 +390,6 @@ class Ground:
             apart = self.fits_on(some, state) + self.fits_on(more, state)
             if (together := self.fits_on(some + more, state)) > apart:
                 yield number, together - apart
-
-    def _cap(self, region: Region, view: View) -> int:
-        """How many of the pods a rack takes; of many racks only by its leaves."""
-        cap = view.cap(self.needs)
-        is_all = self.seeker.only is None and self.is_bare
-        if not cap or is_all or len(region.views) > RACKS_EXACT:
-            return cap
-        return self._held_by(region, view)
 
     def may_hold(self, rack: Rack, count: int) -> bool:
         """Whether a rack that has leaves for so many of the pods takes them."""
