@@ -6,7 +6,6 @@ and so does one that has followed what was stored all along.
 """
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,27 +20,15 @@ from hypothesis.stateful import (
 )
 from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.node_orders import Order
-from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
-from scheduler.domain.core.config import (
-    CellType,
-    ClusterConfig,
-    NodeLimits,
-    PhysicalCell,
-    QuotaCells,
-    VirtualCluster,
-)
+from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
-from scheduler.domain.known import KnownGang
-from scheduler.domain.placements import Hold
-from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import word_of
+from scheduler_standby import Standby, believed, loaded, pending
+from scheduler_world import FILE, NODES, PORTS, RULES, Store, World
 
 Kit = Any
-NODES = {"a": (4, 8), "b": (4, 6), "c": (2, 16), "d": (0, 12)}
-"""Name → GPUs, CPUs."""
-PORTS = (20000, 20005)
 DEMANDS = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]),
@@ -52,105 +39,7 @@ DEMANDS = st.fixed_dictionaries(
 )
 
 
-FILE = ClusterConfig(
-    cell_types={
-        "pair": CellType("t", 2),
-        "node": CellType("pair", 2, is_node=True),
-        "rack": CellType("node", 2),
-        "box": CellType("t", 2, is_node=True),
-    },
-    physical_cells=(PhysicalCell("rack", "r", ("a", "b")), PhysicalCell("box", "c")),
-    nodes={"d": NodeLimits()},
-    virtual_clusters={
-        "default": VirtualCluster((QuotaCells("rack/node", 1), QuotaCells("rack/node/pair", 1))),
-        "lab": VirtualCluster((QuotaCells("rack/node/pair", 1), QuotaCells("box", 1))),
-    },
-)
-"""A rack of two nodes and a node of another kind, shared by two virtual clusters."""
-
 ORDERS = [Order.NONE, Order.NONE, Order.NONE, Order.CORDON, Order.DRAIN]
-RULES = Rules(settle_s=0.0, port_rest_s=0.0, overdue_s=1e9)
-"""Which ports rest, and since when an ended pod is waited for, begins anew with a restart."""
-
-
-class World:
-    """The truth beside the core: what the agents run and what they would report."""
-
-    def __init__(self, kit: Kit) -> None:
-        self.kit = kit
-        self.running: dict[str, dict[str, Any]] = {node: {} for node in NODES}
-        self.revision = dict.fromkeys(NODES, 0)
-        self.lease = dict.fromkeys(NODES, 0)
-        self.bad: dict[str, set[int]] = {node: set() for node in NODES}
-        self.reports: dict[str, list[NodeReport]] = {node: [] for node in NODES}
-        self.leftover: set[str] = set()
-
-    def report(self, node: str) -> NodeReport:
-        self.revision[node] += 1
-        gpus, cpu = NODES[node]
-        owner = {g: pod for pod, p in self.running[node].items() for g in p.gpus}
-        report: NodeReport = self.kit.report(
-            node,
-            revision=self.revision[node],
-            cpu=cpu,
-            memory_mb=100,
-            port_range=PORTS,
-            lease=self.lease[node],
-            pods=tuple(
-                PodOnNode(pod=pod, gpus=p.gpus, ports=p.port_numbers, cpu=p.kind.cpu)
-                for pod, p in self.running[node].items()
-            ),
-        ).model_copy(
-            update={
-                "gpus": tuple(
-                    Gpu(
-                        index=i,
-                        uuid=f"{node}{i}",
-                        model="T",
-                        memory_mb=1,
-                        is_healthy=i not in self.bad[node],
-                        pod=owner.get(i),
-                    )
-                    for i in range(gpus)
-                )
-            }
-        )
-        self.reports[node].append(report)
-        return report
-
-
-class Store:
-    """What the database has, written as the service writes it."""
-
-    def __init__(self) -> None:
-        self.gangs: dict[str, KnownGang] = {}
-        self.holds: dict[str, Hold] = {}
-
-    def record(self, word: GangRequest) -> None:
-        """A word is recorded before any cycle sees it."""
-        known = self.gangs.get(word.gang)
-        if known is None:
-            self.gangs[word.gang] = KnownGang(word)
-            return
-        is_refused = known.is_refused and known.request.pods == word.pods
-        self.gangs[word.gang] = replace(known, request=word, is_refused=is_refused)
-
-    def write(self, state: State, decisions: list[Any]) -> None:
-        """A cycle's transaction."""
-        changes = state.take_changes()
-        rows = changes.rows
-        for pod in rows.gone:
-            self.holds.pop(pod, None)
-        for pod in rows.changed:
-            hold = state.ledger.hold_of(pod)
-            if hold is not None:
-                self.holds[pod] = hold
-        for pod, placement in rows.placed.items():
-            self.holds[pod] = Hold(placement)
-        for gang in changes.ended:
-            self.gangs.pop(gang, None)
-        for gang in {*changes.kept, *(d.gang for d in decisions)}:
-            self.gangs[gang] = state.known(gang)
 
 
 class History(RuleBasedStateMachine):
@@ -484,144 +373,6 @@ class History(RuleBasedStateMachine):
         self.store.write(self.state, [])
         assert not self.store.gangs
         assert not self.store.holds
-
-
-def loaded(history: History, *, reverse: bool = False) -> Stored:
-    """The same state, as a restart makes it of what is stored and reported."""
-    old, store, now = history.state, history.store, history.now
-    state = Stored(RULES, history.file)
-    nodes = sorted(old.ledger.nodes.values(), key=lambda n: n.name, reverse=reverse)
-    for node in nodes:
-        state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
-    pods = sorted(store.holds, reverse=reverse)
-    state.restore_holds([store.holds[pod] for pod in pods], now)
-    hear(state, old, now)
-    state.remake(now)
-    for name in sorted(store.gangs, reverse=reverse):
-        state.restore_gang(store.gangs[name], now, now)
-    recall(state, old, now)
-    return state
-
-
-def hear(state: Stored, old: State, now: float) -> None:
-    """What nodes have reported, and what was ordered."""
-    for node in old.ledger.nodes.values():
-        if node.report is not None:
-            state.report(node.report, now)
-    for name in NODES:
-        state.order(name, old.orders.get(name, Order.NONE))
-
-
-def recall(state: Stored, old: State, now: float) -> None:
-    """Whose heartbeats were heard."""
-    for node in old.ledger.nodes.values():
-        if node.is_alive:
-            state.ledger.hear(node.name, "", now)
-
-
-class Standby:
-    """A state that follows what is stored, as the service's does."""
-
-    def __init__(self, history: History) -> None:
-        self.state = loaded(history)
-        self.hears_first = True
-        self.gangs, self.holds = dict(history.store.gangs), dict(history.store.holds)
-
-    def follow(self, history: History) -> None:
-        old, store, now, state = history.state, history.store, history.now, self.state
-        if self.hears_first:
-            hear(state, old, now)
-        state.keep_up(now)
-        gangs = {
-            name
-            for name in self.gangs.keys() | store.gangs.keys()
-            if self.gangs.get(name) != store.gangs.get(name)
-        }
-        for pod in self.holds.keys() | store.holds.keys():
-            before, after = self.holds.get(pod), store.holds.get(pod)
-            if before != after:
-                gangs |= {hold.placement.gang for hold in (before, after) if hold is not None}
-        gangs |= state.unsure
-        self.gangs, self.holds = dict(store.gangs), dict(store.holds)
-        touched = state.forget(gangs)
-        for node in old.ledger.nodes.values():
-            state.ledger.restore_node(
-                node.name, lease=node.lease, is_lost=node.is_lost, size=node.size
-            )
-        holds = [
-            store.holds[p] for p in sorted(store.holds) if store.holds[p].placement.gang in gangs
-        ]
-        state.restore_holds(holds, now)
-        state.settle({*touched, *old.ledger.nodes}, now)
-        recall(state, old, now)
-        for name in sorted(gangs & store.gangs.keys()):
-            state.restore_gang(store.gangs[name], now, now)
-        hear(state, old, now)
-        state.keep_up(now)
-
-
-def pending(state: Stored) -> Any:
-    """What its next transaction writes, whatever it decides."""
-    changes = state.take_changes()
-    rows = changes.rows
-    return changes.ended, changes.kept, rows.placed, rows.changed, rows.gone, rows.sized
-
-
-def believed(state: State) -> dict[str, Any]:
-    """All of a state that decisions depend on."""
-    cluster, hardware = state.cluster, state.cluster.hardware
-    return {
-        "gangs": {
-            name: (state.known(name), set(gang.asks), gang.said, gang.is_refused)
-            for name, gang in state.gangs.items()
-        },
-        "core": {
-            name: (cluster.exported(name), live.waiting, live.reserved, live.told, live.strangers)
-            for name, live in cluster.gangs.items()
-        },
-        "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
-        "sets": (cluster.reserved, cluster.downgraded, cluster.told_to_leave, cluster.draining),
-        "said": {said.gang: said for said in cluster.said},
-        "charges": (
-            {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
-            cluster.charges.guests,
-        ),
-        "slots": [
-            (
-                s.usable,
-                s.sick,
-                s.blocked,
-                s.charged,
-                s.held,
-                s.reserved,
-                s.bound,
-                s.holders,
-                s.chargers,
-            )
-            for s in hardware.states
-        ],
-        "machines": {
-            name: (m.free, m.ports, m.blocked, m.blocked_ports, m.is_open, m.avoided, m.pods)
-            for name, m in hardware.machines.items()
-        },
-        "cells": (
-            hardware.unbound,
-            {name: (c.counts, c.free, c.owed, c.space) for name, c in hardware.cells.items()},
-        ),
-        "regions": {
-            (owner, leaf): {
-                number: (tag.free.form, tag.count, tag.sort, tag.room)
-                for number, tag in region.tags.items()
-            }
-            for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
-            for leaf, region in regions.items()
-        },
-        "nodes": {
-            name: (n.holds, n.strangers, n.is_alive, n.is_lost, n.lease, n.size)
-            for name, n in state.ledger.nodes.items()
-        },
-        "pods": state.ledger.pods,
-    }
 
 
 HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))

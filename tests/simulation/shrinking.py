@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from histories import Event, History, Maker, replay
+from histories import History, replay
 from oracle.hardware import Hardware
+from runs import Event, Maker
 from scheduler.domain.core.config import ClusterConfig, PhysicalCell
 
 SHRINK_RUNS = 400

@@ -56,6 +56,21 @@ def test_a_lazy_gang_in_a_pinned_cell_is_downgraded_where_gpus_are_free() -> Non
     assert [type(d) for d in decided] == [Downgraded, Placed]
 
 
+def test_the_first_gpu_type_counts_more_than_who_is_downgraded() -> None:
+    cells = [PhysicalCell("node", name=name) for name in ("n0", "n1")]
+    cells += [PhysicalCell("k80-node", name=name) for name in ("m0", "m1")]
+    scene = Scene(config(cells=cells, x=owning(("node", 1), ("k80-node", 1))))
+    scene.places(gang("small", "x", 1, is_lazy=True, gpu_types=("k80",)))
+    scene.places(gang("large", "x", 4, is_lazy=True, gpu_types=("v100",)))
+    scene.core.set_gpu_health("m0", 0, False)
+    scene.core.set_gpu_health("m0", 1, False)
+    wish = gang("late", "x", 2, priority=1, gpu_types=("v100", "k80"))
+    downgraded, placed = scene.asks(wish)
+    assert downgraded == Downgraded("large", "late")
+    assert isinstance(placed, Placed)
+    assert nodes_of(placed.pods) == {"n1"}
+
+
 def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does() -> None:
     """Rack by rack a cell would go to the node that a guest has a part of."""
     scene = Scene(config(x=owning(("rack/node", 2))))

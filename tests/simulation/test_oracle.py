@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
-from histories import Maker, Run, history
+from histories import history
 from oracle.checker import findings
 from oracle.hardware import Hardware
 from oracle.private import fits_in_private
@@ -14,6 +14,7 @@ from oracle.slow import SlowCluster
 from oracle.state import State, is_honoured, spare
 from oracle.views import Terms
 from random_clusters import Traits
+from runs import Maker, Run
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,

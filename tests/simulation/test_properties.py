@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 from core_door import CoreDoor
-from histories import Run, history
+from histories import history
 from oracle.private import fits_in_private
 from oracle.state import spare
 from random_clusters import Traits
+from runs import Run
 from scheduler.domain.core.model import Decision, Grown, Placed
 
 SEEDS = 15

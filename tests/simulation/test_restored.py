@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_place
-from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, VirtualCluster
+from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell
 from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
@@ -52,9 +52,9 @@ def test_who_ends_before_it_is_told_is_not_told() -> None:
     assert scene.cycle() == []
 
 
-def smaller(**virtual_clusters: VirtualCluster) -> ClusterConfig:
-    """The same two racks, but each machine has one switch."""
-    whole = config(**virtual_clusters)
+def smaller() -> ClusterConfig:
+    """Two racks that are owned, but each machine has one switch."""
+    whole = config(x=owning(("rack", 2)))
     types = {**whole.cell_types, "node": CellType("switch", 1, is_node=True)}
     return replace(whole, cell_types=types)
 
@@ -62,7 +62,7 @@ def smaller(**virtual_clusters: VirtualCluster) -> ClusterConfig:
 def test_gpus_of_a_pod_are_nobody_elses_when_others_of_its_gpus_are_gone() -> None:
     scene = Scene(config(x=owning(("rack", 2))))
     (place,) = scene.places(gang("runs", "x", 4))
-    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    scene.core.change(smaller(), scene.now)
     assert scene.cycle() == [Downgraded("runs", None)]
     others = scene.places(gang("others", "x", 1, pods=6, priority=-1))
     assert place.node not in nodes_of(others)
@@ -78,7 +78,7 @@ def test_gpus_of_a_pod_are_nobody_elses_when_others_of_its_gpus_are_gone() -> No
 def test_a_gang_whose_gpus_are_gone_in_part_leaves_for_who_owns_the_rest() -> None:
     scene = Scene(config(x=owning(("rack", 2))))
     scene.places(gang("runs", "x", 4, pods=4, priority=-1))
-    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    scene.core.change(smaller(), scene.now)
     decided = scene.asks(gang("owner", "x", 2, pods=4))
     assert [d.gang for d in decided if isinstance(d, Preempted)] == ["runs"]
     scene.leave("runs")
@@ -89,7 +89,7 @@ def test_a_gang_whose_gpus_are_gone_in_part_leaves_for_who_owns_the_rest() -> No
 def test_a_gang_has_its_cells_again_when_its_gpus_are_there_again() -> None:
     scene = Scene(config(x=owning(("rack", 2))))
     before = scene.places(gang("runs", "x", 4))
-    scene.core.change(smaller(x=owning(("rack", 2))), scene.now)
+    scene.core.change(smaller(), scene.now)
     scene.cycle()
     scene.core.change(config(x=owning(("rack", 2))), scene.now)
     assert scene.cycle() == [Upgraded("runs")]

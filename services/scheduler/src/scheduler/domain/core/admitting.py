@@ -2,7 +2,7 @@
 "Whom it costs".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from scheduler.domain.core.choosing import Chooser
@@ -196,21 +196,39 @@ def _downgrade_some(
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
+    lower = list(islice(_lazy_below(cluster, live), DOWNGRADED))
+    types = _types_without(cluster, live, lower) if len(lower) > 1 else None
     alone = (other for other in _lazy_below(cluster, live) if is_loose or _gives_cells(other))
     seeker = seeker_of(cluster, live, is_guest=False)
     for other in islice(alone, SINGLES):
-        if not is_room_without_cells(live, seeker, other):
-            continue
-        if (found := _downgrade(cluster, live, [other], leaving, now)) is not None:
-            return found
-    lower = list(islice(_lazy_below(cluster, live), DOWNGRADED))
-    return _downgrade(cluster, live, lower, leaving, now) if len(lower) > 1 else None
+        if is_room_without_cells(live, seeker, other):
+            found = _downgrade(cluster, live, [other], leaving, now, types)
+            if found is not None:
+                return found
+    if len(lower) > 1:
+        return _downgrade(cluster, live, lower, leaving, now, types)
+    return None
 
 
 def _lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
     """Who could be downgraded for it, the smallest first."""
     below = cluster.charges.smallest_below(live.owner, live.gang.priority)
     return (other for other in below if not other.reserved and cluster.is_lazy(other))
+
+
+def _types_without(
+    cluster: Cluster, live: Live, others: Sequence[Live]
+) -> Mapping[str, str] | None:
+    """The GPU types that a gang gets that may have several, if all these lose their cells."""
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if all(len(seeker.types(role.kind)) == 1 for role in live.waiting):
+        return None
+    removals = [Removal(cluster, other, lifts=False) for other in others]
+    seeker.place(live.waiting)
+    types = seeker.types_taken()
+    seeker.undo()
+    undo_all(removals)
+    return types
 
 
 def _is_physically_free(cluster: Cluster, live: Live) -> bool:
@@ -234,16 +252,24 @@ def _gives_cells(other: Live) -> bool:
 
 
 def _downgrade(
-    cluster: Cluster, live: Live, others: Sequence[Live], leaving: Sequence[Removal], now: float
+    cluster: Cluster,
+    live: Live,
+    others: Sequence[Live],
+    leaving: Sequence[Removal],
+    now: float,
+    types: Mapping[str, str] | None,
 ) -> list[Decision] | None:
-    """Place the gang without the cells of some of the others: doubled until it fits."""
+    """Place the gang without the cells of some of the others: doubled until it fits, on these types
+    of GPUs.
+    """
     removals: list[Removal] = []
     while len(removals) < len(others):
         more = others[len(removals) : 2 * len(removals) + 1]
         removals += [Removal(cluster, other, lifts=False) for other in more]
         seeker = seeker_of(cluster, live, is_guest=False)
-        if seeker.place(live.waiting):
+        if seeker.place(live.waiting) and types in (None, seeker.types_taken()):
             break
+        seeker.undo()
     else:
         undo_all(removals)
         return None

@@ -120,8 +120,9 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
-        lost = Downgraded(gang, None)
-        self.said = [each for each in self.said if each != lost]
+        if self.said:
+            lost = Downgraded(gang, None)
+            self.said = [each for each in self.said if each != lost]
         self.cancel(live)
         for pod in list(live.pods.values()):
             self._leave(live, pod)

@@ -107,7 +107,8 @@ class Search:
                 tried.add(like)
                 if self._bind_enough(at, ground, state, (-1, 0)):
                     return True
-        self._failed.add(key)
+        if self.left >= 0:
+            self._failed.add(key)
         return False
 
     def _quota_left(self) -> tuple[int, ...]:
@@ -139,11 +140,16 @@ class Search:
             return False
         room = state.usable & ~state.charged
         ways = list(ways_to_bind(self.hardware, owner, state, room))
+        tried: set[object] = set()
         for quota, cell, part in ways:
             order = (quota.level, part.mask if part is not None else state.slot.shape.full)
-            self.left -= 1
-            if order <= after or self.left < 0:
+            like = quota.path, None if part is None else self._looks.of_part(state, part)
+            if order <= after or like in tried:
                 continue
+            tried.add(like)
+            self.left -= 1
+            if self.left < 0:
+                return False
             binding = bind_one(self.hardware, owner, quota, cell, part)
             binding.users[HELD] = 1
             self.held.append(binding)
@@ -236,6 +242,7 @@ class _Looks:
         self.search = search
         self.names: dict[object, int] = {}
         self.forms: dict[object, int] = {}
+        self.parts: dict[object, tuple[object, ...]] = {}
         self.tops: list[Cell] = []
         self.inside: dict[int, list[Cell]] = {}
         for number in search.numbers:
@@ -282,14 +289,30 @@ class _Looks:
         found = looks[id(cell)] = self.names.setdefault(look, len(self.names))
         return found
 
-    def _node(self, state: SlotState) -> object:
-        machine, slot = state.machine, state.slot
-        masks = (
+    def of_part(self, state: SlotState, part: Part) -> tuple[object, ...]:
+        """What a cell inside a node looks like, with those above it."""
+        masks, at = self._masks(state), state.slot.shape.root
+        key = state.sort, masks, part.mask
+        if (known := self.parts.get(key)) is not None:
+            return known
+        path = [_form(at, masks)]
+        while at is not part:
+            at = next(child for child in at.children if child.mask & part.mask == part.mask)
+            path.append(_form(at, masks))
+        self.parts[key] = tuple(path)
+        return self.parts[key]
+
+    def _masks(self, state: SlotState) -> tuple[int, ...]:
+        slot = state.slot
+        return (
             state.usable & ~state.charged,
             state.usable & ~(state.held | state.reserved),
             self.search.hardware.cells[slot.chain.name].space[slot.number],
             *(state.bound.get(owner, 0) for owner in self.search.owners),
         )
+
+    def _node(self, state: SlotState) -> object:
+        machine, slot, masks = state.machine, state.slot, self._masks(state)
         key = state.sort, masks
         form = self.forms.get(key)
         if form is None:

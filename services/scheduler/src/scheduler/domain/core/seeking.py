@@ -158,6 +158,10 @@ class Seeker:
             return ("",)
         return kind.gpu_types or self.hardware.gpu_types
 
+    def types_taken(self) -> dict[str, str]:
+        """By pod, the GPU types that were found."""
+        return {pod.name: pod.state.gpu_type for pod in self.pods if pod.gpus and pod.state}
+
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
             kind = kinds[index][0]
