@@ -1,6 +1,6 @@
 """Makes room for a gang pod by pod, each time where that costs others least."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from heapq import heappop, heappush
 from itertools import islice
@@ -106,6 +106,7 @@ class Chooser:
         gpu_type = region.racks[0].cell.chain.leaf
         priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
+        gone = {removal.live.id for removal in self.removals}
         ready: list[tuple[Price, int, Sequence[Live]]] = []
         looked = 0
         for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
@@ -116,19 +117,22 @@ class Chooser:
             if only is not None and states[number].machine.name not in only:
                 continue
             looked += 1
-            found = self._exact(ground, states[number])
+            found = self._exact(ground, states[number], gone)
             if found is not None:
                 heappush(ready, (found[0], number, found[1]))
         while ready:
             yield heappop(ready)[1:]
 
-    def _exact(self, ground: Ground, state: SlotState) -> tuple[Price, Sequence[Live]] | None:
-        """The cheapest gangs without which one more pod fits on a node."""
+    def _exact(
+        self, ground: Ground, state: SlotState, gone: Collection[str]
+    ) -> tuple[Price, Sequence[Live]] | None:
+        """The cheapest gangs without which one more pod fits on a node; ``gone``: who is away in
+        thought already.
+        """
         take = state.machine.sort.take(ground.kind)
         if take is None:
             return None
         mine, is_bare = ground.reach(state), self.seeker.is_bare
-        gone = {removal.live.id for removal in self.removals}
         for way in self.cluster.ways.of(state, self.live, gone):
             if way.is_enough(state, take, mine, is_bare=is_bare):
                 return way.price, way.gangs
