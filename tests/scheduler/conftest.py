@@ -1,10 +1,14 @@
 """Builders of the core's inputs that read as sentences; a Launcher and agents that are played."""
 
 import asyncio
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +52,7 @@ HEARD = (
 )
 
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+RunAnother = Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]
 
 
 class Kit:
@@ -316,5 +321,39 @@ def scheduler(settings: SchedulerSettings) -> RunScheduler:
         changed = settings.model_copy(update=changes)
         async with running(Service.SCHEDULER, changed, port, build) as runtime:
             yield runtime
+
+    return run
+
+
+@pytest.fixture
+def another_scheduler(settings: SchedulerSettings) -> RunAnother:
+    """The service as a process of its own, which can be stopped, woken and killed. ``log``: where
+    its output goes.
+    """
+
+    @asynccontextmanager
+    async def run(
+        log: Path = Path(os.devnull), **changes: Any
+    ) -> AsyncIterator[asyncio.subprocess.Process]:
+        changed = settings.model_copy(update=changes)
+        names = changed.model_fields_set - {"database_url", "internal_token"}
+        environment = {f"MUSTER_{name.upper()}": str(getattr(changed, name)) for name in names}
+        environment["MUSTER_DATABASE_URL"] = changed.database_url.get_secret_value()
+        environment["MUSTER_INTERNAL_TOKEN"] = TOKEN
+        with log.open("wb") as output:
+            started = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "scheduler",
+                env=dict(os.environ) | environment,
+                stdout=output,
+            )
+        try:
+            yield started
+        finally:
+            if started.returncode is None:
+                started.send_signal(signal.SIGCONT)
+                started.kill()
+            await started.wait()
 
     return run

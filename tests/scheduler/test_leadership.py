@@ -1,12 +1,10 @@
 """Who decides: one process at a time, whatever sleeps and whichever clock jumps."""
 
 import asyncio
-import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,50 +18,24 @@ from scheduler.settings import SchedulerSettings
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+RunAnother = Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 HOUR_S = 3600.0
 LEASE_S = 2.0
 DEADLINE_S = 60.0
 
 
-@asynccontextmanager
-async def process(
-    settings: SchedulerSettings, log: Path
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The service as a process of its own, which can be stopped and woken."""
-    names = settings.model_fields_set - {"database_url", "internal_token"}
-    environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
-    environment["MUSTER_DATABASE_URL"] = settings.database_url.get_secret_value()
-    environment["MUSTER_INTERNAL_TOKEN"] = TOKEN
-    with log.open("wb") as output:
-        started = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "scheduler",
-            env=dict(os.environ) | environment,
-            stdout=output,
-        )
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.send_signal(signal.SIGCONT)
-            started.kill()
-        await started.wait()
-
-
 async def test_only_the_highest_epochs_decisions_exist(
     kit: Kit,
-    settings: SchedulerSettings,
+    another_scheduler: RunAnother,
     scheduler: RunScheduler,
     others: Others,
     tmp_path: Path,
 ) -> None:
     """Stop the leader, let the standby decide, wake the leader."""
     log = tmp_path / "leader.log"
-    async with process(settings, log) as leader:
+    async with another_scheduler(log) as leader:
         await others.report(kit.report("n0", gpus=8))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(lambda: others.states("a") == ["placed"])
@@ -91,15 +63,14 @@ async def test_only_the_highest_epochs_decisions_exist(
 
 async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
     kit: Kit,
-    settings: SchedulerSettings,
+    another_scheduler: RunAnother,
     scheduler: RunScheduler,
     others: Others,
     tmp_path: Path,
 ) -> None:
     """The standby has heard those nodes as well, while they lived."""
     nodes = ["n0", "n1", "n2", "n3", "n4"]
-    settings = settings.model_copy(update={"many_silent": 0.4})
-    async with process(settings, tmp_path / "leader.log") as leader:
+    async with another_scheduler(tmp_path / "leader.log", many_silent=0.4) as leader:
         for node in nodes:
             await others.report(kit.report(node, gpus=1))
         await others.ask(kit.gang("a", *kit.pods("a", 5, gpus=1)))

@@ -1,46 +1,22 @@
 """Standing by: what the leader commits is followed, and decided from when it dies."""
 
 import asyncio
-import os
-import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import asyncpg
 import pytest
 from muster.service import Runtime
 from scheduler import changes
-from scheduler.settings import SchedulerSettings
 
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+RunAnother = Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 DEADLINE_S = 60.0
-
-
-@asynccontextmanager
-async def another_process(settings: SchedulerSettings) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The service as a process of its own, which can be killed."""
-    names = settings.model_fields_set - {"database_url", "internal_token"}
-    environment = {f"MUSTER_{name.upper()}": str(getattr(settings, name)) for name in names}
-    environment["MUSTER_DATABASE_URL"] = settings.database_url.get_secret_value()
-    environment["MUSTER_INTERNAL_TOKEN"] = "between-services"
-    started = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "scheduler",
-        env=dict(os.environ) | environment,
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        yield started
-    finally:
-        if started.returncode is None:
-            started.kill()
-        await started.wait()
 
 
 def measured(runtime: Runtime, name: str) -> float:
@@ -65,10 +41,10 @@ async def held(runtime: Runtime) -> dict[str, set[tuple[str, int]]]:
 
 
 async def test_a_killed_leader_is_followed_from_memory(
-    kit: Kit, settings: SchedulerSettings, scheduler: RunScheduler, others: Others
+    kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others
 ) -> None:
     """What was placed, ended, lost and recorded while it stood by; and it reads nothing whole."""
-    async with another_process(settings) as leader:
+    async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.report(kit.report("n1", gpus=4))
         for name in "ab":
@@ -103,10 +79,10 @@ async def test_a_killed_leader_is_followed_from_memory(
 
 
 async def test_nodes_that_come_while_one_stands_by_are_its_own_too(
-    kit: Kit, settings: SchedulerSettings, scheduler: RunScheduler, others: Others
+    kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others
 ) -> None:
     """The nodes make the cluster: it is made anew, and memory with it."""
-    async with another_process(settings) as leader:
+    async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=2))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
         await others.until(lambda: others.states("a") == ["placed"])

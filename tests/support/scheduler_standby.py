@@ -31,8 +31,11 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     state.restore_holds([store.holds[pod] for pod in pods], now)
     hear(state, old, now)
     state.remake(now)
+    state.cluster.hardware.postpone()
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
+    while not state.cluster.hardware.catch_up(1):
+        pass
     recall(state, old, now)
     return state
 

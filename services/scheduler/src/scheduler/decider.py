@@ -159,11 +159,14 @@ class Decider:
             after = holds[-1].pod
         self.watch.pass_on(state)
         await asyncio.to_thread(state.change, file, self.at())
-        after = ""
+        hardware, after = state.cluster.hardware, ""
+        hardware.postpone()
         while gangs := await store.load_gangs(conn, after, limit):
             for gang in gangs:
                 state.restore_gang(gang, now, self.at())
             after = gangs[-1].request.gang
+        while not hardware.catch_up(limit):
+            await asyncio.sleep(0)
         self.known = {node.node: node for node in nodes}
         self.watch.adopt(state)
         if self._collector is not None:

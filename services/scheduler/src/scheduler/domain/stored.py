@@ -53,9 +53,9 @@ class Stored(State):
         gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
         gang.is_refused, gang.said = known.is_refused, known.reason
         held = self._held.pop(request.gang, [])
-        kinds = {hold.pod: hold.placement.kind for hold in held}
-        kinds |= {ask.pod: kind_of(ask) for ask in request.pods}
         reserved = {place.pod: place for place in known.reserved}
+        kinds = {ask.pod: kind_of(ask) for ask in request.pods if ask.pod in reserved}
+        kinds |= {hold.pod: hold.placement.kind for hold in held}
         for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
             kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
         places = [h.placement.place() for h in held if not h.is_lost] + list(known.reserved)

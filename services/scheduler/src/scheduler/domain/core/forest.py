@@ -90,7 +90,12 @@ class Slot:
 
     def mask_of(self, gpus: Sequence[int]) -> int:
         """The leaves with these GPU indices; others are left out."""
-        return sum(1 << leaf for leaf, gpu in enumerate(self.gpus) if gpu in gpus)
+        mask = 0
+        if gpus:
+            for leaf, gpu in enumerate(self.gpus):
+                if gpu in gpus:
+                    mask |= 1 << leaf
+        return mask
 
     def indices(self, mask: int) -> tuple[int, ...]:
         """GPU indices of leaves."""

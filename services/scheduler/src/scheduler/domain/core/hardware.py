@@ -4,6 +4,7 @@ Everything that changes who may use which leaf goes through here, so that the in
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 from scheduler.domain.core.amounts import Amounts
 from scheduler.domain.core.binding import Binding, Cells
@@ -92,6 +93,7 @@ class Hardware:
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
+        self._behind: dict[int, SlotState] | None = None
         self.log: list[int] | None = None
         self.log_begin = 0
         samples = {state.sort: state for state in reversed(self.states)}
@@ -166,8 +168,24 @@ class Hardware:
         else:
             self.unwell[machine.number] = machine
 
+    def postpone(self) -> None:
+        """The index falls behind until `catch_up`: much is about to change, and nobody looks."""
+        self._behind = {}
+
+    def catch_up(self, most: int | None = None) -> bool:
+        """Bring so many nodes' leaves into the index; None: all. Whether it is behind no longer."""
+        behind, self._behind = self._behind or {}, None
+        for number in list(islice(behind, most)):
+            self.refresh(behind.pop(number))
+        if behind:
+            self._behind = behind
+        return not behind
+
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
+        if self._behind is not None:
+            self._behind[state.slot.number] = state
+            return
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
         if machine.free and self.amounts is not None:

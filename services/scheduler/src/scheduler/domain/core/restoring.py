@@ -184,6 +184,7 @@ def export(live: Live) -> Restored:
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
     """Carry nodes' health and all gangs over into a cluster of another configuration."""
+    fresh.hardware.postpone()
     for name, machine in old.hardware.machines.items():
         found = fresh.hardware.machines.get(name)
         if found is not None:
@@ -204,6 +205,7 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
             fresh.take_in(carried)
             fresh.enqueue(carried)
         carried.told = None if live.reserved and not carried.reserved else live.told
+    fresh.hardware.catch_up()
 
 
 def _carry_masks(machine: Machine, found: Machine) -> None:

@@ -107,7 +107,8 @@ class Table:
         for name in self._values:
             if name in known:
                 continue
-            near = get_close_matches(str(name), sorted(known), 1)
+            is_told = len(self._findings.found) < MAX_FINDINGS  # to guess takes time
+            near = get_close_matches(str(name), sorted(known), 1) if is_told else ()
             mend = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
             self.wrong(str(name), f"is unknown; {mend}")
 
