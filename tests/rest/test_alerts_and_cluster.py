@@ -282,6 +282,29 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(
         assert "/queue?limit=5" in scheduler.seen
 
 
+async def test_a_stretch_of_the_schedulers_record_is_passed_on_to_admins(
+    start_rest: Any, scheduler: Any
+) -> None:
+    scheduler.answers["/export"] = b'{"cluster":1}\n{"at":1}\n'
+    async with start_rest(scheduler_url=scheduler.url) as rest:
+        path = "/api/v2/cluster/export?since=2026-01-01T00:00:00Z"
+        answer = await rest.client.get(path)
+        assert answer.content == scheduler.answers["/export"]
+        assert scheduler.seen[-1] == "/export?since=2026-01-01T00%3A00%3A00Z"
+        await rest.client.get(path + "&until=7")
+        assert scheduler.seen[-1].endswith("&until=7")
+        assert (await rest.client.get("/api/v2/cluster/export")).status_code == 400
+        del scheduler.answers["/export"]
+        answer = await rest.client.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (404, "NoRecordError")
+        scheduler.answers["/export"] = b"standby"
+        assert (await rest.client.get(path)).status_code == 503
+        async with await rest.make_user("ann") as ann:
+            assert (await ann.get(path)).status_code == 403
+    async with start_rest() as rest:
+        assert (await rest.client.get(path)).status_code == 501
+
+
 async def test_why_answers_what_rest_knows_where_the_scheduler_does_not(
     start_rest: Any, scheduler: Any
 ) -> None:

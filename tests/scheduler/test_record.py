@@ -289,3 +289,56 @@ async def test_a_leader_that_is_deposed_records_nothing(
                 await asyncio.sleep(0.02)
         assert await runtime.pool.fetch(NUMBERS) == before
         assert await runtime.pool.fetchval("SELECT max(epoch) FROM recorded_cycle") == 1
+
+
+async def test_who_may_export_and_what_can_be_asked(
+    scheduler: RunScheduler, kit: Kit, others: Others, file: Path
+) -> None:
+    port = free_port()
+    async with scheduler(port, cluster_file=file):
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "a", ("w", 1, 2)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with asking(port, token="wrong") as stranger:
+            assert (await stranger.get("/export", params={"since": 0})).status_code == 401
+        async with asking(port) as client:
+
+            async def status(**query: object) -> int:
+                return (await client.get("/export", params=query)).status_code
+
+            assert await status(since=0) == 200
+            assert await status(since="2026-01-31T13:00:00Z", until="9999999999") == 200
+            assert await status(since=5, until=4) == 400
+            assert await status(until=4) == 400
+            assert await status(since="yesterday") == 400
+            assert await status(since="2026-01-31T13:00:00") == 400  # of no zone
+            assert await status(since="nan") == await status(since=-1) == 400
+            assert await status(since=0, until=1) == 404
+
+
+async def test_a_stretch_begins_with_the_last_snapshot_before_it(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path, decided: Decided
+) -> None:
+    port = free_port()
+    async with scheduler(
+        port, cluster_file=file, record_wait_s=0.0, record_snapshot_h=1e-9, record_clean_s=1e6
+    ) as runtime:
+        await nodes_come(kit, others)
+        await others.ask(wanted(kit, "a", ("w", 2, 2)))
+        await others.until(lambda: others.states("a") == ["placed"] * 2)
+        await others.ask(wanted(kit, "b", ("w", 1, 2), age=1))
+        await others.until(lambda: others.states("b") == ["waiting"])
+        metric = "muster_scheduler_record_snapshots_total"
+        async with asyncio.timeout(DEADLINE_S):
+            while (runtime.registry.get_sample_value(metric) or 0) < 3:
+                await asyncio.sleep(0.02)
+        whole = "SELECT max(at) FROM recorded_snapshot WHERE is_last"
+        since = await runtime.pool.fetchval(whole)
+        before = len(decided.lines)
+        await ends(kit, others, "a")
+        await others.until(lambda: others.states("b") == ["placed"])
+        cluster, events = await exported(port, str(since))
+    first = json.loads(events[0])
+    assert first["at"] > since
+    assert "gang-restored" in {json.loads(event)["event"] for event in events}
+    assert replayed(cluster, events)[0] == decided.lines[before:]

@@ -24,6 +24,7 @@ COMMANDS = {
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
     "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
+    "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "events": ("cli.commands.events:app", "Follow the bus; say things again."),
 }

@@ -109,6 +109,30 @@ class Peers:
             message = "The node that has the log does not answer; try again later."
             raise Transient(message) from error
 
+    @asynccontextmanager
+    async def open_record(self, query: dict[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+        """A stretch of the Scheduler's record as it sends it.
+
+        Raises Rejected where it has none of that time or there is none to ask, Transient where it
+        can't be reached.
+        """
+        if self._settings.scheduler_url is None:
+            message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
+            raise Rejected("NotConfiguredError", message)
+        url = self._settings.scheduler_url.rstrip("/") + "/export"
+        try:
+            async with self._client.stream("GET", url, params=query) as answer:
+                code = RECORD_REFUSALS.get(answer.status_code)
+                if code is not None:
+                    raise Rejected(code, _told(await answer.aread()))
+                if answer.status_code != 200:
+                    raise Transient(f"The Scheduler answers {answer.status_code}; try again later.")
+                yield _content(answer)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            self._metrics.peer_failures.labels("scheduler").inc()
+            _log.warning("the record can't be read", url=url, error=repr(error))
+            raise Transient("The Scheduler does not answer; try again later.") from error
+
     async def ask_scheduler(self, path: str, query: dict[str, int] | None = None) -> Any:
         """The Scheduler's answer as it is; None where it knows nothing of this, or there is none to
         ask. Raises Transient where it does not answer.
@@ -142,6 +166,26 @@ async def _read(answer: httpx2.Response) -> Any:
         if len(content) > MAX_PEER_BYTES:
             raise Transient(f"The Scheduler's answer has more than {MAX_PEER_BYTES} bytes.")
     return json.loads(content)
+
+
+RECORD_REFUSALS = {400: "InvalidParametersError", 404: "NoRecordError"}
+
+
+def _told(body: bytes) -> str:
+    """The Scheduler's words."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, TypeError, KeyError):
+        return "The Scheduler has no record of that."
+
+
+async def _content(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """What comes. Raises Transient where the Scheduler goes away in the middle."""
+    try:
+        async for content in answer.aiter_bytes():
+            yield content
+    except httpx2.HTTPError as error:
+        raise Transient("The Scheduler has stopped answering.") from error
 
 
 async def _pieces(answer: httpx2.Response, start: int) -> AsyncIterator[LogPiece]:

@@ -172,11 +172,11 @@ async def size(conn: Connection) -> Size:
     """How much is stored."""
     row = await conn.fetchrow(
         "SELECT coalesce(last.number - first.number + 1, 0) AS cycles,"
-        " coalesce(last.bytes_to - first.bytes_to, 0)::bigint"
+        " coalesce(last.bytes_to - first.bytes_from, 0)::bigint"
         " + (SELECT coalesce(sum(bytes), 0)::bigint FROM recorded_snapshot) AS bytes,"
         " (SELECT min(at) FROM recorded_snapshot WHERE is_last) AS since FROM (SELECT) AS one"
-        " LEFT JOIN (SELECT number, bytes_to FROM recorded_cycle ORDER BY number LIMIT 1)"
-        " AS first ON true"
+        " LEFT JOIN (SELECT number, bytes_to - octet_length(lines) AS bytes_from"
+        " FROM recorded_cycle ORDER BY number LIMIT 1) AS first ON true"
         " LEFT JOIN (SELECT number, bytes_to FROM recorded_cycle ORDER BY number DESC LIMIT 1)"
         " AS last ON true"
     )

@@ -17,7 +17,7 @@ from muster.errors import Transient
 from scheduler import record_store
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.formats.snapshot import Taken, take
-from scheduler.domain.formats.writing import to_line
+from scheduler.domain.formats.writing import to_record
 from scheduler.domain.given import Batch, changed_line
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Part, Row
@@ -54,7 +54,7 @@ class _Snapshot:
     def _lines(self) -> Iterator[str]:
         yield changed_line(self._config)
         for event in self._taken.events():
-            yield to_line(event)
+            yield to_record(event)
 
 
 def _texts(lines: Iterator[str]) -> Iterator[str]:
@@ -146,8 +146,8 @@ class Recorder:
         wait_s = self._settings.retry_first_s
         while True:
             try:
-                await self._write_snapshot(epoch)
-                await self._clean()
+                await self.write_snapshot(epoch)
+                await self.clean()
                 wait_s = self._settings.retry_first_s
             except Exception as error:
                 if not (is_transient(error) or isinstance(error, Transient)):
@@ -162,7 +162,8 @@ class Recorder:
                     async with asyncio.timeout(self._settings.record_clean_s):
                         await self._woken.wait()
 
-    async def _write_snapshot(self, epoch: int) -> None:
+    async def write_snapshot(self, epoch: int) -> None:
+        """Write what was taken, in parts. Raises Deposed."""
         snapshot = self._snapshot
         if snapshot is None:
             return
@@ -176,7 +177,7 @@ class Recorder:
             self._snapshot = None
             self._metrics.record_snapshots.inc()
 
-    async def _clean(self) -> None:
+    async def clean(self) -> None:
         """Remove what is too old, and the oldest where all is too much."""
         if time.monotonic() - self._cleaned_at < self._settings.record_clean_s:
             return

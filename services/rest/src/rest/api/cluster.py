@@ -1,16 +1,18 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
+from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
 from muster.db import transaction
 from muster.errors import Rejected
 from pydantic import BaseModel, ConfigDict
 
 from rest.api.context import Address, Admin, Context, Here, User
+from rest.api.logs import Held
 from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
 from rest.api.tokens import Done
 from rest.cluster import gpus_in_sight, node_json, nodes_summary
@@ -125,6 +127,31 @@ async def queue(
         message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
         raise Rejected("NotConfiguredError", message)
     return JSONResponse(answer)
+
+
+LINES = "application/x-ndjson"
+Moment = Annotated[str | None, Query(max_length=64)]
+
+
+@router.get(
+    "/cluster/export",
+    response_class=StreamingResponse,
+    responses={200: {"content": {LINES: {"schema": {"type": "string"}}}}},
+)
+async def export(
+    here: Here,
+    _caller: Admin,
+    since: Annotated[str, Query(max_length=64)],
+    until: Moment = None,
+) -> Response:
+    """A stretch of what the Scheduler was given, for `muster simulate`: the first line is the
+    CLUSTER, the others are the EVENTS, from the last snapshot before ``since`` on. Times are
+    seconds since 1970, or like 2026-01-31T13:00:00Z.
+    """
+    query = {"since": since} | ({} if until is None else {"until": until})
+    async with AsyncExitStack() as stack:
+        content = await stack.enter_async_context(here.peers.open_record(query))
+        return Held(stack.pop_all(), content, LINES, {})
 
 
 @router.get("/virtual-clusters", response_model=dict[str, ShownVirtualCluster])

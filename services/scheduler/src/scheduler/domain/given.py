@@ -22,7 +22,7 @@ from scheduler.domain.formats.export import (
     requested_event,
     restored_event,
 )
-from scheduler.domain.formats.writing import to_line
+from scheduler.domain.formats.writing import to_record
 
 P = ParamSpec("P")
 
@@ -148,11 +148,11 @@ class Given:
 
     def _note(self, event_of: Callable[P, Fields], *given: P.args, **more: P.kwargs) -> None:
         if self.is_recording:
-            self._lines.append(to_line(event_of(*given, **more)))
+            self._lines.append(to_record(event_of(*given, **more)))
 
     def _say(self, event: str, **fields: object) -> None:
         if self.is_recording:
-            self._lines.append(to_line({"event": event, **fields}))
+            self._lines.append(to_record({"event": event, **fields}))
 
 
 def recorded(config: ClusterConfig) -> Fields:
@@ -165,4 +165,4 @@ def recorded(config: ClusterConfig) -> Fields:
 
 def changed_line(config: ClusterConfig) -> str:
     """The event of another configuration. It takes long where nodes are many."""
-    return to_line({"event": "cluster-changed", "cluster": recorded(config)})
+    return to_record({"event": "cluster-changed", "cluster": recorded(config)})

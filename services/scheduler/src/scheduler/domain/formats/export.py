@@ -6,20 +6,27 @@ from 0. What no file may have for a name is written as a name made from it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 
 from scheduler.domain.core.model import Gang, PodPlace, Restored, Role
 from scheduler.domain.formats.decisions import place_fields
 from scheduler.domain.formats.fields import name_problem
-from scheduler.domain.formats.model import GangFile, Pods
+from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
 from scheduler.domain.formats.writing import whole
 
 Fields = dict[str, object]
 
+NAMES_REMEMBERED = 100_000
+"""As files have them: most are written again when what bears them ends."""
+
 
 def requested_event(gang: Gang, told: str | None = None) -> Fields:
     """A gang waits. ``told``: the code that it was told, why."""
-    return {"event": "gang-requested", "gang": gang_fields(file_of(gang)), **_set(told=told)}
+    fields: Fields = {"event": "gang-requested", "gang": gang_fields(file_of(gang))}
+    if told is not None:
+        fields["told"] = told
+    return fields
 
 
 def grown_event(gang: str, roles: Sequence[Role], told: str | None = None) -> Fields:
@@ -76,6 +83,7 @@ def blocked_event(
     }
 
 
+@lru_cache(NAMES_REMEMBERED)
 def name_of(text: str) -> str:
     """As a file has it."""
     if name_problem(text) is None:
@@ -98,60 +106,69 @@ def _entries(roles: Iterable[Role]) -> list[Pods]:
     entries: list[Pods] = []
     names: set[str] = set()
     for role in roles:
-        pods = tuple(map(name_of, role.pods))
+        pods = tuple([name_of(pod) for pod in role.pods])
         name = role.name if role.name and role.name not in names else pods[0]
         names.add(name)
-        entry = Pods(name, len(pods), role.kind)
-        is_counted = entry.role().pods == pods
-        entries.append(entry if is_counted else Pods(name, len(pods), role.kind, names=pods))
+        is_counted = name == role.name and Pods(name, len(pods), role.kind).role().pods == pods
+        entries.append(Pods(name, len(pods), role.kind, None, None if is_counted else pods))
     return entries
 
 
 def gang_fields(file: GangFile) -> Fields:
     """A gang as plain data; optional fields only where they say something."""
     gang, course, kept = file.gang, file.course, file.kept
-    return {
-        "id": name_of(gang.id),
-        **_set(job=name_of(gang.job) if gang.job not in ("", gang.id) else None, name=kept.name),
-        "user": name_of(gang.user),
-        "virtualCluster": name_of(gang.virtual_cluster),
-        "priority": gang.priority,
-        **_set(group=None if gang.group is None else name_of(gang.group)),
-        "submittedAt": whole(gang.submitted_at),
-        "pods": [_pods_fields(pods) for pods in file.pods],
-        **_set(
+    fields: Fields = {"id": name_of(gang.id)}
+    if gang.job not in ("", gang.id):
+        fields["job"] = name_of(gang.job)
+    if kept.name is not None:
+        fields["name"] = kept.name
+    fields["user"] = name_of(gang.user)
+    fields["virtualCluster"] = name_of(gang.virtual_cluster)
+    fields["priority"] = gang.priority
+    if gang.group is not None:
+        fields["group"] = name_of(gang.group)
+    fields["submittedAt"] = whole(gang.submitted_at)
+    fields["pods"] = [_pods_fields(pods) for pods in file.pods]
+    if course != _NO_COURSE or kept != _NOTHING_KEPT:
+        fields |= _set(
             expectedSeconds=kept.expected_s,
             limitSeconds=kept.limit_s,
             runSeconds=course.run_s,
             minRunSeconds=kept.min_run_s,
             checkpointSeconds=course.checkpoint_s,
-            lazyPreemption=gang.is_lazy,
             borrow=kept.is_borrowing or None,
-            allowedNodes=None if gang.allowed_nodes is None else sorted(gang.allowed_nodes),
-        ),
-    }
+        )
+    if gang.is_lazy is not None:
+        fields["lazyPreemption"] = gang.is_lazy
+    if gang.allowed_nodes is not None:
+        fields["allowedNodes"] = sorted(gang.allowed_nodes)
+    return fields
+
+
+_NO_COURSE, _NOTHING_KEPT = Course(), Kept()
 
 
 def _pods_fields(pods: Pods) -> Fields:
-    kind = pods.kind
-    resources = {name_of(name): count for name, count in kind.resources}
-    types = tuple(map(name_of, kind.gpu_types))
-    return {
-        "name": pods.name,
-        **_set(names=None if pods.names is None else list(pods.names)),
-        "count": pods.count,
-        **_set(min=pods.least),
-        "gpus": kind.gpus,
-        **_set(
-            gpuType=types[0] if len(types) == 1 else None,
-            gpuTypes=list(types) if len(types) > 1 else None,
-            pin=None if kind.pin is None else name_of(kind.pin),
-            cpu=kind.cpu or None,
-            memoryMB=kind.memory_mb or None,
-            ports=kind.ports or None,
-            resources=resources or None,
-        ),
-    }
+    kind, types = pods.kind, pods.kind.gpu_types
+    fields: Fields = {"name": pods.name}
+    if pods.names is not None:
+        fields["names"] = pods.names
+    fields["count"] = pods.count
+    if pods.least is not None:
+        fields["min"] = pods.least
+    fields["gpus"] = kind.gpus
+    if len(types) == 1:
+        fields["gpuType"] = name_of(types[0])
+    elif types:
+        fields["gpuTypes"] = [name_of(gpu_type) for gpu_type in types]
+    if kind.pin is not None:
+        fields["pin"] = name_of(kind.pin)
+    for name, amount in (("cpu", kind.cpu), ("memoryMB", kind.memory_mb), ("ports", kind.ports)):
+        if amount:
+            fields[name] = amount
+    if kind.resources:
+        fields["resources"] = {name_of(name): count for name, count in kind.resources}
+    return fields
 
 
 def _set(**values: object) -> Fields:

@@ -35,11 +35,14 @@ class Taken:
     def events(self) -> Iterator[Fields]:
         """All of it as plain data, without the time."""
         yield from self.nodes
-        for restored, waiting, told in self.placed:
+        for exported, waiting, told in self.placed:
+            restored = exported
             placed = frozenset(place.pod for place in restored.places)
-            gang = replace(restored.gang, roles=_with(restored.gang.roles, placed.__contains__))
+            roles = _with(restored.gang.roles, placed.__contains__)
+            if roles != restored.gang.roles:
+                restored = replace(restored, gang=replace(restored.gang, roles=roles))
             more = _with(waiting, lambda pod, placed=placed: pod not in placed)  # type: ignore[misc]
-            yield restored_event(replace(restored, gang=gang), None if more else told)
+            yield restored_event(restored, None if more else told)
             if more:
                 yield grown_event(restored.gang.id, more, told)
         for gang, told in self.waiting:
@@ -91,5 +94,9 @@ def _has_places(live: Live) -> bool:
 
 def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, ...]:
     """Roles with some of their pods."""
-    kept = (replace(role, pods=tuple(filter(is_kept, role.pods))) for role in roles)
-    return tuple(role for role in kept if role.pods)
+    kept: list[Role] = []
+    for role in roles:
+        pods = tuple(filter(is_kept, role.pods))
+        if pods:
+            kept.append(role if len(pods) == len(role.pods) else replace(role, pods=pods))
+    return tuple(kept)

@@ -4,7 +4,11 @@ where whole, letters of any alphabet as they are.
 
 import json
 
-_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+from pydantic_core import to_json
+
+_ENCODER = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, check_circular=False
+)
 
 _EXACT = 2.0**53
 """Up to here each whole number is a float of its own."""
@@ -20,3 +24,8 @@ def whole(value: float) -> int | float:
 def to_line(fields: object) -> str:
     """One line of JSON, without its end."""
     return _ENCODER.encode(fields)
+
+
+def to_record(fields: object) -> str:
+    """The same, in a fraction of the time; numbers with an exponent may be written otherwise."""
+    return to_json(fields).decode()

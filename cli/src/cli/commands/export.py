@@ -1,0 +1,62 @@
+"""`muster export`: a stretch of what the scheduler was given, as files for `muster simulate`."""
+
+import gzip
+import http.client
+import io
+import re
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlencode
+
+from cyclopts import Parameter
+
+from cli.client import API, Answer, CommandError, Exit, refusal
+from cli.commands.session import client
+
+AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)")
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+TIMEOUT_S = 60.0
+
+Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or so long ago: 30m, 2h, 1d"
+
+
+def export(
+    cluster: Annotated[Path, Parameter(help="Where the cluster is written.")],
+    events: Annotated[
+        Path, Parameter(help="Where the events are written; packed if its name ends in .gz.")
+    ],
+    *,
+    since: Annotated[str, Parameter(help=f"From when on: {Moment}.")],
+    until: Annotated[str | None, Parameter(help="Until when; by default now.")] = None,
+) -> None:
+    """What the scheduler was given, from the last snapshot before a time on (for admins)."""
+    query = {"since": _moment(since)} | ({} if until is None else {"until": _moment(until)})
+    target = f"{API}/cluster/export?{urlencode(query)}"
+    with client().request("GET", target, timeout_s=TIMEOUT_S) as response:
+        if response.status != http.client.OK:
+            raise refusal(Answer(response.status, "", response.read()))
+        try:
+            _write(response, cluster, events)
+        except http.client.IncompleteRead as error:
+            raise CommandError(
+                Exit.FAILED, "The export was cut off, and its files are not whole: try again."
+            ) from error
+
+
+def _write(response: http.client.HTTPResponse, cluster: Path, events: Path) -> None:
+    cluster.write_bytes(response.readline())
+    opened = gzip.open if events.name.endswith(".gz") else io.open
+    with opened(events, "wb") as output:
+        shutil.copyfileobj(response, output)
+    if response.length:  # where the length was told it does not say so itself
+        raise http.client.IncompleteRead(b"", response.length)
+
+
+def _moment(text: str) -> str:
+    """As the server takes it."""
+    ago = AGO.fullmatch(text)
+    if ago is None:
+        return text
+    return f"{max(time.time() - int(ago[1]) * SECONDS[ago[2]], 0):.3f}"

@@ -1,0 +1,226 @@
+"""What is kept of the record, for how long; and what an export makes of what is not there."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from muster.db import Connection, Pool, open_pool
+from muster.errors import Broken
+from prometheus_client import CollectorRegistry
+from scheduler import record_store
+from scheduler.api.exporting import Export, Stretch
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.given import Batch
+from scheduler.metrics import SchedulerMetrics
+from scheduler.record_store import End, Whole
+from scheduler.recorder import Recorder
+from scheduler.settings import SchedulerSettings
+
+pytestmark = pytest.mark.postgres
+DAY_S = 86_400.0
+CLUSTER = (
+    b"cellTypes: {n: {child: t, count: 2, node: true}}\nphysicalCells: [{type: n, name: n0}]\n"
+)
+LINE = '{"event":"node-bad","node":"n0"}'
+
+
+class Kept:
+    """A record without a service around it."""
+
+    def __init__(self, pool: Pool, **settings: Any) -> None:
+        self.pool = pool
+        self.cluster = Cluster(read_cluster(CLUSTER).config)
+        changed = SchedulerSettings(database_url="postgresql://x", record_clean_s=1e-9)
+        self.metrics = SchedulerMetrics(CollectorRegistry())
+        self.recorder = Recorder(changed.model_copy(update=settings), self.metrics, self.deciding)
+
+    @asynccontextmanager
+    async def deciding(self) -> AsyncIterator[Connection]:
+        async with self.pool.acquire() as conn, conn.transaction():
+            yield conn
+
+    async def begin(self, at: float, *, is_written: bool = True) -> None:
+        """Memory begins."""
+        async with self.pool.acquire() as conn:
+            self.recorder.begin(await record_store.end(conn), self.cluster, at)
+        if is_written:
+            await self.recorder.write_snapshot(1)
+
+    async def cycles(self, first: float, count: int, line: str = LINE) -> None:
+        """So many cycles, a second apart."""
+        self.recorder.note([Batch(first + number, (line,)) for number in range(count)])
+        async with self.deciding() as conn:
+            await self.recorder.write(conn, 1)
+
+    async def snapshot(self, at: float) -> None:
+        """A later one."""
+        self.recorder.take(self.cluster, at)
+        await self.recorder.write_snapshot(1)
+
+    async def now(self) -> float:
+        async with self.pool.acquire() as conn:
+            return await record_store.clock(conn)
+
+    async def left(self) -> tuple[list[int], list[float]]:
+        """Numbers of cycles, and times of snapshots, that are there."""
+        cycles = await self.pool.fetch("SELECT number FROM recorded_cycle ORDER BY number")
+        snapshots = await self.pool.fetch("SELECT DISTINCT at FROM recorded_snapshot ORDER BY at")
+        return [row["number"] for row in cycles], [row["at"] for row in snapshots]
+
+    async def exported(self, since: float, until: float = 1e12) -> list[Any]:
+        """The lines of an export."""
+        async with self.pool.acquire() as conn:
+            first = await record_store.snapshot_before(conn, since)
+        assert first is not None
+        return [line async for line in self.export(first, since, until)]
+
+    async def export(self, first: Whole, since: float, until: float) -> AsyncIterator[Any]:
+        export = Export(self.pool.acquire, Stretch(since, until), first)
+        async for text in export.lines():
+            for line in text.splitlines():
+                yield json.loads(line)
+
+
+@pytest.fixture
+async def pool(database_url: str) -> AsyncIterator[Pool]:
+    """Of the Scheduler's schema."""
+    opened = await open_pool(SchedulerSettings(database_url=database_url), "scheduler")
+    yield opened
+    await opened.close()
+
+
+def told(lines: list[Any]) -> list[tuple[float, str]]:
+    return [(line["at"], line["event"]) for line in lines[1:]]
+
+
+async def test_what_is_too_old_is_removed_up_to_a_snapshot_a_bounded_number_at_once(
+    pool: Pool,
+) -> None:
+    kept = Kept(pool, record_days=2.0, record_clean_cycles=3)
+    now = await kept.now()
+    await kept.begin(now - 5 * DAY_S)
+    await kept.cycles(now - 5 * DAY_S + 1, 8)
+    await kept.snapshot(now - 3 * DAY_S)
+    await kept.cycles(now - 3 * DAY_S + 1, 2)
+    await kept.snapshot(now - DAY_S)
+    await kept.cycles(now - DAY_S + 1, 2)
+    await kept.recorder.clean()
+    # The first that is kept is the last before the two days: they can be replayed from it.
+    assert await kept.left() == ([8, 9, 10, 11, 12], [now - 3 * DAY_S, now - DAY_S])
+    assert len(await kept.exported(0)) == 1 + 4
+    assert kept.metrics.record_cycles._value.get() == 5
+    assert 2.9 * DAY_S < kept.metrics.record_age._value.get() < 3.1 * DAY_S
+
+
+async def test_one_transaction_removes_a_bounded_number(pool: Pool) -> None:
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 10)
+    await kept.snapshot(20.0)
+    async with pool.acquire() as conn:
+        first = await record_store.keep_from(conn, 30.0)
+        assert first is not None
+        assert await record_store.remove_before(conn, first, 4)
+        assert (await kept.left())[0] == [5, 6, 7, 8, 9, 10]
+        assert await record_store.remove_before(conn, first, 4)
+        assert not await record_store.remove_before(conn, first, 4)
+    assert await kept.left() == ([10], [20.0])
+
+
+async def test_a_record_that_is_too_long_loses_its_oldest_part_and_asks_for_a_snapshot(
+    pool: Pool,
+) -> None:
+    kept = Kept(pool, record_mb=1)
+    long = json.dumps({"event": "x" * 300_000})
+    now = await kept.now()
+    await kept.begin(now)
+    await kept.cycles(now + 1, 4, long)
+    assert not kept.recorder.is_snapshot_due
+    await kept.recorder.clean()
+    assert kept.recorder.is_snapshot_due
+    assert (await kept.left())[0] == [1, 2, 3, 4]  # until it is there nothing can be removed
+    await kept.snapshot(now + 10)
+    await kept.cycles(now + 11, 1)
+    await kept.recorder.clean()
+    assert await kept.left() == ([4, 5], [now + 10])
+    assert not kept.recorder.is_snapshot_due
+    assert kept.metrics.record_bytes._value.get() < 1024 * 1024
+
+
+async def test_numbers_go_on_after_a_restart_and_times_never_go_back(pool: Pool) -> None:
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(5.0, 3)
+    async with pool.acquire() as conn:
+        end = await record_store.end(conn)
+    assert end == End(3, 7.0, 3 * len(LINE))
+    await kept.begin(8.0)
+    await kept.cycles(9.0, 1)
+    lines = await kept.exported(0)
+    assert told(lines) == [
+        (5, "node-bad"),
+        (6, "node-bad"),
+        (7, "node-bad"),
+        (9, "scheduler-restarted"),
+        (9, "cluster-changed"),
+        (9, "node-bad"),
+    ]
+    assert lines[0] == lines[5]["cluster"]
+    assert lines[0]["policy"]["enforceGrace"] is False
+
+
+async def test_what_began_without_a_snapshot_is_left_out_and_said_to_be(pool: Pool) -> None:
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 1)
+    await kept.begin(3.0, is_written=False)
+    await kept.cycles(4.0, 2)
+    assert told(await kept.exported(0)) == [(2, "node-bad")]
+    await kept.begin(6.0)
+    await kept.cycles(7.0, 1)
+    lines = await kept.exported(0)
+    assert told(lines)[:3] == [(2, "node-bad"), (7, "scheduler-restarted"), (7, "cluster-changed")]
+    assert lines[2]["gap"] is True
+
+
+async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.recorder.PART_CHARACTERS", 10)
+    kept = Kept(pool)
+    kept.cluster.set_node_health("n0", False)
+    kept.cluster.cordon("n0")
+    await kept.begin(1.0)
+    assert await pool.fetchval("SELECT count(*) FROM recorded_snapshot") == 3
+    assert told(await kept.exported(0)) == [(1, "node-bad"), (1, "node-cordoned")]
+    await pool.execute("DELETE FROM recorded_snapshot WHERE is_last")
+    async with pool.acquire() as conn:
+        assert await record_store.snapshot_before(conn, 5.0) is None
+
+
+async def test_an_export_whose_part_is_removed_meanwhile_breaks_off(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.api.exporting.PAGE_BYTES", 1)
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 5)
+    lines = kept.export(Whole(1.0, 0, 1.0), 0, 1e12)
+    assert (await anext(lines))["cellTypes"]
+    assert (await anext(lines))["at"] == 2
+    await pool.execute("DELETE FROM recorded_cycle WHERE number < 4")
+    with pytest.raises(Broken, match="has been removed"):
+        _ = [line async for line in lines]
+
+
+async def test_pages_are_bounded(pool: Pool) -> None:
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 9)
+    async with pool.acquire() as conn:
+        some = await record_store.page(conn, 2, 100.0, 2 * len(LINE))
+        assert [cycle.number for cycle in some] == [3, 4, 5]
+        assert [cycle.number for cycle in await record_store.page(conn, 6, 9.0, 10**6)] == [7, 8]
