@@ -18,7 +18,7 @@ from scheduler.domain.core.prices import (
     room_at_most,
 )
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.seeking import Seeker, merge
+from scheduler.domain.core.seeking import Seeker
 
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
@@ -41,7 +41,7 @@ class Chooser:
 
     def place(self) -> bool:
         """Find room for all pods; False, with nothing changed, where that does not succeed."""
-        for kind, names in merge(self.live.waiting):
+        for kind, names in self.seeker.kinds(self.live.waiting):
             if not self._kind(kind, names):
                 self.undo()
                 return False
@@ -52,7 +52,7 @@ class Chooser:
         owner, priority = self.live.owner, self.live.gang.priority
         return any(
             room_at_most(self.cluster, owner, kind, priority) < len(names)
-            for kind, names in merge(self.live.waiting)
+            for kind, names in self.seeker.kinds(self.live.waiting)
         )
 
     def undo(self, pods: int = 0, removals: int = 0) -> None:

@@ -68,7 +68,7 @@ class Seeker:
     def place(self, roles: Sequence[Role]) -> bool:
         """Place all pods, or none."""
         first = roles[0]
-        kinds = ((first.kind, first.pods),) if len(roles) == 1 else self._merge(roles)
+        kinds = ((first.kind, first.pods),) if len(roles) == 1 else self.kinds(roles)
         if len(kinds) > 1:
             return self._several(kinds)
         (kind, names), self.is_alone = kinds[0], True
@@ -79,16 +79,13 @@ class Seeker:
                 return True
         return False
 
-    def _merge(self, roles: Sequence[Role]) -> Kinds:
-        """Pods by what they want; roles that can choose their GPU type choose each for itself."""
-        kinds: list[tuple[Kind, list[str]]] = []
-        for role in roles:
-            same = [names for kind, names in kinds if kind == role.kind]
-            if same and len(self.types(role.kind)) == 1:
-                same[0].extend(role.pods)
-            else:
-                kinds.append((role.kind, list(role.pods)))
-        return kinds
+    def kinds(self, roles: Iterable[Role]) -> Kinds:
+        """Pods by what they want, in order; roles that may choose their GPU type apart."""
+        found: dict[tuple[Kind, int], list[str]] = {}
+        for number, role in enumerate(roles):
+            key = (role.kind, -1 if len(self.types(role.kind)) == 1 else number)
+            found.setdefault(key, []).extend(role.pods)
+        return [(kind, names) for (kind, _), names in found.items()]
 
     def undo(self, to: int = 0) -> None:
         """Give back all but the first pods."""
@@ -314,13 +311,3 @@ class Seeker:
                 break
         self.within = before
         return found
-
-
-def merge(roles: Iterable[Role]) -> list[tuple[Kind, list[str]]]:
-    """Pods by what they want, in the gang's order; roles that may choose their GPU type apart."""
-    kinds: dict[tuple[Kind, int], list[str]] = {}
-    for number, role in enumerate(roles):
-        kind = role.kind
-        may_choose = kind.gpus and kind.pin is None and len(kind.gpu_types) != 1
-        kinds.setdefault((kind, number if may_choose else -1), []).extend(role.pods)
-    return [(kind, names) for (kind, _), names in kinds.items()]
