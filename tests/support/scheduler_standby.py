@@ -147,8 +147,7 @@ def believed(state: State) -> dict[str, Any]:
         ),
         "regions": {
             (owner, leaf): {
-                number: (tag.free.form, tag.count, tag.sort, tag.room)
-                for number, tag in region.tags.items()
+                number: (tag.free.form, tag.count, tag.sort) for number, tag in region.tags.items()
             }
             for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
             for leaf, region in regions.items()

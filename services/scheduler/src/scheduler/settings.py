@@ -19,12 +19,14 @@ from scheduler.domain.rules import Rules
 
 _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
+    ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
 )
-"""A leadership is renewed before it expires, a probe is sent before the last one is missed, and
-leases are judged before the judge counts as away."""
+"""A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
+a probe is sent before the last one is missed, and leases are judged before the judge counts as
+away."""
 
 
 class SchedulerSettings(DatabaseSettings):

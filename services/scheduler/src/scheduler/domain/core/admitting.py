@@ -2,12 +2,18 @@
 "Whom it costs".
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.leaving import (
+    is_room_after,
+    is_room_without_cells,
+    leaving_gangs,
+    near,
+)
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
@@ -152,35 +158,15 @@ def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
     cluster.reserved.add(live.id)
 
 
-def _leaving(cluster: Cluster, live: Live) -> list[Live]:
-    """Gangs that leave already where the gang might go."""
-    return _near(cluster, live, [other for other in cluster.leaving() if other is not live])
-
-
-def _near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
-    """Of these gangs the ones that are where the gang might go."""
-    if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
-        return others
-    owners = {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
-    return [other for other in others if _is_near(cluster, other, owners)]
-
-
-def _is_near(cluster: Cluster, other: Live, owners: Collection[str]) -> bool:
-    cells = cluster.hardware.cells
-    return any(
-        cells[state.slot.chain.name].space[state.slot.number]
-        or any(owner in state.bound for owner in owners)
-        for pod in other.pods.values()
-        for state in pod.machine.slots
-    )
-
-
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """On what gangs hold that leave already."""
-    removals = [Removal(cluster, other) for other in _leaving(cluster, live)]
-    if not removals:
+    others = leaving_gangs(cluster, live)
+    if not others:
         return None
     seeker = seeker_of(cluster, live, is_guest=False)
+    if not is_room_after(live, seeker, others):
+        return None
+    removals = [Removal(cluster, other) for other in others]
     if not seeker.place(live.waiting):
         undo_all(removals)
         return None
@@ -190,40 +176,44 @@ def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] |
 
 
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    lower = [
-        other
-        for other in cluster.charges.below(live.owner, live.gang.priority)
-        if not other.reserved and cluster.is_lazy(other)
-    ]
-    if not lower:
+    if not cluster.charges.has_below(live.owner, live.gang.priority):
         return None
-    lower.sort(key=lambda other: (other.gpus, -(other.started_at or 0.0), other.id))
-    found = _downgrade_some(cluster, live, lower, (), now)
-    if found is None and (others := _leaving(cluster, live)):
+    found = _downgrade_some(cluster, live, (), now)
+    if found is None and (others := leaving_gangs(cluster, live)):
         leaving = [Removal(cluster, other) for other in others]
-        found = _downgrade_some(cluster, live, lower, leaving, now)
+        found = _downgrade_some(cluster, live, leaving, now)
         if found is None:
             undo_all(leaving)
     return found
 
 
 def _downgrade_some(
-    cluster: Cluster, live: Live, lower: Sequence[Live], leaving: Sequence[Removal], now: float
+    cluster: Cluster, live: Live, leaving: Sequence[Removal], now: float
 ) -> list[Decision] | None:
-    """Downgrade one of these gangs, else several; what gangs hold that leave is waited for."""
+    """Downgrade one gang, else several; what gangs hold that leave is waited for."""
     if not _is_physically_free(cluster, live):
         return None
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
-    alone = [other for other in lower if is_loose or _gives_cells(other)]
-    types = _types_without(cluster, live, lower[:DOWNGRADED]) if len(lower) > 1 else None
-    for other in alone[:SINGLES]:
-        if (found := _downgrade(cluster, live, [other], leaving, now, types)) is not None:
-            return found
+    lower = list(islice(_lazy_below(cluster, live), DOWNGRADED))
+    types = _types_without(cluster, live, lower) if len(lower) > 1 else None
+    alone = (other for other in _lazy_below(cluster, live) if is_loose or _gives_cells(other))
+    seeker = seeker_of(cluster, live, is_guest=False)
+    for other in islice(alone, SINGLES):
+        if is_room_without_cells(live, seeker, other):
+            found = _downgrade(cluster, live, [other], leaving, now, types)
+            if found is not None:
+                return found
     if len(lower) > 1:
-        return _downgrade(cluster, live, lower[:DOWNGRADED], leaving, now, types)
+        return _downgrade(cluster, live, lower, leaving, now, types)
     return None
+
+
+def _lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
+    """Who could be downgraded for it, the smallest first."""
+    below = cluster.charges.smallest_below(live.owner, live.gang.priority)
+    return (other for other in below if not other.reserved and cluster.is_lazy(other))
 
 
 def _types_without(
@@ -299,7 +289,7 @@ def _downgrade(
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     if _is_alone(cluster, live):
         return None
-    leaving = _leaving(cluster, live)
+    leaving = leaving_gangs(cluster, live)
     removals = [Removal(cluster, other) for other in leaving]
     chosen = _choose(cluster, live)
     undo_all(removals)
@@ -335,7 +325,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return None
 
     def candidates() -> list[Live]:
-        return _near(cluster, live, cluster.charges.candidates_for(live))
+        return near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, are_few=are_few)
@@ -348,7 +338,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
     seeker.undo()
     if found or is_guest:
         return found
-    leaving = [Removal(cluster, other) for other in _leaving(cluster, live)]
+    leaving = [Removal(cluster, other) for other in leaving_gangs(cluster, live)]
     if not leaving and _is_alone(cluster, live):
         return False
     chooser = Chooser(cluster, live, seeker)
@@ -356,7 +346,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
         found = True
         chooser.undo()
     elif not chooser.is_hopeless():
-        others = _near(cluster, live, cluster.charges.candidates_for(live))
+        others = near(cluster, live, cluster.charges.candidates_for(live))
         removals = [Removal(cluster, other) for other in others]
         found = seeker.place(live.waiting)
         seeker.undo()
@@ -395,6 +385,11 @@ def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     """The gang starts if all who leave for it have left and what is reserved for it is free."""
     if any(cluster.gangs[gang].preempted_for == live.id for gang in cluster.told_to_leave):
         return []
+    return start_if_free(cluster, live, now)
+
+
+def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
+    """The gang, for whom nobody leaves, starts if what is reserved for it is free."""
     pods = [live.pods[name] for name in live.reserved]
     if any(
         (pod.state is not None and pod.gpus & pod.state.held)
@@ -404,6 +399,7 @@ def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
         return []
     names, live.reserved = live.reserved, ()
     cluster.reserved.discard(live.id)
+    cluster.looked_at_anew(live)
     for pod in pods:
         cluster.hardware.start(pod)
     return [start(live, names, now)]

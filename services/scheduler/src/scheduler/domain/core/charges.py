@@ -1,6 +1,8 @@
 """Who is charged what of which quota, and who could have to leave for whom."""
 
-from collections.abc import Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping, Sequence
+from heapq import merge
 
 from scheduler.domain.core.hardware import Hardware, pin_owner
 from scheduler.domain.core.holdings import Live, Pod
@@ -20,6 +22,7 @@ class Charges:
         self.leaves: dict[tuple[str, str], dict[int, int]] = {}
         self.guaranteed: dict[str, dict[int, set[str]]] = {}
         self.guests: set[str] = set()
+        self._order = SizeOrder()
 
     def sort_in(self, live: Live) -> None:
         """The gang's class may have changed, or it is over."""
@@ -86,6 +89,27 @@ class Charges:
         counts = (self.leaves.get((owner, leaf), {}) for leaf in self.hardware.forest.racks)
         return any(p < priority and leaves for count in counts for p, leaves in count.items())
 
+    def has_below(self, owner: str, priority: int) -> bool:
+        """An owner has gangs with cells and a lower priority."""
+        charged = self.guaranteed.get(owner, {})
+        return any(gangs and other < priority for other, gangs in charged.items())
+
+    def priced_anew(self, live: Live) -> None:
+        """The gang's class, GPUs or start may be others now."""
+        if self._order.is_read and self._order.note(live):
+            self._order.read(self.guaranteed, self.gangs)
+
+    def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
+        """Gangs of an owner with cells and a lower priority: those with the fewest GPUs first, of
+        these the ones that have run least, then by id.
+        """
+        self._order.read(self.guaranteed, self.gangs)
+        lower = [other for other in self.guaranteed.get(owner, {}) if other < priority]
+        return (
+            self.gangs[gang]
+            for _, _, gang in merge(*(self._order.of(owner, other) for other in lower))
+        )
+
     def below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""
         charged = self.guaranteed.get(owner, {})
@@ -104,3 +128,45 @@ class Charges:
         """
         found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
         return found + self.below(live.owner, live.gang.priority)
+
+
+CHANGES_KEPT = 1_000
+"""After so many changes an order of gangs is brought up to date, whether it is asked for or not."""
+
+Size = tuple[int, float, str]
+"""GPUs, when it started, negated, and id."""
+
+
+class SizeOrder:
+    """Gangs with cells by size, by owner and priority. Nothing is noted before it is first read."""
+
+    def __init__(self) -> None:
+        self.is_read = False
+        self._changed: dict[str, Live] = {}
+        self._sizes: dict[tuple[str, int], list[Size]] = {}
+        self._known: dict[str, tuple[tuple[str, int], Size]] = {}
+
+    def note(self, live: Live) -> bool:
+        """A gang's size may be another one; whether so many are that they should be read."""
+        self._changed[live.id] = live
+        return len(self._changed) >= CHANGES_KEPT
+
+    def read(self, gangs: Mapping[str, Mapping[int, set[str]]], every: Mapping[str, Live]) -> None:
+        """Bring it up to date with the gangs that have cells."""
+        changed = self._changed if self.is_read else every
+        for live in changed.values():
+            known = self._known.pop(live.id, None)
+            if known is not None:
+                sizes = self._sizes[known[0]]
+                del sizes[bisect_left(sizes, known[1])]
+            key = (live.owner, live.gang.priority)
+            if live.id in gangs.get(key[0], {}).get(key[1], ()):
+                size = (live.gpus, -(live.started_at or 0.0), live.id)
+                insort(self._sizes.setdefault(key, []), size)
+                self._known[live.id] = key, size
+        self.is_read = True
+        self._changed = {}
+
+    def of(self, owner: str, priority: int) -> Sequence[Size]:
+        """Of an owner's gangs of a priority."""
+        return self._sizes.get((owner, priority), ())

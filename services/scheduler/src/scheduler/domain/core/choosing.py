@@ -1,30 +1,24 @@
 """Makes room for a gang pod by pod, each time where that costs others least."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from heapq import heappop, heappush
-from itertools import combinations, islice
+from itertools import islice
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.machines import SlotState, Take
+from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.prices import (
-    NOBODY,
     Price,
-    both,
     cheapest,
-    may_go,
     price_of,
     room_at_most,
 )
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, merge
-
-ON_A_NODE = 8
-"""Gangs on a node of which every subset is looked at; of more, one after another is taken."""
 
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
@@ -112,6 +106,7 @@ class Chooser:
         gpu_type = region.racks[0].cell.chain.leaf
         priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
+        gone = {removal.live.id for removal in self.removals}
         ready: list[tuple[Price, int, Sequence[Live]]] = []
         looked = 0
         for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
@@ -122,85 +117,23 @@ class Chooser:
             if only is not None and states[number].machine.name not in only:
                 continue
             looked += 1
-            found = self._exact(ground, states[number])
+            found = self._exact(ground, states[number], gone)
             if found is not None:
                 heappush(ready, (found[0], number, found[1]))
         while ready:
             yield heappop(ready)[1:]
 
-    def _exact(self, ground: Ground, state: SlotState) -> tuple[Price, Sequence[Live]] | None:
-        """The cheapest gangs without which one more pod fits on a node."""
+    def _exact(
+        self, ground: Ground, state: SlotState, gone: Collection[str]
+    ) -> tuple[Price, Sequence[Live]] | None:
+        """The cheapest gangs without which one more pod fits on a node; ``gone``: who is away in
+        thought already.
+        """
         take = state.machine.sort.take(ground.kind)
         if take is None:
             return None
-        mine, here = ground.reach(state), self._here(state)
-        held, charged = state.held, state.charged | state.reserved
-        for other, _, _ in here:
-            held &= ~state.holders.get(other.id, 0)
-            charged &= ~state.chargers.get(other.id, 0)
-        best: tuple[Price, Sequence[Live]] | None = None
-        for price, some in _sets(here):
-            if best is not None and price >= best[0]:
-                continue
-            stay = held | charged
-            for each in here:
-                if each not in some:
-                    stay |= each[1]
-            is_enough = self.seeker.is_bare or _has(state, take, some)
-            if is_enough and (mine & ~stay).bit_count() >= take.leaves:
-                best = price, [other for other, _, _ in some]
-        return best
-
-    def _here(self, state: SlotState) -> list["Present"]:
-        """Gangs on the node that could have to go."""
-        machine, gangs = state.machine, self.cluster.gangs
-        gone = {removal.live.id for removal in self.removals}
-        found: list[Present] = []
-        names = {*state.holders, *state.chargers}
-        if machine.free:
-            names.update(machine.pods)
-        for gang in sorted(names):
-            other = gangs[gang]
-            if gang in gone or other is self.live or not self._may_go(other):
-                continue
-            mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
-            found.append((other, mask, _amounts(other, state) if machine.free else ()))
-        return found
-
-    def _may_go(self, other: Live) -> bool:
-        is_own = other.owner == self.live.owner
-        return may_go(other, self.live.gang.priority if is_own else -1)
-
-
-Present = tuple[Live, int, tuple[int, ...]]
-"""A gang on a node, its leaves there, and what it takes of each limited resource."""
-
-
-def _amounts(other: Live, state: SlotState) -> tuple[int, ...]:
-    takes = [pod.take.amounts for pod in other.pods.values() if pod.machine is state.machine]
-    return tuple(map(sum, zip(*takes, strict=True)))
-
-
-def _has(state: SlotState, take: Take, gone: Sequence[Present]) -> bool:
-    """Enough beside GPUs is left when they are gone."""
-    return all(
-        not amount or have + sum(amounts[index] for _, _, amounts in gone) >= amount
-        for index, (have, amount) in enumerate(zip(state.machine.free, take.amounts, strict=True))
-    )
-
-
-def _sets(here: Sequence[Present]) -> Iterable[tuple[Price, Sequence[Present]]]:
-    """Small ones first, with what they cost."""
-    prices = {id(each): price_of((each[0],)) for each in here}
-    yield NOBODY, ()
-    if len(here) <= ON_A_NODE:
-        for size in range(1, len(here) + 1):
-            for some in combinations(here, size):
-                price = NOBODY
-                for each in some:
-                    price = both(price, prices[id(each)])
-                yield price, some
-        return
-    ordered = sorted(here, key=lambda each: (prices[id(each)], each[0].id))
-    for size in range(1, len(ordered) + 1):
-        yield price_of(each[0] for each in ordered[:size]), ordered[:size]
+        mine, is_bare = ground.reach(state), self.seeker.is_bare
+        for way in self.cluster.ways.of(state, self.live, gone):
+            if way.is_enough(state, take, mine, is_bare=is_bare):
+                return way.price, way.gangs
+        return None

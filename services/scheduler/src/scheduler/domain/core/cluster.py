@@ -26,6 +26,7 @@ from scheduler.domain.core.queue import Queue, Shape, key_of
 from scheduler.domain.core.restoring import change, export, restore
 from scheduler.domain.core.stamps import Stamps
 from scheduler.domain.core.waking import put_aside, settled_under
+from scheduler.domain.core.ways import Ways
 
 
 class Cluster:
@@ -50,6 +51,7 @@ class Cluster:
         self.charges = Charges(self.hardware, self.gangs)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
+        self.ways = Ways(self)
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
         self.draining: set[str] = set()
@@ -143,6 +145,7 @@ class Cluster:
         found = live.pods.get(pod)
         if found is not None:
             self._leave(live, found)
+            self.looked_at_anew(live)
         else:
             self._drop_waiting(live, pod)
         if live.strangers:
@@ -175,8 +178,15 @@ class Cluster:
     def sort_in(self, live: Live) -> None:
         """Note by its class who could have to leave for whom."""
         self.charges.sort_in(live)
+        self.looked_at_anew(live)
+
+    def looked_at_anew(self, live: Live) -> None:
+        """What it costs to let the gang go may be something else now."""
+        self.charges.priced_anew(live)
         if self.hardware.log is not None:
-            self.hardware.log += [state.slot.number for state in live.states()]
+            for pod in live.pods.values():
+                states = pod.machine.slots if pod.state is None else (pod.state,)
+                self.hardware.log += [state.slot.number for state in states]
 
     def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved

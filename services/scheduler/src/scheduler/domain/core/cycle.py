@@ -1,12 +1,12 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
-from scheduler.domain.core.admitting import admit, preempt, start_reserved
+from scheduler.domain.core.admitting import admit, preempt, start_if_free
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
-from scheduler.domain.core.standing import stand, standing_of
+from scheduler.domain.core.standing import can_stand, stand, standing_of
 from scheduler.domain.core.waking import Waking, put_aside
 
 EXPLAINED = 32
@@ -104,6 +104,7 @@ def _withdraw_cells(cluster: Cluster, live: Live) -> None:
 def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
     decisions: list[Decision] = []
     waiting = [cluster.gangs[gang] for gang in cluster.reserved]
+    awaited = {cluster.gangs[gang].preempted_for for gang in cluster.told_to_leave}
     for live in sorted(waiting, key=lambda live: live.order):
         pods = [live.pods[name] for name in live.reserved]
         if any(pod.state is not None and pod.leaves & ~pod.state.usable for pod in pods) or any(
@@ -112,20 +113,19 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
             cluster.cancel(live)
             cluster.enqueue(live)
             decisions += _said(cluster)
-        else:
-            decisions += start_reserved(cluster, live, now)
+        elif live.id not in awaited:
+            decisions += start_if_free(cluster, live, now)
     return decisions
 
 
 def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
-    stale = [
-        live
-        for gang in cluster.downgraded
-        if (live := cluster.gangs[gang]).downgraded_under != cluster.stamps.of_quota(live.owner)
-    ]
+    lives = [cluster.gangs[gang] for gang in cluster.downgraded]
+    stamps = {owner: cluster.stamps.of_quota(owner) for owner in {live.owner for live in lives}}
+    stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
+    left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
     for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers or cluster.charges.left_of_all(live.owner, 0) < _least(live):
+        if live.strangers or left[live.owner] < _least(live):
             continue
         versions = cluster.hardware.versions()
         if not _raise(cluster, live):
@@ -133,6 +133,7 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
             live.downgraded_under = cluster.stamps.of_quota(live.owner)
         else:
             cluster.upgrade(live)
+            left[live.owner] = cluster.charges.left_of_all(live.owner, 0)
             decisions.append(Upgraded(live.id))
     return decisions
 
@@ -148,7 +149,9 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     charged = [pod for pod in live.pods.values() if pod.take.leaves]
     pods = [standing_of(hardware, live.owner, pod) for pod in charged]
     found = [each for each in pods if each is not None]
-    if len(found) < len(pods) or not stand(hardware, live.owner, found):
+    if len(found) < len(pods) or not all(can_stand(hardware, each) for each in found):
+        return False
+    if not stand(hardware, live.owner, found):
         return False
     for each in found:
         each.pod.state, each.pod.leaves = each.state, each.leaves

@@ -1,10 +1,10 @@
-"""What pods need on each sort of node: leaves, and room beside them."""
+"""What pods need on each sort of node: leaves."""
 
 from collections.abc import Iterable, Sequence
 
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Room, Wish
+from scheduler.domain.core.regions import Needs, Wish
 
 WISHES_REMEMBERED = 100_000
 
@@ -19,15 +19,13 @@ class Demands:
         self.machines = list(machines)
         self.samples = samples
         self.is_limited = any(machine.sort.names for machine in self.machines)
-        self._wishes: dict[tuple[Kind, bool, bool], Wish] = {}
+        self._wishes: dict[tuple[Kind, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
 
-    def wish(self, kind: Kind, *, is_guest: bool, is_bare: bool = False) -> Wish:
-        """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs), and
-        room. ``is_bare``: nothing but GPUs counts.
-        """
-        key = (kind, is_guest, is_bare)
+    def wish(self, kind: Kind, *, is_guest: bool) -> Wish:
+        """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs)."""
+        key = (kind, is_guest)
         found = self._wishes.get(key)
         if found is None:
             if len(self._wishes) >= WISHES_REMEMBERED:
@@ -36,13 +34,7 @@ class Demands:
             needs = tuple(
                 NEVER if take is None else kind.gpus if is_guest else take.leaves for take in takes
             )
-            rooms: tuple[Room, ...] = ()
-            if self.is_limited and not is_bare:
-                rooms = tuple(
-                    () if take is None else sort.room(take.amounts)
-                    for sort, take in zip(self.sorts, takes, strict=True)
-                )
-            found = self._wishes[key] = (needs, rooms, is_guest)
+            found = self._wishes[key] = (needs, is_guest)
         return found
 
     def least_leaves(self, kind: Kind) -> int:

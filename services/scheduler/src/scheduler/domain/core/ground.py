@@ -75,6 +75,11 @@ class Ground:
         return min(self.needs, default=NEVER)
 
     @property
+    def is_bare(self) -> bool:
+        """Nothing but GPUs counts."""
+        return self.hardware.amounts is None or self.seeker.is_bare
+
+    @property
     def is_small(self) -> bool:
         """There are few nodes in question."""
         regions = (self.bound, self.empty)
@@ -159,13 +164,14 @@ class Ground:
         if region is None:
             return None
         seeker = self.seeker
+        among = seeker.having(self.kind)
         is_guest = seeker.owner is None
-        found = self._guest(region) if is_guest else region.best(self.wish)
+        found = self._guest(region, among) if is_guest else region.best(self.wish, among)
         if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
             return found
         near = {rack.number for rack in seeker.near}
         best: tuple[Rank, int] | None = None
-        for rank, number in region.ranked(self.wish):
+        for rank, number in region.ranked(self.wish, among):
             if best is not None and rank[0] > best[0][0]:
                 break
             if self._fits(number):
@@ -174,12 +180,12 @@ class Ground:
                 best = best or (rank, number)
         return best
 
-    def _guest(self, region: Region) -> "tuple[Rank, int] | None":
+    def _guest(self, region: Region, among: int | None) -> "tuple[Rank, int] | None":
         """For an opportunistic pod: outside of bound cells, where that is as good."""
-        found = region.best(self.wish)
+        found = region.best(self.wish, among)
         empty = self.hardware.empty[self._type()]
         if found is not None:
-            other = empty.best(self.wish)
+            other = empty.best(self.wish, among)
             if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):
                 return other
         return found
@@ -201,6 +207,10 @@ class Ground:
         """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
         if rank is not NEVER_RANK and rank[0] <= self.hardware.demands.least_level(self.needs):
             return False
+        assert self.empty is not None
+        best = self.empty.best(self.wish, self.seeker.having(self.kind))
+        if best is None or best[0][0] >= rank[0]:
+            return False
         for found, number in self._fresh_nodes():
             if found[0] < rank[0] and self._fits(number) and self.put(number, name):
                 return True
@@ -214,7 +224,7 @@ class Ground:
         if not numbers:
             return False
         assert self.empty is not None
-        other = self.empty.best(self.wish)
+        other = self.empty.best(self.wish, self.seeker.having(self.kind))
         least = level if other is None else min(level, other[0][0])
         found = []
         for number in numbers:
@@ -236,7 +246,7 @@ class Ground:
             if quota.level <= quota.chain.node_level:
                 if not is_ranked:
                     is_ranked = True
-                    yield from list(empty.ranked(self.wish))
+                    yield from empty.ranked(self.wish, self.seeker.having(self.kind))
                 continue
             for cell in hardware.cells[quota.chain.name].free_cells(quota.level):
                 found = [
@@ -340,15 +350,24 @@ class Ground:
         return True
 
     def caps(self) -> dict[int, tuple[int, bool]]:
-        """By rack's number: how many of the pods may fit, and whether only in cells to be bound."""
+        """By rack's number: how many of the pods may fit (where there are many racks only by their
+        leaves), and whether only in cells to be bound.
+        """
         caps: dict[int, tuple[int, bool]] = {}
         within = self.seeker.within
+        is_all = self.seeker.only is None and self.is_bare
         for region, is_fresh in ((self.bound, False), (self.empty, True)):
-            for number, view in {} if region is None else region.views.items():
+            if region is None:
+                continue
+            is_exact = not is_all and len(region.views) <= RACKS_EXACT
+            for number, view in region.views.items():
                 if within is not None and view.rack is not within:
                     continue
-                assert region is not None
-                cap = self._cap(region, view)
+                cap = view.caps.get(self.needs)
+                if cap is None:
+                    cap = view.cap(self.needs)
+                if cap and is_exact:
+                    cap = self._held_by(region, view)
                 if cap:
                     before = caps.get(number)
                     caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
@@ -372,17 +391,9 @@ class Ground:
             if (together := self.fits_on(some + more, state)) > apart:
                 yield number, together - apart
 
-    def _cap(self, region: Region, view: View) -> int:
-        """How many of the pods a rack takes; of many racks only by its leaves."""
-        cap = view.cap(self.needs)
-        is_all = self.seeker.only is None and not self.wish[1]
-        if not cap or is_all or len(region.views) > RACKS_EXACT:
-            return cap
-        return self._held_by(region, view)
-
     def may_hold(self, rack: Rack, count: int) -> bool:
         """Whether a rack that has leaves for so many of the pods takes them."""
-        return not self.wish[1] or self.is_split or self.holds(rack) >= count
+        return self.is_bare or self.is_split or self.holds(rack) >= count
 
     def holds(self, rack: Rack) -> int:
         """How many of the pods a rack takes, bound cells and free space apart."""

@@ -3,15 +3,18 @@
 Everything that changes who may use which leaf goes through here, so that the index is never behind.
 """
 
+from collections.abc import Sequence
 from itertools import islice
 
+from scheduler.domain.core.amounts import Amounts
 from scheduler.domain.core.binding import Binding, Cells
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
-from scheduler.domain.core.regions import Region, Room, Tag, TagKey, Tags
+from scheduler.domain.core.regions import Region
 from scheduler.domain.core.shapes import Part
+from scheduler.domain.core.tags import Tag, TagKey, Tags
 
 LOG_KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
@@ -31,7 +34,8 @@ class Hardware:
     """One forest with all that is bound and used in it.
 
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
-    ``unbound[owner]``: quota path → cells still to bind.
+    ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
+    leaves in no bound cell, by node.
     ``splitters``: owners of cells inside nodes. ``unwell``: nodes on which not all is usable, by
     number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
     None: as long as nobody reads it.
@@ -47,9 +51,15 @@ class Hardware:
         self.quotas = {owner_of(vc): quotas for vc, quotas in forest.quotas.items()}
         self.unbound: dict[str, dict[str, int]] = {}
         self.regions: dict[str, dict[str, Region]] = {}
-        self._places = places = _places(forest)
-        self._spaces = [self.cells[state.slot.chain.name].space for state in self.states]
-        self.empty = {t: Region(racks, places) for t, racks in forest.racks.items()}
+        self._places = _places(forest)
+        self.spaces = [self.cells[state.slot.chain.name].space for state in self.states]
+        machines = list(self.machines.values())
+        self.amounts: Amounts | None = None
+        self._bits: dict[str, list[int] | None] = dict.fromkeys(forest.racks)
+        if any(machine.sort.names for machine in machines):
+            self.amounts = Amounts(machines, len(self.states))
+            self._bits = {leaf: _bits(racks) for leaf, racks in forest.racks.items()}
+        self.empty = {leaf: self._region(leaf) for leaf in forest.racks}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
         self.splitters = {
@@ -97,12 +107,15 @@ class Hardware:
                 self.cells[quota.chain.name].owed[quota.level] += quota.count
                 leaf = quota.chain.leaf
                 if leaf not in self.regions.setdefault(owner, {}):
-                    self.regions[owner][leaf] = Region(forest.racks[leaf], places)
+                    self.regions[owner][leaf] = self._region(leaf)
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
             self.bind(Binding(pin_owner(pin), None, cell, part))
         for state in self.states:
             self.refresh(state)
+
+    def _region(self, leaf: str) -> Region:
+        return Region(self.forest.racks[leaf], self._places, self._bits[leaf])
 
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
@@ -141,6 +154,8 @@ class Hardware:
         """The machine's health, cordon or a GPU's health has changed, or what is blocked of it."""
         self.usable_version += 1
         self.free_version += 1
+        if machine.free and self.amounts is not None:
+            self.amounts.changed(machine)
         for state in machine.slots:
             full = state.slot.shape.full if machine.is_open else 0
             usable = full & ~state.sick & ~state.blocked
@@ -173,21 +188,21 @@ class Hardware:
             return
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
-        room = machine.room() if machine.free else ()
-        known = tags.of(room, False) if room else tags.plain
+        if machine.free and self.amounts is not None:
+            self.amounts.changed(machine)
+        known = tags.plain
         free = state.usable & ~(state.held | state.reserved)
         if self._physical is not None:
-            self._put_physical(self._physical[kind], state, room, free)
+            others = tags.shared if state.charged else known
+            self._physical[kind].put(number, others.get(free) or tags.new(others, free))
         own = free & ~state.charged
         for owner, mask in state.bound.items():
             mine = mask & own
-            self.regions[owner][kind].put(
-                number, known.get(mine) or tags.new(known, room, False, mine)
-            )
-        space = self._spaces[number][number]
+            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
+        space = self.spaces[number][number]
         if space:
             space &= free
-            self.empty[kind].put(number, known.get(space) or tags.new(known, room, False, space))
+            self.empty[kind].put(number, known.get(space) or tags.new(known, space))
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
         if self.log is not None:
@@ -200,20 +215,16 @@ class Hardware:
     def physical(self) -> dict[str, Region]:
         """By GPU type, what nobody uses. It is made when the first guest looks for a place."""
         if self._physical is None:
-            racks = self.forest.racks.items()
-            self._physical = {t: Region(each, self._places) for t, each in racks}
+            self._physical = {leaf: self._region(leaf) for leaf in self.forest.racks}
             for state in self.states:
                 self.refresh(state)
         return self._physical
 
-    def _put_physical(self, region: Region, state: SlotState, room: Room, free: int) -> None:
-        tags, is_shared = self._tags[state.sort], bool(state.charged)
-        known = tags.of(room, is_shared)
-        region.put(state.slot.number, known.get(free) or tags.new(known, room, is_shared, free))
-
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:
         """The same where something that all of a node's GPUs share has changed too."""
         if machine.free and (state is None or len(machine.slots) > 1):
+            if self.amounts is not None:
+                self.amounts.changed(machine)
             for each in machine.slots:
                 self.refresh(each)
         elif state is not None:
@@ -367,8 +378,7 @@ class Hardware:
         self.bindings[key_of(cell, part)] = binding
         regions = self.regions.setdefault(binding.owner, {})
         if cell.chain.leaf not in regions:
-            racks = self.forest.racks[cell.chain.leaf]
-            regions[cell.chain.leaf] = Region(racks, self._places)
+            regions[cell.chain.leaf] = self._region(cell.chain.leaf)
         for slot, mask in binding.masks():
             state = self.states[slot.number]
             state.bound[binding.owner] = state.bound.get(binding.owner, 0) | mask
@@ -413,6 +423,11 @@ def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
     if part is None:
         return cell.chain.name, cell.level, cell.number, 0
     return cell.chain.name, part.level, cell.number, part.mask
+
+
+def _bits(racks: Sequence[Rack]) -> list[int]:
+    """Of each rack its nodes' numbers as a bit set."""
+    return [sum(1 << slot.number for slot in rack.slots) for rack in racks]
 
 
 def _hold(state: SlotState, pod: Pod) -> None:

@@ -17,10 +17,6 @@ FIRST_PORT, LAST_PORT = 20_000, 65_535
 
 KINDS_REMEMBERED = 100_000
 
-FINE = 4
-FINE_LESS = FINE - FINE // 4
-"""Room is told in quarters of a share below so many of them."""
-
 
 class Take(NamedTuple):
     """What a pod takes of a node: ``leaves`` that it is charged where it is guaranteed, and of
@@ -76,17 +72,6 @@ class Sort:
                 leaves = max(leaves, -(-amount * self.gpus // capacity))
         return Take(leaves, amounts)
 
-    def room(self, amounts: Iterable[int]) -> tuple[int, ...]:
-        """Amounts of the limited resources, coarsely: in quarters of the share of a GPU below one
-        share, in whole shares above, rounded down. More is never less.
-        """
-        gpus = 4 * self.gpus
-        return tuple(
-            found if found < FINE else FINE_LESS + found // 4
-            for amount, capacity in zip(amounts, self.capacity, strict=True)
-            for found in (amount * gpus // capacity if amount > 0 else 0,)
-        )
-
 
 @dataclass(slots=True, eq=False)
 class SlotState:
@@ -137,7 +122,6 @@ class Machine:
     blocked: tuple[int, ...] = ()
     blocked_ports: frozenset[int] = frozenset()
     pods: dict[str, int] = field(default_factory=dict)
-    _room: tuple[int, ...] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -155,16 +139,9 @@ class Machine:
                 return False
         return True
 
-    def room(self) -> tuple[int, ...]:
-        """What is left of each limited resource, coarsely (`Sort.room`)."""
-        if self._room is None:
-            self._room = self.sort.room(self.free)
-        return self._room
-
     def charge(self, take: Take, times: int) -> None:
         """A pod comes (1) or goes (-1)."""
         if take.amounts:
-            self._room = None
             for index, amount in enumerate(take.amounts):
                 if amount:
                     self.free[index] -= times * amount
@@ -184,7 +161,6 @@ class Machine:
         before = self.blocked or (0,) * len(self.free)
         after = tuple(wanted.get(name, 0) for name in self.sort.names)
         is_new = is_new or self.blocked_ports != known or before != after
-        self._room = None
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             self.free[index] += old - new
         self.blocked, self.blocked_ports = after, known

@@ -108,10 +108,11 @@ def _on_roomiest(ground: Ground, names: Sequence[str]) -> bool:
     if empty is None or not count or ground.is_searched:
         return False
     held = 0 if bound is None else sum(view.cap(ground.needs) for view in bound.views.values())
-    fresh = list(islice(empty.roomiest(ground.wish), count + FRESH_REFUSED))
+    among = ground.seeker.having(ground.kind)
+    fresh = list(islice(empty.roomiest(ground.wish, among), count + FRESH_REFUSED))
     if held + sum(fits for fits, _ in fresh[:count]) < len(names):
         return False
-    rest = () if bound is None else bound.roomiest(ground.wish)
+    rest = () if bound is None else bound.roomiest(ground.wish, among)
     done = 0
     for _, number in chain(rest, fresh):
         while done < len(names) and ground.put(number, names[done]):

@@ -64,7 +64,7 @@ class Prices:
         self.priority = priority
         self.may_bind = False
         self._read = -1
-        self._prices: dict[int, list[Price | None]] = {}
+        self._prices: dict[int, list[Price]] = {}
         self._leaves: dict[tuple[int, int], int] = {}
         self._mixed: set[int] = set()
         self._heaps: dict[Needs, list[tuple[Price, int]]] = {}
@@ -130,12 +130,15 @@ class Prices:
         if may_bind != self.may_bind:
             self.may_bind = may_bind
             changed |= self._mixed
+        states, owner, known = hardware.states, self.owner, self._prices
         for number in changed:
-            if self._work_out(number):
+            if owner is not None and number not in known and owner not in states[number].bound:
+                continue
+            if self._work_out(number) and (prices := known.get(number)) is not None:
+                sort, most = states[number].sort, len(prices)
                 for needs, heap in self._heaps.items():
-                    price = self._price(number, needs)
-                    if price is not None:
-                        heappush(heap, (price, number))
+                    if needs[sort] < most:
+                        heappush(heap, (prices[needs[sort]], number))
 
     def _numbers(self) -> Iterable[int]:
         hardware = self.cluster.hardware
@@ -146,16 +149,14 @@ class Prices:
 
     def _work_out(self, number: int) -> bool:
         """A node's prices now; whether they are others than before."""
-        state = self.cluster.hardware.states[number]
-        mine = 0
+        hardware, owner, mine = self.cluster.hardware, self.owner, 0
+        state, before = hardware.states[number], self._prices.get(number)
         if state.gpu_type == self.gpu_type:
-            space = self.cluster.hardware.cells[state.slot.chain.name].space[number]
-            bound = space if self.owner is None else state.bound.get(self.owner, 0)
-            mine = bound
-            if bound and self.owner is not None and space:
+            space = hardware.spaces[number][number]
+            mine = space if owner is None else state.bound.get(owner, 0)
+            if mine and owner is not None and space:
                 self._mixed.add(number)
                 mine |= space if self.may_bind else 0
-        before = self._prices.get(number)
         after = self._all(state, mine & state.usable) if mine else None
         if after == before:
             return False
@@ -169,37 +170,37 @@ class Prices:
             self._leaves[key] = self._leaves.get(key, 0) + 1
         return True
 
-    def _all(self, state: SlotState, mine: int) -> list[Price | None]:
+    def _all(self, state: SlotState, mine: int) -> list[Price]:
         """By number of leaves: the least price (a knapsack of the gangs that are there)."""
         taken = (state.held | state.charged | state.reserved) & mine
         free = (mine & ~taken).bit_count()
-        found: list[Price | None] = [NOBODY] * (free + 1)
-        if not taken:
+        found: list[Price] = [NOBODY] * (free + 1)
+        here = self._in_the_way(state, mine) if taken else []
+        if not here:
             return found
-        most = taken.bit_count()
-        best: list[Price | None] = [NOBODY, *([None] * most)]
-        for gang, leaves in self._in_the_way(state, mine):
-            price = NOBODY if gang.is_leaving else price_of((gang,))
-            for count in range(most, 0, -1):
-                without = best[max(0, count - leaves)]
-                if without is not None:
-                    together, before = both(without, price), best[count]
-                    if before is None or together < before:
-                        best[count] = together
-        found += best[1:]
-        while found[-1] is None:  # held by gangs that may stay
-            found.pop()
-        return found
+        if len(here) == 1:
+            return found + [here[0][0]] * here[0][1]
+        best = [NOBODY]
+        for price, leaves in here:
+            more = [both(best[max(0, n - leaves)], price) for n in range(len(best) + leaves)]
+            more[: len(best)] = map(min, best, more)
+            best = more
+        return found + best[1:]
 
-    def _in_the_way(self, state: SlotState, mine: int) -> Iterator[tuple[Live, int]]:
-        """Gangs that could have to go, and how many of these leaves each has."""
-        gangs = self.cluster.gangs
-        for gang in {*state.holders, *state.chargers}:
-            live = gangs[gang]
-            mask = state.holders.get(gang, 0) & ~state.lifted & ~state.charged
-            mask = (mask | state.chargers.get(gang, 0)) & mine
-            if mask and (live.is_leaving or may_go(live, self.priority)):
-                yield live, mask.bit_count()
+    def _in_the_way(self, state: SlotState, mine: int) -> list[tuple[Price, int]]:
+        """What gangs cost that could have to go, and how many of these leaves each has."""
+        gangs, found = self.cluster.gangs, []
+        loose = mine & ~state.lifted & ~state.charged
+        for gang in (*state.holders, *(g for g in state.chargers if g not in state.holders)):
+            mask = state.holders.get(gang, 0) & loose
+            mask |= state.chargers.get(gang, 0) & mine
+            if mask:
+                live = gangs[gang]
+                if live.preempted_until is not None:
+                    found.append((NOBODY, mask.bit_count()))
+                elif may_go(live, self.priority):
+                    found.append((price_of((live,)), mask.bit_count()))
+        return found
 
 
 def may_go(live: Live, priority: int) -> bool:
@@ -253,10 +254,17 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
     )
 
 
+def floor_of(cluster: "Cluster", owner: str, priority: int) -> int:
+    """The lowest priority for which the same gangs with an owner's cells may go."""
+    lower = -1
+    for other, gangs in cluster.charges.guaranteed.get(owner, {}).items():
+        if lower < other < priority and gangs:
+            lower = other
+    return 1 + lower
+
+
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
-    charged = {} if owner is None else cluster.charges.guaranteed.get(owner, {})
-    lower = (other for other, gangs in charged.items() if gangs and other < priority)
-    floor = 1 + max(lower, default=-1)  # priorities between the same others have the same prices
+    floor = 0 if owner is None else floor_of(cluster, owner, priority)
     key = (owner, gpu_type, floor)
     found = cluster.prices.get(key)
     if found is None:

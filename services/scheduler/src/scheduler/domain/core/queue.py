@@ -24,6 +24,9 @@ Stamp = tuple[int, ...]
 GroupKey = tuple[str, int]
 """Owner and priority."""
 
+Want = tuple[tuple[object, ...], Kind, int]
+"""What the room for such pods depends on, their kind, and how many they are."""
+
 GUESTS: GroupKey = ("", OPPORTUNISTIC)
 """The group of gangs that are placed as guests, whoever they are."""
 
@@ -31,7 +34,7 @@ GUESTS: GroupKey = ("", OPPORTUNISTIC)
 @dataclass(slots=True, eq=False)
 class Line:
     """Waiting gangs of one key. ``groups``: whose changes help it, from its first failure on;
-    ``leaves``: of its quota that one of them needs at the least.
+    ``leaves``: of its quota that one of them needs at the least; ``wants``: its pods by kind.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
     gangs that were not told the reason's code. ``mark``: its place among `Doubts`, once it has one.
@@ -40,6 +43,7 @@ class Line:
     key: Key
     groups: tuple[GroupKey, ...] = ()
     leaves: int = 0
+    wants: tuple[Want, ...] = ()
     waiting: list[Order] = field(default_factory=list)
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
@@ -103,9 +107,11 @@ class Queue:
             if not group.lines:
                 del self.groups[name]
 
-    def put_aside(self, line: Line, groups: Sequence[GroupKey], leaves: int) -> None:
+    def put_aside(
+        self, line: Line, groups: Sequence[GroupKey], leaves: int, wants: Sequence[Want]
+    ) -> None:
         """The line failed: from now on it is tried when one of these groups is helped."""
-        line.groups, line.leaves = tuple(groups), leaves
+        line.groups, line.leaves, line.wants = tuple(groups), leaves, tuple(wants)
         for name in groups:
             group = self.groups.get(name)
             if group is None:

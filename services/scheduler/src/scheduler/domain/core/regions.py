@@ -1,34 +1,30 @@
 """Where free leaves are, for one owner and one GPU type, so that the best place costs no search.
 
-Nodes are kept by what their free leaves are worth (`Free`), their sort and what else they have
-left (`Room`): for each such tag the racks with such nodes are a bit set, and so are racks with so
-many wholly free nodes. A change touches the tags of one node.
+Nodes are kept by what their free leaves are worth (`Free`) and their sort: for each such tag the
+racks with such nodes are a bit set, and so are racks with so many wholly free nodes. Where more
+than GPUs is limited, so are the nodes themselves: what they have left beside GPUs is a bit set too
+(`amounts`). A change touches the tags of one node.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from heapq import heapify, heappop, heappush, merge
-from operator import gt
+from collections.abc import Collection, Iterator, Sequence
+from functools import reduce
+from heapq import merge
+from operator import or_
 
 from scheduler.domain.core.forest import Rack, Slot
-from scheduler.domain.core.shapes import REMEMBERED, Free, Shape
+from scheduler.domain.core.tags import Nodes, Tag
 
 Needs = tuple[int, ...]
 """Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
 
-Room = tuple[int, ...]
-"""What is left of each limited resource of a node (or what a pod takes of it), coarsely
-(`Sort.room`).
-"""
-
-Wish = tuple[Needs, tuple[Room, ...], bool]
-"""Needs, room needed by the sort of node (empty: none), and whether the pod is opportunistic."""
+Wish = tuple[Needs, bool]
+"""Needs, and whether the pod is opportunistic."""
 
 Rank = tuple[int, bool, int, int, int, tuple[object, ...], int]
 """Lowest common cell, whether a guest would be among guaranteed gangs, block broken, free leaves,
 free nodes of the rack, form, sort.
 """
-
 
 Front = tuple[int, bool, int, int]
 """The first of a rank, which a tag says."""
@@ -36,69 +32,10 @@ Front = tuple[int, bool, int, int]
 NEVER_RANK: Rank = (1 << 30, False, 0, 0, 0, (), 0)
 """Worse than any place."""
 
-ROOMS_REMEMBERED = 10_000
-
 ORDERS_KEPT = 64
 """So many different needs have an order of their own in a region; the one that was not asked for
 longest goes first.
 """
-
-
-class Tag:
-    """What a node's free leaves are worth, its sort and its room. There is one of each (`Tags`).
-
-    ``is_shared``: guaranteed gangs are there too; only told of where guests look.
-    """
-
-    __slots__ = ("count", "free", "is_shared", "is_whole", "number", "room", "sort")
-
-    def __init__(self, free: Free, sort: int, room: Room, is_shared: bool, number: int) -> None:
-        self.free = free
-        self.sort = sort
-        self.room = room
-        self.is_shared = is_shared
-        self.number = number
-        self.count = free.count
-        self.is_whole = free.is_whole
-
-
-TagKey = tuple[Free, int, Room, bool]
-
-
-class Tags:
-    """The tags of nodes of one sort, by their free leaves and their room. ``plain``: of nodes on
-    which nothing but GPUs is limited.
-    """
-
-    __slots__ = ("_all", "_known", "_shape", "_sort", "plain")
-
-    def __init__(self, shape: Shape, sort: int, every: dict[TagKey, Tag]) -> None:
-        self._shape = shape
-        self._sort = sort
-        self._all = every
-        self._known: dict[tuple[Room, bool], dict[int, Tag]] = {}
-        self.plain: dict[int, Tag] = {}
-
-    def of(self, room: Room, is_shared: bool) -> dict[int, Tag]:
-        """The tags of such nodes that are known, by their free leaves."""
-        key = (room, is_shared)
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= ROOMS_REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = {}
-        return found
-
-    def new(self, known: dict[int, Tag], room: Room, is_shared: bool, mask: int) -> Tag:
-        """One more of them."""
-        key = (self._shape.free(mask), self._sort, room, is_shared)
-        tag = self._all.get(key)
-        if tag is None:
-            tag = self._all[key] = Tag(*key, len(self._all))
-        if len(known) >= REMEMBERED:
-            known.clear()
-        known[mask] = tag
-        return tag
 
 
 class View:
@@ -129,13 +66,12 @@ class View:
 
 
 class Order:
-    """Tags by rank, for one wish. ``queued``: tags that it has; ``read``: up to this tick."""
+    """Tags by rank, for one wish. ``read``: so many of the region's tags were looked at."""
 
-    __slots__ = ("heap", "queued", "read")
+    __slots__ = ("ranked", "read")
 
-    def __init__(self, tags: Iterable[Tag]) -> None:
-        self.queued = set(tags)
-        self.heap: list[tuple[Front, int, Tag]] = []
+    def __init__(self) -> None:
+        self.ranked: list[tuple[Front, int, Tag]] = []
         self.read = 0
 
 
@@ -143,11 +79,16 @@ class Region:
     """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes, as bits; of no n
     without any, in order in ``_wholes``.
 
-    ``_racks``: tag → racks with such nodes. ``_news``: tags and the tick at which they last came,
-    the newest last.
+    ``_racks``: tag → racks with such nodes; ``_nodes``: the nodes themselves, None where nothing
+    but GPUs is limited. ``bits``: of each rack its nodes' numbers as a bit set.
     """
 
-    def __init__(self, racks: Sequence[Rack], places: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        racks: Sequence[Rack],
+        places: Sequence[tuple[int, int]],
+        bits: Sequence[int] | None = None,
+    ) -> None:
         self.racks = racks
         self.places = places
         self.views: dict[int, View] = {}
@@ -155,9 +96,9 @@ class Region:
         self._wholes: list[int] = []
         self.tags: dict[int, Tag] = {}
         self._racks: dict[Tag, int] = {}
+        self._nodes = None if bits is None else Nodes(bits)
         self._orders: dict[Wish, Order] = {}
-        self._news: dict[Tag, int] = {}
-        self._tick = 0
+        self._known: list[Tag] = []
 
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
@@ -170,6 +111,8 @@ class Region:
         if view is None:
             view = self.views[rack] = View(self.racks[rack])
             self._set_whole(0, self.whole.get(0, 0) | 1 << rack)
+            if self._nodes is not None:
+                self._nodes.count(rack, None, 0)
         elif view.caps:
             view.caps.clear()
         by = int(tag.is_whole)
@@ -182,11 +125,13 @@ class Region:
         else:
             view.slots[tag] = bit
             before = self._racks.get(tag)
-            self._racks[tag] = 1 << rack if before is None else before | 1 << rack
-            if not before and tag.count:
-                self._tick += 1
-                self._news.pop(tag, None)
-                self._news[tag] = self._tick
+            if before is None:
+                self._racks[tag] = 1 << rack
+                self._known.append(tag)
+            else:
+                self._racks[tag] = before | 1 << rack
+        if self._nodes is not None:
+            self._nodes.move(number, old, tag)
         if by:
             self._count(view, rack, by)
 
@@ -199,59 +144,63 @@ class Region:
         view = self.views[rack]
         view.caps.clear()
         self._take(view, rack, bit, old)
+        if self._nodes is not None:
+            self._nodes.move(number, old, None)
         if old.is_whole:
             self._count(view, rack, -1)
         if not view.slots:
             self._set_whole(0, self.whole[0] ^ 1 << rack)
             del self.views[rack]
+            if self._nodes is not None:
+                self._nodes.count(rack, 0, None)
 
-    def best(self, wish: Wish) -> "tuple[Rank, int] | None":
-        """The best node for one pod, by its number: of the lowest rank the lowest. It may lack a
-        fraction of a share of what is beside GPUs.
+    def best(self, wish: Wish, among: int | None = None) -> "tuple[Rank, int] | None":
+        """The best node for one pod, by its number: of the lowest rank the lowest. ``among``: of
+        these nodes.
         """
-        order = self._order(wish)
-        heap, racks = order.heap, self._racks
-        while heap and not racks[heap[0][2]]:
-            order.queued.discard(heappop(heap)[2])
-        if not heap:
+        if among is not None and self._nodes is not None:
+            return next(self.ranked(wish, among), None)
+        racks, front = self._racks, None
+        found: list[tuple[Tag, int]] = []
+        for entry in self._order(wish):
+            if front is not None and entry[0] != front:
+                break
+            if here := racks[entry[2]]:
+                front = entry[0]
+                found.append((entry[2], here))
+        if front is None:
             return None
-        front, _, tag = heap[0]
-        tags, below = [tag], [1, 2]  # equal entries of a heap hang together at its top
-        while below:
-            index = below.pop()
-            if index < len(heap) and heap[index][0] == front:
-                tags.append(heap[index][2])
-                below += (2 * index + 1, 2 * index + 2)
-        if len(tags) > 1:
-            return next(self._in_front(front, tags, wish))
-        here, by_whole = racks[tag], self.whole
-        for whole in reversed(self._wholes) if wish[2] else self._wholes:
+        if len(found) > 1:
+            return next(self._in_front(front, found, wish))
+        (tag, here), by_whole = found[0], self.whole
+        for whole in reversed(self._wholes) if wish[1] else self._wholes:
             if some := here & by_whole[whole]:
                 view = self.views[(some & -some).bit_length() - 1]
                 position = view.slots[tag]
                 number = view.rack.slots[(position & -position).bit_length() - 1].number
-                rank = (*front, -whole if wish[2] else whole, tag.free.form, tag.sort)
+                rank = (*front, -whole if wish[1] else whole, tag.free.form, tag.sort)
                 return rank, number
         return None
 
-    def fullest(self, rooms: Mapping[int, Room]) -> Iterator[int]:
-        """Nodes of these sorts with so much room: those with the fewest free leaves first."""
+    def fullest(self, sorts: Collection[int], among: int | None) -> Iterator[int]:
+        """Nodes of these sorts, those with the fewest free leaves first. ``among``: of these."""
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
-            room = rooms.get(tag.sort) if racks else None
-            if room is not None and not any(map(gt, room, tag.room)):
+            if racks and tag.sort in sorts:
                 tags.setdefault(tag.count, []).append(tag)
         for count in sorted(tags):
-            yield from merge(*(self._nodes(tag, self._racks[tag]) for tag in tags[count]))
+            yield from self._with_any(tags[count], among)
 
-    def roomiest(self, wish: Wish) -> Iterator[tuple[int, int]]:
-        """How many of the pods a node's leaves do for, and the node: the most first."""
+    def roomiest(self, wish: Wish, among: int | None) -> Iterator[tuple[int, int]]:
+        """How many of the pods a node's leaves do for, and the node: the most first. ``among``: of
+        these nodes.
+        """
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
             if racks and _front(tag, wish) is not None:
                 tags.setdefault(tag.count // wish[0][tag.sort], []).append(tag)
         for fits in sorted(tags, reverse=True):
-            for number in merge(*(self._nodes(tag, self._racks[tag]) for tag in tags[fits])):
+            for number in self._with_any(tags[fits], among):
                 yield fits, number
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
@@ -261,17 +210,25 @@ class Region:
         if tag is None or front is None:
             return None
         whole = self.views[self.places[number][0]].whole
-        return *front, -whole if wish[2] else whole, tag.free.form, tag.sort
+        return *front, -whole if wish[1] else whole, tag.free.form, tag.sort
 
-    def ranked(self, wish: Wish) -> Iterator[tuple[Rank, int]]:
-        """Every node on which one pod fits, best first."""
-        fronts: dict[Front, list[Tag]] = {}
-        for tag, racks in self._racks.items():
-            front = _front(tag, wish) if racks else None
-            if front is not None:
-                fronts.setdefault(front, []).append(tag)
-        for front in sorted(fronts):
-            yield from self._in_front(front, fronts[front], wish)
+    def ranked(self, wish: Wish, among: int | None = None) -> Iterator[tuple[Rank, int]]:
+        """Every node on which one pod fits, best first. ``among``: of these nodes."""
+        nodes = None if among is None else self._nodes
+        front: Front | None = None
+        found: list[tuple[Tag, int]] = []
+        for entry in list(self._order(wish)):
+            tag = entry[2]
+            some = self._racks[tag] if nodes is None or among is None else nodes.of[tag] & among
+            if not some:
+                continue
+            if front is not None and entry[0] != front:
+                yield from self._in_front(front, found, wish, nodes)
+                found = []
+            front = entry[0]
+            found.append((tag, some))
+        if front is not None:
+            yield from self._in_front(front, found, wish, nodes)
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
@@ -282,28 +239,36 @@ class Region:
                 yield tag, view.rack.slots[lowest.bit_length() - 1]
 
     def _in_front(
-        self, front: Front, tags: Sequence[Tag], wish: Wish
+        self,
+        front: Front,
+        found: Sequence[tuple[Tag, int]],
+        wish: Wish,
+        nodes: "Nodes | None" = None,
     ) -> Iterator[tuple[Rank, int]]:
-        """Nodes of these tags, which share the first of their rank: best first, then by number."""
-        sign = -1 if wish[2] else 1
-        for whole in self._wholes[:: -1 if wish[2] else 1]:
-            racks = self.whole.get(whole, 0)
-            found = [(tag, some) for tag in tags if (some := self._racks[tag] & racks)]
-            if len(found) == 1:
-                rank = (*front, sign * whole, found[0][0].free.form, found[0][0].sort)
-                for number in self._nodes(*found[0]):
-                    yield rank, number
-                continue
-            alike: dict[tuple[tuple[object, ...], int], list[tuple[Tag, int]]] = {}
-            for tag, some in found:
-                alike.setdefault((tag.free.form, tag.sort), []).append((tag, some))
-            for form, sort in sorted(alike):
+        """Nodes of these tags, which share the first of their rank: best first, then by number.
+        ``found``: with each tag its racks, or its ``nodes``.
+        """
+        sign = -1 if wish[1] else 1
+        for whole in self._wholes[::sign]:
+            within = self.whole.get(whole, 0) if nodes is None else nodes.whole[whole]
+            here = [
+                (tag.free.form, tag.sort, tag.number, tag, inside)
+                for tag, some in found
+                if (inside := some & within)
+            ]
+            for form, sort, _, tag, inside in sorted(here) if len(here) > 1 else here:
                 rank = (*front, sign * whole, form, sort)
-                numbers = merge(*(self._nodes(*each) for each in alike[form, sort]))
+                numbers = self._by_number(tag, inside) if nodes is None else numbers_in(inside)
                 for number in numbers:
                     yield rank, number
 
-    def _nodes(self, tag: Tag, racks: int) -> Iterator[int]:
+    def _with_any(self, tags: Sequence[Tag], among: int | None) -> Iterator[int]:
+        """Nodes with one of these tags, by number."""
+        if self._nodes is None or among is None:
+            return merge(*(self._by_number(tag, self._racks[tag]) for tag in tags))
+        return numbers_in(among & reduce(or_, (self._nodes.of[tag] for tag in tags)))
+
+    def _by_number(self, tag: Tag, racks: int) -> Iterator[int]:
         """Nodes with a tag in these racks, by number."""
         while racks:
             lowest = racks & -racks
@@ -315,31 +280,20 @@ class Region:
                 positions ^= lowest
                 yield view.rack.slots[lowest.bit_length() - 1].number
 
-    def _order(self, wish: Wish) -> Order:
-        """The tags of nodes for such pods, with all that has come since it was last asked for."""
-        order = self._orders.pop(wish, None)
+    def _order(self, wish: Wish) -> list[tuple[Front, int, Tag]]:
+        """The tags that nodes for such pods have or had, by rank."""
+        order = self._orders.get(wish)
         if order is None:
             if len(self._orders) >= ORDERS_KEPT:
                 del self._orders[next(iter(self._orders))]
-            order = self._orders[wish] = Order(t for t, racks in self._racks.items() if racks)
-            order.heap = [
-                (front, tag.number, tag)
-                for tag in order.queued
-                if (front := _front(tag, wish)) is not None
-            ]
-            heapify(order.heap)
-        else:
-            self._orders[wish] = order  # the one that was used last comes last
-            for tag in reversed(self._news):
-                if self._news[tag] <= order.read:
-                    break
-                if tag not in order.queued:
-                    order.queued.add(tag)
-                    front = _front(tag, wish)
-                    if front is not None:
-                        heappush(order.heap, (front, tag.number, tag))
-        order.read = self._tick
-        return order
+            order = self._orders[wish] = Order()
+        if order.read < len(self._known):
+            for tag in self._known[order.read :]:
+                front = _front(tag, wish)
+                if front is not None:
+                    insort(order.ranked, (front, tag.number, tag))
+            order.read = len(self._known)
+        return order.ranked
 
     def _take(self, view: View, rack: int, bit: int, tag: Tag) -> None:
         positions = view.slots[tag] ^ bit
@@ -352,6 +306,8 @@ class Region:
     def _count(self, view: View, rack: int, by: int) -> None:
         """The rack's number of wholly free nodes changes."""
         bit = 1 << rack
+        if self._nodes is not None:
+            self._nodes.count(rack, view.whole, view.whole + by)
         self._set_whole(view.whole, self.whole[view.whole] ^ bit)
         view.whole += by
         self._set_whole(view.whole, self.whole.get(view.whole, 0) | bit)
@@ -367,12 +323,17 @@ class Region:
         self.whole[whole] = racks
 
 
+def numbers_in(nodes: int) -> Iterator[int]:
+    """The numbers in a bit set, the lowest first."""
+    while nodes:
+        lowest = nodes & -nodes
+        nodes ^= lowest
+        yield lowest.bit_length() - 1
+
+
 def _front(tag: Tag, wish: Wish) -> Front | None:
-    needs, rooms, _ = wish
-    need = needs[tag.sort]
+    need = wish[0][tag.sort]
     if not 0 < need <= tag.count:
-        return None
-    if rooms and any(map(gt, rooms[tag.sort], tag.room)):
         return None
     pick = tag.free.picks[need]
     return pick.level, tag.is_shared, pick.block, tag.count

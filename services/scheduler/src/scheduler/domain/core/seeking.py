@@ -10,7 +10,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import Room, Wish
+from scheduler.domain.core.regions import Wish, numbers_in
 from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
@@ -180,8 +180,7 @@ class Seeker:
         return Ground(self, kind, self._wish(kind), gpu_type)
 
     def _wish(self, kind: Kind) -> Wish:
-        is_guest = self.owner is None
-        return self.hardware.demands.wish(kind, is_guest=is_guest, is_bare=self.is_bare)
+        return self.hardware.demands.wish(kind, is_guest=self.owner is None)
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
@@ -227,20 +226,39 @@ class Seeker:
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
         hardware, states = self.hardware, self.hardware.states
-        for machine in hardware.without_gpus:
+        among = self.having(kind)
+        for machine in self._without_gpus(among):
             if self._takes(machine, kind):
                 return machine
-        wish, rooms = self._wish(kind), dict[int, Room]()
-        for number, sort in enumerate(hardware.sorts):
-            take = sort.take(kind)
-            if take is not None and (self.owner is None or not any(take.amounts)):
-                rooms[number] = wish[1][number] if wish[1] else ()
+        sorts = {
+            number
+            for number, sort in enumerate(hardware.sorts)
+            if (take := sort.take(kind)) is not None
+            and (self.owner is None or not any(take.amounts))
+        }
         found = [
-            next((n for n in region.fullest(rooms) if self._takes(states[n].machine, kind)), None)
+            next(
+                (n for n in region.fullest(sorts, among) if self._takes(states[n].machine, kind)),
+                None,
+            )
             for region in hardware.physical.values()
         ]
         machines = [states[number].machine for number in found if number is not None]
         return min(machines, key=lambda m: (m.free_gpus(), m.number), default=None)
+
+    def _without_gpus(self, among: int | None) -> Iterator[Machine]:
+        """Machines without GPUs, in order; ``among``: of these nodes."""
+        hardware = self.hardware
+        if among is None or hardware.amounts is None:
+            yield from hardware.without_gpus
+        else:
+            for number in numbers_in(among >> hardware.amounts.first):
+                yield hardware.without_gpus[number]
+
+    def having(self, kind: Kind) -> int | None:
+        """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
+        amounts = self.hardware.amounts
+        return None if amounts is None or self.is_bare else amounts.having(kind)
 
     def _takes(self, machine: Machine, kind: Kind) -> bool:
         if not machine.is_open or (self.only is not None and machine.name not in self.only):

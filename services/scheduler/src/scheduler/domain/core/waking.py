@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind
 from scheduler.domain.core.prices import room_at_most
-from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp
+from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp, Want
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -28,9 +28,9 @@ class Waking:
         self._state: Stamp = ()
         self._rooms: dict[object, int] = {}
         self._left: dict[GroupKey, int] = {}
-        self._takers: dict[Kind, bool] = {}
-        self._machines: list[Machine] | None = None
-        self._most = 0
+        self._freed_under: Stamp = ()
+        self._takers: dict[Kind, Machine | None] = {}
+        self._machines: list[Machine] = []
 
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
@@ -46,9 +46,9 @@ class Waking:
             return ()
         if state != self._state:
             self._state = state
-            for known in (self._rooms, self._left, self._takers):
-                known.clear()
-            self._machines = None
+            self._rooms.clear()
+            self._left.clear()
+            self._look_at_freed()
         self._asked.update(lines)
         for group in queue.groups.values():
             stamp = stamp_of(cluster, group)
@@ -68,21 +68,30 @@ class Waking:
             for group in line.groups
         )
 
+    def _look_at_freed(self) -> None:
+        """As long as nothing more becomes free, who takes no pod of a kind takes none later."""
+        hardware = self.cluster.hardware
+        under = (len(self.freed), hardware.free_version, hardware.usable_version)
+        if under != self._freed_under:
+            self._freed_under = under
+            self._takers.clear()
+            self._machines = [machine for machine in self.freed.values() if machine.is_open]
+
     def _helps_guest(self, line: Line) -> bool:
         """One of its pods might be placed on a freed node as a guest."""
-        if self._machines is None:
-            self._machines = [machine for machine in self.freed.values() if machine.is_open]
-            self._most = max((machine.free_gpus() for machine in self._machines), default=0)
         if len(self._machines) > FREED_LOOKED:
             return True
         for kind, _ in line.key[2]:
-            if kind.gpus <= self._most:
-                found = self._takers.get(kind)
-                if found is None:
-                    found = any(_takes(machine, kind) for machine in self._machines)
-                    self._takers[kind] = found
-                if found:
+            if kind in self._takers:
+                taker = self._takers[kind]
+                if taker is None:
+                    continue
+                if _takes(taker, kind):
                     return True
+            taker = next((machine for machine in self._machines if _takes(machine, kind)), None)
+            self._takers[kind] = taker
+            if taker is not None:
+                return True
         return False
 
     def _helps(self, line: Line) -> bool:
@@ -97,9 +106,7 @@ class Waking:
             return False
         if line.reason is None or line.reason.code == "quota":
             return True
-        for kind, count in line.key[2]:
-            needs = self.cluster.hardware.demands.wish(kind, is_guest=False)[0]
-            key = (group, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
+        for key, kind, count in line.wants:
             room = self._rooms.get(key)
             if room is None:
                 room = self._rooms[key] = room_at_most(self.cluster, owner, kind, priority)
@@ -123,7 +130,12 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     is_pinned = any(kind.pin is not None for kind, _ in shape)
     least = cluster.hardware.demands.least_leaves
     leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
-    cluster.queue.put_aside(line, groups, leaves)
+    wants: list[Want] = []
+    for kind, count in shape:
+        needs, _ = cluster.hardware.demands.wish(kind, is_guest=False)
+        what = (owner, priority, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
+        wants.append((what, kind, count))
+    cluster.queue.put_aside(line, groups, leaves, wants)
 
 
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:

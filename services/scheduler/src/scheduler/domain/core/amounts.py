@@ -1,0 +1,133 @@
+"""Which nodes have so much left of CPU, memory, ports and counted resources: for all at once.
+
+What is left of a resource is kept in steps, as the bits of a number: of each bit the nodes in whose
+number it is set are one bit set. So a comparison with what a pod takes costs as many operations on
+sets as the number has bits, however many nodes there are.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.model import Kind
+
+STEPS = 1 << 10
+"""Into so many steps the most that any node has is divided, at the least where there is as much."""
+
+ANSWERS_KEPT = 1_000
+"""So many answers are kept while nothing changes."""
+
+
+class _Measure:
+    """What is left of one resource. ``slices[i]``: nodes with bit i set in their number of steps;
+    ``unlimited``: nodes that have no limit of it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.step = max(1, most // STEPS)
+        self.slices = [0] * (most // self.step).bit_length()
+        self.unlimited = 0
+
+    def steps(self, amount: int) -> int:
+        """Rounded down, so that who has enough has enough steps."""
+        return amount // self.step if amount > 0 else 0
+
+    def change(self, mask: int, changed: int) -> None:
+        """Nodes' numbers change in these bits."""
+        for index in range(len(self.slices)):
+            if changed >> index & 1:
+                self.slices[index] ^= mask
+
+    def at_least(self, steps: int, among: int) -> int:
+        """Of some nodes those with so many steps."""
+        if steps >> len(self.slices):
+            return among & self.unlimited
+        same, more = among, among & self.unlimited
+        for index in range(len(self.slices) - 1, -1, -1):
+            some = same & self.slices[index]
+            if steps >> index & 1:
+                same = some
+            else:
+                more |= some
+                same ^= some
+        return more | same
+
+
+class Amounts:
+    """What machines have left beside GPUs, as bit sets: of each tree of a machine the bit of its
+    slot's number; of those without GPUs bits above them, in their order.
+
+    ``everywhere``: all of them. ``first``: the bit of the first machine without GPUs.
+    """
+
+    def __init__(self, machines: Sequence[Machine], slots: int) -> None:
+        self.first = slots
+        self._masks: dict[int, int] = {}
+        self._changed: dict[int, Machine] = {}
+        self._now: dict[int, Sequence[int]] = {}
+        self._answers: dict[tuple[tuple[str, int], ...], int] = {}
+        most: dict[str, int] = {}
+        for machine in machines:
+            for name, capacity in zip(machine.sort.names, machine.sort.capacity, strict=True):
+                most[name] = max(capacity, most.get(name, 0))
+        self._measures = {name: _Measure(amount) for name, amount in most.items()}
+        above = slots
+        for machine in machines:
+            mask = sum(1 << state.slot.number for state in machine.slots)
+            if not mask:
+                mask, above = 1 << above, above + 1
+            self._masks[machine.number] = mask
+            for name in self._measures.keys() - set(machine.sort.names):
+                self._measures[name].unlimited |= mask
+            if machine.free:
+                self._now[machine.number] = [0] * len(machine.free)
+                self._changed[machine.number] = machine
+        self.everywhere = (1 << above) - 1
+
+    def changed(self, machine: Machine) -> None:
+        """Something of it was taken or given back."""
+        self._changed[machine.number] = machine
+
+    def having(self, kind: Kind) -> int:
+        """Nodes that have what a pod takes beside GPUs; some may lack a fraction of a step."""
+        if self._changed:
+            self._read()
+        wanted: list[tuple[str, int]] = []
+        for name, amount in _wanted(kind):
+            if amount and name in self._measures:
+                wanted.append((name, self._measures[name].steps(amount)))
+        key = tuple(wanted)
+        found = self._answers.get(key)
+        if found is None:
+            if len(self._answers) >= ANSWERS_KEPT:
+                self._answers.clear()
+            found = self.everywhere
+            for name, steps in wanted:
+                found = self._measures[name].at_least(steps, found)
+            self._answers[key] = found
+        return found
+
+    def _read(self) -> None:
+        is_new = False
+        for number, machine in self._changed.items():
+            mask, before = self._masks[number], self._now[number]
+            after = []
+            for name, old, amount in zip(machine.sort.names, before, machine.free, strict=True):
+                measure = self._measures[name]
+                now = measure.steps(amount)
+                after.append(now)
+                if now != old:
+                    is_new = True
+                    measure.change(mask, now ^ old)
+            self._now[number] = after
+        self._changed.clear()
+        if is_new:
+            self._answers.clear()
+
+
+def _wanted(kind: Kind) -> Iterable[tuple[str, int]]:
+    return (
+        ("cpu", kind.cpu),
+        ("memoryMB", kind.memory_mb),
+        ("ports", kind.ports),
+        *kind.resources,
+    )
