@@ -6,7 +6,7 @@ from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
-from scheduler.domain.core.standing import stand, standing_of
+from scheduler.domain.core.standing import can_stand, stand, standing_of
 from scheduler.domain.core.waking import Waking, put_aside
 
 EXPLAINED = 32
@@ -147,11 +147,11 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     """Give the gang cells around where it runs, all or none."""
     hardware = cluster.hardware
     charged = [pod for pod in live.pods.values() if pod.take.leaves]
-    if any(pod.state is not None and pod.gpus & pod.state.charged for pod in charged):
-        return False
     pods = [standing_of(hardware, live.owner, pod) for pod in charged]
     found = [each for each in pods if each is not None]
-    if len(found) < len(pods) or not stand(hardware, live.owner, found):
+    if len(found) < len(pods) or not all(can_stand(hardware, each) for each in found):
+        return False
+    if not stand(hardware, live.owner, found):
         return False
     for each in found:
         each.pod.state, each.pod.leaves = each.state, each.leaves

@@ -49,6 +49,19 @@ def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Sta
     return Standing(pod, owner if pin is None else pin_owner(pin), given)
 
 
+def can_stand(hardware: Hardware, each: Standing) -> bool:
+    """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind; if not,
+    there are surely no cells for it.
+    """
+    pod, state = each.pod, each.pod.state
+    if state is None:
+        return True
+    number, rest = state.slot.number, pod.gpus & ~state.bound.get(each.owner, 0)
+    if pod.gpus & state.charged or rest & ~hardware.spaces[number].get(number, 0):
+        return False
+    return not rest or hardware.may_bind_more(each.owner, state.gpu_type)
+
+
 def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:
     """Cells for all, which are bound from then on, or none. Where pods can't be charged what they
     were they are charged other leaves beside their GPUs.
