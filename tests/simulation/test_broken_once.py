@@ -56,6 +56,16 @@ def test_a_lazy_gang_in_a_pinned_cell_is_downgraded_where_gpus_are_free() -> Non
     assert [type(d) for d in decided] == [Downgraded, Placed]
 
 
+def test_the_cell_that_is_bound_for_one_pod_is_the_one_with_the_nearest_leaves() -> None:
+    scene = Scene(config(x=owning(("rack", 2))))
+    for name in ("g0", "g1", "g2", "g3"):
+        scene.places(guest(name, 1, "n0"))
+    scene.places(guest("full", 4, "n1"))
+    scene.leave("g0", "g3")
+    (place,) = scene.places(gang("a", "x", 2))
+    assert (place.node, place.gpus) == ("n2", (0, 1))
+
+
 def test_the_first_gpu_type_counts_more_than_who_is_downgraded() -> None:
     cells = [PhysicalCell("node", name=name) for name in ("n0", "n1")]
     cells += [PhysicalCell("k80-node", name=name) for name in ("m0", "m1")]

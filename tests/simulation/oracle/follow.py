@@ -309,8 +309,12 @@ class Follower:
         record = self._adopt(gang, is_reserved=True)
         victims, lower = self._told.victims.pop(name, []), self._told.downgraded.pop(name, [])
         all_lower = [*lower, *(victim.gang for victim in victims)]
+        is_second = bool(self._told.raised) and name in self._told.cancelled
+        if is_second:  # one that had its cells again took the first; both are told as one
+            self._told.cancelled.remove(name)
         bill = Bill(victims, lower, self._cancelled_by(gang, record, all_lower))
-        self._try(lambda judge: judge.published(gang, record, bill))
+        if not is_second:
+            self._try(lambda judge: judge.published(gang, record, bill))
         self._downgrade(gang, bill)
         self._leave(bill.victims, name)
         for other in bill.cancelled:

@@ -1,11 +1,11 @@
 """Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import cover, ways_to_bind
-from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.forest import Cell, Rack
 from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -22,6 +22,9 @@ THRIFTY = -1
 
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
+
+CELLS_HELD = 64
+"""Cells above nodes of which the one with the nearest leaves is taken."""
 
 FEW_NODES = 32
 """So many nodes at the most are searched in every way, and for leaves that guests use."""
@@ -248,15 +251,29 @@ class Ground:
                     is_ranked = True
                     yield from empty.ranked(self.wish, self.seeker.having(self.kind))
                 continue
-            for cell in hardware.cells[quota.chain.name].free_cells(quota.level):
-                found = [
-                    (rank, slot.number)
-                    for slot in cell.slots()
-                    if self._fits(slot.number)
-                    and (rank := empty.rank_of(slot.number, self.wish)) is not None
-                ]
-                if found:
-                    yield min(found)
+            cells = hardware.cells[quota.chain.name].free_cells(quota.level)
+            yield from self._best_of_each(cells, empty)
+
+    def _best_of_each(self, cells: Iterable[Cell], empty: Region) -> "Iterator[tuple[Rank, int]]":
+        """The best node of each cell: at once where leaves can't be nearer, else the nearest of
+        some cells first.
+        """
+        least, held = self.hardware.demands.least_level(self.needs), list[tuple[Rank, int]]()
+        for cell in cells:
+            found = [
+                (rank, slot.number)
+                for slot in cell.slots()
+                if self._fits(slot.number)
+                and (rank := empty.rank_of(slot.number, self.wish)) is not None
+            ]
+            if found and (best := min(found))[0][0] <= least:
+                yield best
+            elif found:
+                held.append(best)
+            if len(held) == CELLS_HELD:
+                yield from sorted(held, key=lambda each: each[0][0])
+                held.clear()
+        yield from sorted(held, key=lambda each: each[0][0])
 
     def takes(self, state: SlotState) -> bool:
         """One pod could be on the node, if enough leaves were free."""
