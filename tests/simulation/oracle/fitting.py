@@ -14,7 +14,7 @@ from oracle.hardware import Path
 from oracle.state import spare
 from oracle.views import Spot, View, demands
 
-STEPS = 6000
+STEPS = 20_000
 """Positions looked at before a search is given up as too hard."""
 
 

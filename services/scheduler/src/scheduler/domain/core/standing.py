@@ -50,16 +50,17 @@ def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Sta
 
 
 def can_stand(hardware: Hardware, each: Standing) -> bool:
-    """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind; if not,
-    there are surely no cells for it.
+    """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind, with as
+    many leaves as it is charged; if not, there are surely no cells for it.
     """
     pod, state = each.pod, each.pod.state
     if state is None:
         return True
-    number, rest = state.slot.number, pod.gpus & ~state.bound.get(each.owner, 0)
-    if pod.gpus & state.charged or rest & ~hardware.spaces[number].get(number, 0):
-        return False
-    return not rest or hardware.may_bind_more(each.owner, state.gpu_type)
+    number, mine = state.slot.number, state.bound.get(each.owner, 0)
+    if hardware.may_bind_more(each.owner, state.gpu_type):
+        mine |= hardware.spaces[number].get(number, 0)
+    mine &= ~state.charged
+    return not pod.gpus & ~mine and mine.bit_count() >= pod.take.leaves
 
 
 def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:

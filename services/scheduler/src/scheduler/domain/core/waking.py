@@ -31,6 +31,7 @@ class Waking:
         self._freed_under: Stamp = ()
         self._takers: dict[Kind, Machine | None] = {}
         self._machines: list[Machine] = []
+        self._most = 0
 
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
@@ -76,12 +77,15 @@ class Waking:
             self._freed_under = under
             self._takers.clear()
             self._machines = [machine for machine in self.freed.values() if machine.is_open]
+            self._most = max((machine.free_gpus() for machine in self._machines), default=0)
 
     def _helps_guest(self, line: Line) -> bool:
         """One of its pods might be placed on a freed node as a guest."""
         if len(self._machines) > FREED_LOOKED:
             return True
         for kind, _ in line.key[2]:
+            if kind.gpus > self._most:
+                continue
             if kind in self._takers:
                 taker = self._takers[kind]
                 if taker is None:
