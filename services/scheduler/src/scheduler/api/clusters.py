@@ -3,7 +3,7 @@
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.hardware import owner_of, pin_owner
+from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.snapshot import cluster_events
 from scheduler.domain.placements import LEFT
@@ -40,8 +40,8 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
     keys = [(owner, leaf) for leaf in sorted(types)] + [(pin_owner(pin), "") for pin in pins]
     for pin in pins:
         types |= hardware.regions.get(pin_owner(pin), {}).keys()
-    owned = sum(hardware.owned.get(key, 0) for key in keys)
-    owned += sum(hardware.pin_leaves[pin] for pin in pins)
+    owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
+    owned += sum(hardware.owning.pin_leaves[pin] for pin in pins)
     charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)
     return {
         "cells": [

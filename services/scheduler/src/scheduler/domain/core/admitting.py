@@ -2,12 +2,12 @@
 "Whom it costs".
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import (
     is_room_after,
     is_room_without_cells,
@@ -18,14 +18,10 @@ from scheduler.domain.core.model import (
     Decision,
     Downgraded,
     GangClass,
-    Grown,
-    Placed,
-    Preempted,
-    Reason,
-    Role,
 )
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
 from scheduler.domain.core.victims import choose, overlapping
 
 SINGLES = 64
@@ -98,64 +94,18 @@ def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
     return total, had
 
 
-def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
-    """The pods have their places."""
-    live.gang_class = live.gang_class or gang_class
-    by_name = {pod.name: pod for pod in pods}
-    for role in live.waiting:
-        for name in role.pods:
-            live.pods[name] = by_name[name]
-    if live.is_charged:
-        for pod in pods:
-            cluster.charges.count(live, pod, 1)
-    cluster.sort_in(live)
-
-
-def start(live: Live, names: Iterable[str], now: float) -> Decision:
-    """The pods run."""
-    places = tuple([live.pods[name].place() for name in names])
-    live.waiting, live.told = (), None
-    if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
-        return Grown(live.id, places)
-    live.started_at = now
-    return Placed(live.id, places)
-
-
-def _names(roles: Iterable[Role]) -> list[str]:
-    return [name for role in roles for name in role.pods]
-
-
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     seeker = seeker_of(cluster, live, is_guest=True)
     if not seeker.place(live.waiting):
         return None
-    return _begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now)
+    return begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now)
 
 
 def _at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     seeker = seeker_of(cluster, live, is_guest=False)
     if not seeker.place(live.waiting):
         return None
-    return _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
-
-
-def _begin(
-    cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass, now: float
-) -> list[Decision]:
-    settle(cluster, live, pods, gang_class)
-    cluster.queue.remove(live)
-    return [start(live, _names(live.waiting), now)]
-
-
-def _reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
-    """What the seeker found is the gang's as soon as the others have left."""
-    hardware = cluster.hardware
-    for pod in seeker.pods:
-        hardware.reserve(pod)
-    settle(cluster, live, seeker.pods, GangClass.GUARANTEED)
-    cluster.queue.remove(live)
-    live.reserved = tuple(_names(live.waiting))
-    cluster.reserved.add(live.id)
+    return begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
 
 
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -170,7 +120,7 @@ def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] |
     if not seeker.place(live.waiting):
         undo_all(removals)
         return None
-    _reserve(cluster, live, seeker)
+    reserve(cluster, live, seeker)
     undo_all(removals)
     return start_reserved(cluster, live, now)
 
@@ -280,8 +230,8 @@ def _downgrade(
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
     if not leaving:
-        return decisions + _begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
-    _reserve(cluster, live, seeker)
+        return decisions + begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    reserve(cluster, live, seeker)
     undo_all(leaving)
     return decisions + start_reserved(cluster, live, now)
 
@@ -368,7 +318,7 @@ def _make_room(
     found = seeker.place(live.waiting)
     assert found, live.id
     needed = overlapping(cluster, seeker.pods, [removal.live for removal in removals])
-    _reserve(cluster, live, seeker)
+    reserve(cluster, live, seeker)
     decisions: list[Decision] = []
     for removal in removals:
         other = removal.live
@@ -379,46 +329,3 @@ def _make_room(
             decisions.append(preempt(cluster, other, live, now))
     decisions.sort(key=lambda decision: decision.gang)
     return decisions + start_reserved(cluster, live, now)
-
-
-def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
-    """The gang starts if all who leave for it have left and what is reserved for it is free."""
-    if any(cluster.gangs[gang].preempted_for == live.id for gang in cluster.told_to_leave):
-        return []
-    return start_if_free(cluster, live, now)
-
-
-def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
-    """The gang, for whom nobody leaves, starts if what is reserved for it is free."""
-    pods = [live.pods[name] for name in live.reserved]
-    if any(
-        (pod.state is not None and pod.gpus & pod.state.held)
-        or min(pod.machine.free, default=0) < 0
-        for pod in pods
-    ):
-        return []
-    names, live.reserved = live.reserved, ()
-    cluster.reserved.discard(live.id)
-    cluster.looked_at_anew(live)
-    for pod in pods:
-        cluster.hardware.start(pod)
-    return [start(live, names, now)]
-
-
-def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:
-    """The victim is told to leave."""
-    until = now + cluster.policy.grace_s
-    if live is None:
-        reason = Reason("drain", "Its node is drained.", {})
-    elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
-        numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
-        text = (
-            f"The gang {live.id} of the same virtual cluster has priority {live.gang.priority},"
-            f" this one {victim.gang.priority}."
-        )
-        reason = Reason("priority", text, numbers)
-    else:
-        text = f"The gang {live.id} has a guarantee of {live.gang.virtual_cluster} on these GPUs."
-        reason = Reason("guarantee", text, {"gpus": victim.gpus})
-    cluster.tell_to_leave(victim, None if live is None else live.id, until)
-    return Preempted(victim.id, None if live is None else live.id, until, reason)

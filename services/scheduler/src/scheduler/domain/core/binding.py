@@ -224,3 +224,10 @@ def _inside(cell: Cell, level: int) -> Iterator[Cell]:
     else:
         for child in cell.children:
             yield from _inside(child, level)
+
+
+def cell_key(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
+    """What is the same for the same cell."""
+    if part is None:
+        return cell.chain.name, cell.level, cell.number, 0
+    return cell.chain.name, part.level, cell.number, part.mask

@@ -4,9 +4,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 
-from scheduler.domain.core.hardware import Hardware, pin_owner
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import GangClass
+from scheduler.domain.core.owning import pin_owner
 
 
 class Charges:
@@ -57,9 +58,9 @@ class Charges:
         """
         hardware = self.hardware
         if pin is not None:
-            if hardware.pins_of.get(pin) != live.owner:
+            if hardware.owning.pins_of.get(pin) != live.owner:
                 return 0
-            return hardware.pin_leaves[pin] - self._charged((pin_owner(pin), ""), priority)
+            return hardware.owning.pin_leaves[pin] - self._charged((pin_owner(pin), ""), priority)
         return self._left(live.owner, types, priority)
 
     def left_of_all(self, owner: str, priority: int) -> int:
@@ -69,7 +70,7 @@ class Charges:
         return self._left(owner, self.hardware.gpu_types, priority)
 
     def _left(self, owner: str, types: Sequence[str], priority: int) -> int:
-        left, owned = 0, self.hardware.owned
+        left, owned = 0, self.hardware.owning.owned
         for name in types:
             key = (owner, name)
             if key in owned:

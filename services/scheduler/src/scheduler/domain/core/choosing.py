@@ -7,10 +7,10 @@ from itertools import islice
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
+from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.prices import (
     Price,
     cheapest,

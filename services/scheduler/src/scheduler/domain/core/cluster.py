@@ -7,7 +7,7 @@ from scheduler.domain.core.building import build
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.forest import Rack
-from scheduler.domain.core.hardware import Hardware, owner_of
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
 from scheduler.domain.core.model import (
@@ -21,6 +21,7 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
+from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Queue, Shape, key_of
 from scheduler.domain.core.restoring import change, export, restore

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.forest import Cell, Quota, Slot
-from scheduler.domain.core.hardware import Hardware, key_of
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.shapes import Part
 
@@ -37,14 +37,14 @@ def cover(
 def floors(hardware: Hardware, owner: str) -> list[int]:
     """Levels from which up an owner may bind: all of its unbound quota first."""
     left = hardware.unbound.get(owner, {})
-    levels = {quota.level for quota in hardware.quotas.get(owner, ()) if left[quota.path]}
+    levels = {quota.level for quota in hardware.owning.quotas.get(owner, ()) if left[quota.path]}
     return [0, *sorted(levels)[1:]]
 
 
 def uncover(hardware: Hardware, bindings: Iterable[Binding]) -> None:
     """Take back bindings that nobody uses, each once."""
     for binding in dict.fromkeys(bindings):
-        is_bound = hardware.bindings.get(key_of(binding.cell, binding.part)) is binding
+        is_bound = hardware.bindings.get(cell_key(binding.cell, binding.part)) is binding
         if is_bound and not binding.users and binding.quota is not None:
             hardware.unbind(binding)
 
@@ -74,7 +74,7 @@ def ways_to_bind(
     cells = hardware.cells[slot.chain.name]
     quotas = [
         q
-        for q in hardware.quotas.get(owner, ())
+        for q in hardware.owning.quotas.get(owner, ())
         if q.chain is slot.chain and left[q.path] and q.level >= floor
     ]
     for quota in sorted(quotas, key=lambda q: q.level):
@@ -107,12 +107,12 @@ def bind_exactly(hardware: Hardware, owner: str, path: str, address: str) -> Bin
     """The owner's binding of this cell out of this quota, made if need be; None where that is
     not allowed.
     """
-    quota = next((q for q in hardware.quotas.get(owner, ()) if q.path == path), None)
+    quota = next((q for q in hardware.owning.quotas.get(owner, ()) if q.path == path), None)
     found = None if quota is None else _find(hardware, quota, address)
     if quota is None or found is None:
         return None
     cell, part = found
-    known = hardware.bindings.get(key_of(cell, part))
+    known = hardware.bindings.get(cell_key(cell, part))
     if known is not None:
         return known if known.owner == owner and known.quota is quota else None
     if not hardware.unbound[owner][path]:

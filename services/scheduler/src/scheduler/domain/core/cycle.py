@@ -1,12 +1,13 @@
 """One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
 
-from scheduler.domain.core.admitting import admit, preempt, start_if_free
+from scheduler.domain.core.admitting import admit
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.standing import can_stand, stand, standing_of
+from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.waking import Waking, put_aside
 
 EXPLAINED = 32

@@ -185,6 +185,16 @@ class Forest:
                 return
             path = path.rpartition("/")[0]
 
+    def places(self) -> list[tuple[int, int]]:
+        """By node number: its rack's number, and its position there as a bit."""
+        positions = {
+            slot.number: (rack.number, 1 << position)
+            for racks in self.racks.values()
+            for rack in racks
+            for position, slot in enumerate(rack.slots)
+        }
+        return [positions[number] for number in sorted(positions)]
+
     def gpus_of(self, machine: str) -> int:
         """How many GPUs a node has."""
         return sum(len(slot.gpus) for slot in self.machines[machine])

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import cover, ways_to_bind
-from scheduler.domain.core.forest import Cell, Rack
-from scheduler.domain.core.hardware import pin_owner
+from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, View, Wish
+from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, Wish
 from scheduler.domain.core.shapes import Part, Pick
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 THRIFTY = -1
 """As the level from which up quota may be bound: any, and what is bound already comes first."""
-
-RACKS_EXACT = 16
-"""Of more racks what they take is only looked at by their leaves."""
 
 CELLS_HELD = 64
 """Cells above nodes of which the one with the nearest leaves is taken."""
@@ -62,7 +59,7 @@ class Ground:
         if self.owner is None:
             self.bound = hardware.physical.get(gpu_type)
         elif kind.pin is not None:
-            is_mine = hardware.pins_of.get(kind.pin) == self.owner
+            is_mine = hardware.owning.pins_of.get(kind.pin) == self.owner
             self.owner = pin_owner(kind.pin)
             regions = hardware.regions.get(self.owner, {}) if is_mine else {}
             self.bound = next(iter(regions.values()), None)
@@ -70,7 +67,7 @@ class Ground:
             self.bound = hardware.regions.get(self.owner, {}).get(gpu_type)
             if hardware.may_bind_more(self.owner, gpu_type):
                 self.empty = hardware.empty.get(gpu_type)
-                self.is_split = self.owner in hardware.splitters
+                self.is_split = self.owner in hardware.owning.splitters
 
     @property
     def least(self) -> int:
@@ -121,7 +118,7 @@ class Ground:
         if self.empty is None or self.owner is None:
             return [0]
         left = self.hardware.unbound[self.owner]
-        quotas = self.hardware.quotas[self.owner]
+        quotas = self.hardware.owning.quotas[self.owner]
         levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self._type()}
         return [0, *sorted(levels)[1:], *([THRIFTY] if self.is_split else ())]
 
@@ -223,7 +220,7 @@ class Ground:
         """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves
         are nearer than a place at ``level`` and any in free space.
         """
-        numbers = [number for number, _ in self._mixed()]
+        numbers = [number for number, _ in self.mixed()]
         if not numbers:
             return False
         assert self.empty is not None
@@ -243,7 +240,7 @@ class Ground:
         assert empty is not None
         assert self.owner is not None
         left, is_ranked = hardware.unbound[self.owner], False
-        for quota in sorted(hardware.quotas[self.owner], key=lambda q: q.level):
+        for quota in sorted(hardware.owning.quotas[self.owner], key=lambda q: q.level):
             if not left[quota.path] or hardware.forest.racks[quota.chain.leaf] is not empty.racks:
                 continue
             if quota.level <= quota.chain.node_level:
@@ -366,35 +363,7 @@ class Ground:
         )
         return True
 
-    def caps(self) -> dict[int, tuple[int, bool]]:
-        """By rack's number: how many of the pods may fit (where there are many racks only by their
-        leaves), and whether only in cells to be bound.
-        """
-        caps: dict[int, tuple[int, bool]] = {}
-        within = self.seeker.within
-        is_all = self.seeker.only is None and self.is_bare
-        for region, is_fresh in ((self.bound, False), (self.empty, True)):
-            if region is None:
-                continue
-            is_exact = not is_all and len(region.views) <= RACKS_EXACT
-            for number, view in region.views.items():
-                if within is not None and view.rack is not within:
-                    continue
-                cap = view.caps.get(self.needs)
-                if cap is None:
-                    cap = view.cap(self.needs)
-                if cap and is_exact:
-                    cap = self._held_by(region, view)
-                if cap:
-                    before = caps.get(number)
-                    caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
-        for number, cap in self._mixed():
-            rack = self.hardware.rack_of(self.hardware.states[number])
-            if within is None or rack is within:
-                caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
-        return caps
-
-    def _mixed(self) -> Iterator[tuple[int, int]]:
+    def mixed(self) -> Iterator[tuple[int, int]]:
         """Nodes in which more pods fit in bound cells and free space together than in each, and how
         many more.
         """
@@ -407,24 +376,6 @@ class Ground:
             apart = self.fits_on(some, state) + self.fits_on(more, state)
             if (together := self.fits_on(some + more, state)) > apart:
                 yield number, together - apart
-
-    def may_hold(self, rack: Rack, count: int) -> bool:
-        """Whether a rack that has leaves for so many of the pods takes them."""
-        return self.is_bare or self.is_split or self.holds(rack) >= count
-
-    def holds(self, rack: Rack) -> int:
-        """How many of the pods a rack takes, bound cells and free space apart."""
-        return sum(
-            self._held_by(region, view)
-            for region in (self.bound, self.empty)
-            if region is not None and (view := region.views.get(rack.number)) is not None
-        )
-
-    def _held_by(self, region: Region, view: View) -> int:
-        return sum(
-            self.fits_on(tag.count, self.hardware.states[slot.number])
-            for tag, slot in region.slots_of(view)
-        )
 
     def fits_on(self, free: int, state: SlotState) -> int:
         """How many of the pods this node takes, by its free leaves and all else."""

@@ -7,27 +7,17 @@ from collections.abc import Sequence
 from itertools import islice
 
 from scheduler.domain.core.amounts import Amounts
-from scheduler.domain.core.binding import Binding, Cells
+from scheduler.domain.core.binding import Binding, Cells, cell_key
 from scheduler.domain.core.demands import Demands
-from scheduler.domain.core.forest import Cell, Forest, Rack, Slot
+from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
+from scheduler.domain.core.owning import Owning, pin_owner
 from scheduler.domain.core.regions import Region
-from scheduler.domain.core.shapes import Part
 from scheduler.domain.core.tags import Tag, TagKey, Tags
 
 LOG_KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
-
-
-def owner_of(virtual_cluster: str) -> str:
-    """The owner of a virtual cluster's bound cells."""
-    return f"vc {virtual_cluster}"
-
-
-def pin_owner(pin: str) -> str:
-    """The owner of a pinned cell."""
-    return f"pin {pin}"
 
 
 class Hardware:
@@ -36,7 +26,7 @@ class Hardware:
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
     leaves in no bound cell, by node.
-    ``splitters``: owners of cells inside nodes. ``unwell``: nodes on which not all is usable, by
+    ``unwell``: nodes on which not all is usable, by
     number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
     None: as long as nobody reads it.
     """
@@ -48,10 +38,10 @@ class Hardware:
         self.machines, self.sorts = make_machines(forest)
         every = [state for machine in self.machines.values() for state in machine.slots]
         self.states: list[SlotState] = sorted(every, key=lambda state: state.slot.number)
-        self.quotas = {owner_of(vc): quotas for vc, quotas in forest.quotas.items()}
+        self.owning = Owning(forest)
         self.unbound: dict[str, dict[str, int]] = {}
         self.regions: dict[str, dict[str, Region]] = {}
-        self._places = _places(forest)
+        self._places = forest.places()
         self.spaces = [self.cells[state.slot.chain.name].space for state in self.states]
         machines = list(self.machines.values())
         self.amounts: Amounts | None = None
@@ -62,33 +52,7 @@ class Hardware:
         self.empty = {leaf: self._region(leaf) for leaf in forest.racks}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
-        self.splitters = {
-            owner
-            for owner, quotas in self.quotas.items()
-            if any(quota.level < quota.chain.node_level for quota in quotas)
-        }
-        self.pins_of = {pin: owner_of(vc) for pin, vc in forest.pin_owners.items()}
-        self.owned: dict[tuple[str, str], int] = {}
-        for owner, quotas in self.quotas.items():
-            for quota in quotas:
-                key = (owner, quota.chain.leaf)
-                leaves = quota.count * quota.chain.leaves(quota.level)
-                self.owned[key] = self.owned.get(key, 0) + leaves
-        self.pin_leaves = {
-            pin: sum(len(slot.gpus) for slot in place.slots())
-            if isinstance(place, Cell)
-            else part.mask.bit_count()
-            if part is not None
-            else len(place.gpus)
-            for pin, (place, part) in forest.pins.items()
-        }
         self._greed: dict[str | None, bool] = {}
-        self.is_regular = all(
-            cell.is_complete
-            for chain in forest.chains.values()
-            for cells in chain.cells
-            for cell in cells
-        )
         self.without_gpus = [m for m in self.machines.values() if not m.slots]
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
@@ -101,7 +65,7 @@ class Hardware:
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)
         tags: dict[TagKey, Tag] = {}
         self._tags = [Tags(state.slot.shape, state.sort, tags) for state in self._samples]
-        for owner, quotas in self.quotas.items():
+        for owner, quotas in self.owning.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
                 self.cells[quota.chain.name].owed[quota.level] += quota.count
@@ -127,9 +91,9 @@ class Hardware:
         return self._greed[owner]
 
     def _is_greed_exact(self, owner: str | None) -> bool:
-        if self.demands.is_limited or not self.is_regular:
+        if self.demands.is_limited or not self.owning.is_regular:
             return False
-        quotas = self.quotas.get(owner, ()) if owner is not None else ()
+        quotas = self.owning.quotas.get(owner, ()) if owner is not None else ()
         levels = {(quota.chain.leaf, quota.level) for quota in quotas}
         is_simple = len(levels) == len({leaf for leaf, _ in levels})
         return is_simple and all(quota.level >= quota.chain.node_level for quota in quotas)
@@ -143,7 +107,7 @@ class Hardware:
         left = self.unbound.get(owner)
         if left is None:
             return False
-        for quota in self.quotas[owner]:
+        for quota in self.owning.quotas[owner]:
             if left[quota.path] and quota.chain.leaf == gpu_type:
                 return True
         return False
@@ -326,7 +290,7 @@ class Hardware:
         """The pod has these cells again; they are bound again where they were not meanwhile."""
         pod.bindings = bindings
         for binding in bindings:
-            if key_of(binding.cell, binding.part) not in self.bindings:
+            if cell_key(binding.cell, binding.part) not in self.bindings:
                 assert binding.quota is not None
                 self.unbound[binding.owner][binding.quota.path] -= 1
                 self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
@@ -375,7 +339,7 @@ class Hardware:
         """The cell is its owner's from now on; it was asked whether that may be."""
         cell, part = binding.cell, binding.part
         self.cells[cell.chain.name].bind(cell, part)
-        self.bindings[key_of(cell, part)] = binding
+        self.bindings[cell_key(cell, part)] = binding
         regions = self.regions.setdefault(binding.owner, {})
         if cell.chain.leaf not in regions:
             regions[cell.chain.leaf] = self._region(cell.chain.leaf)
@@ -394,7 +358,7 @@ class Hardware:
         cells = self.cells[cell.chain.name]
         cells.owed[cell.level if part is None else part.level] += 1
         cells.unbind(cell, part)
-        del self.bindings[key_of(cell, part)]
+        del self.bindings[cell_key(cell, part)]
         self.unbound_version += 1
         region = self.regions[owner][cell.chain.leaf]
         for slot, mask in binding.masks():
@@ -405,24 +369,6 @@ class Hardware:
                 del state.bound[owner], state.bindings[owner]
                 region.drop(slot.number)
             self.refresh(state)
-
-
-def _places(forest: Forest) -> list[tuple[int, int]]:
-    """By node number: its rack's number, and its position there as a bit."""
-    positions = {
-        slot.number: (rack.number, 1 << position)
-        for racks in forest.racks.values()
-        for rack in racks
-        for position, slot in enumerate(rack.slots)
-    }
-    return [positions[number] for number in sorted(positions)]
-
-
-def key_of(cell: Cell, part: Part | None) -> tuple[str, int, int, int]:
-    """What is the same for the same cell."""
-    if part is None:
-        return cell.chain.name, cell.level, cell.number, 0
-    return cell.chain.name, part.level, cell.number, part.mask
 
 
 def _bits(racks: Sequence[Rack]) -> list[int]:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.seeking import Seeker
 
 

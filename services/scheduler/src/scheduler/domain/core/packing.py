@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
+from scheduler.domain.core.capacity import may_hold, rack_caps
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.machines import NEVER
@@ -24,7 +25,7 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
     if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
-    caps = ground.caps()
+    caps = rack_caps(ground)
     enough = _enough(ground, caps, len(names))
     if any(_all_in(ground, rack, names) for rack in enough):
         return True
@@ -61,7 +62,7 @@ def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> li
     if region is None:
         return []
     racks = (region.racks[number] for _, _, _, number in enough[:RACKS_LOOKED])
-    return list(islice((rack for rack in racks if ground.may_hold(rack, count)), RACK_TRIES))
+    return list(islice((rack for rack in racks if may_hold(ground, rack, count)), RACK_TRIES))
 
 
 def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
@@ -126,7 +127,7 @@ def _nodes_to_bind(ground: Ground) -> int:
         return 0
     leaf = ground.empty.racks[0].cell.chain.leaf
     left = ground.hardware.unbound[ground.owner]
-    quotas = [q for q in ground.hardware.quotas[ground.owner] if q.chain.leaf == leaf]
+    quotas = [q for q in ground.hardware.owning.quotas[ground.owner] if q.chain.leaf == leaf]
     if any(left[q.path] and q.level != q.chain.node_level for q in quotas):
         return 0
     return sum(left[q.path] for q in quotas)

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.covering import cover
-from scheduler.domain.core.hardware import pin_owner
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.owning import pin_owner
 
 
 class Removal:

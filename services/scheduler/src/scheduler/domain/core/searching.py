@@ -222,7 +222,8 @@ def _room(ground: Ground) -> tuple[int, int, int]:
     if fresh:
         left = hardware.unbound[owner]
         unbound = sum(
-            left[quota.path] * quota.chain.leaves(quota.level) for quota in hardware.quotas[owner]
+            left[quota.path] * quota.chain.leaves(quota.level)
+            for quota in hardware.owning.quotas[owner]
         )
         most += min(fresh, unbound)
     return fits, idle, most

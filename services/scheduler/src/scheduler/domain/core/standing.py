@@ -8,9 +8,10 @@ from itertools import islice, product
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import bind_one, cover, floors, uncover, ways_to_bind
-from scheduler.domain.core.hardware import Hardware, pin_owner
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.owning import pin_owner
 
 BINDS = 200
 """Cells that are bound in search of a way, at the most."""
@@ -42,7 +43,7 @@ class Standing:
 def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Standing | None:
     """What a pod of the owner needs where it is; None: it may have no cells there."""
     pin = pod.kind.pin
-    if pin is not None and hardware.pins_of.get(pin) != owner:
+    if pin is not None and hardware.owning.pins_of.get(pin) != owner:
         return None
     if given.bit_count() < pod.take.leaves:
         given = 0

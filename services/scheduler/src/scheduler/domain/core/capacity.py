@@ -1,0 +1,58 @@
+"""How many pods of one kind racks take."""
+
+from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.regions import Region, View
+
+RACKS_EXACT = 16
+"""Of more racks what they take is only looked at by their leaves."""
+
+
+def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
+    """By rack's number: how many of the pods may fit (where there are many racks only by their
+    leaves), and whether only in cells to be bound.
+    """
+    caps: dict[int, tuple[int, bool]] = {}
+    within = ground.seeker.within
+    is_all = ground.seeker.only is None and ground.is_bare
+    for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
+        if region is None:
+            continue
+        is_exact = not is_all and len(region.views) <= RACKS_EXACT
+        for number, view in region.views.items():
+            if within is not None and view.rack is not within:
+                continue
+            cap = view.caps.get(ground.needs)
+            if cap is None:
+                cap = view.cap(ground.needs)
+            if cap and is_exact:
+                cap = _held_by(ground, region, view)
+            if cap:
+                before = caps.get(number)
+                caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
+    for number, cap in ground.mixed():
+        rack = ground.hardware.rack_of(ground.hardware.states[number])
+        if within is None or rack is within:
+            caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
+    return caps
+
+
+def may_hold(ground: Ground, rack: Rack, count: int) -> bool:
+    """Whether a rack that has leaves for so many of the pods takes them."""
+    return ground.is_bare or ground.is_split or _holds(ground, rack) >= count
+
+
+def _holds(ground: Ground, rack: Rack) -> int:
+    """How many of the pods a rack takes, bound cells and free space apart."""
+    return sum(
+        _held_by(ground, region, view)
+        for region in (ground.bound, ground.empty)
+        if region is not None and (view := region.views.get(rack.number)) is not None
+    )
+
+
+def _held_by(ground: Ground, region: Region, view: View) -> int:
+    return sum(
+        ground.fits_on(tag.count, ground.hardware.states[slot.number])
+        for tag, slot in region.slots_of(view)
+    )

@@ -1,0 +1,107 @@
+"""What a decision makes of the state: a gang has its places, runs, has them reserved, or leaves."""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.model import (
+    Decision,
+    GangClass,
+    Grown,
+    Placed,
+    Preempted,
+    Reason,
+    Role,
+)
+from scheduler.domain.core.seeking import Seeker
+
+
+def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
+    """The pods have their places."""
+    live.gang_class = live.gang_class or gang_class
+    by_name = {pod.name: pod for pod in pods}
+    for role in live.waiting:
+        for name in role.pods:
+            live.pods[name] = by_name[name]
+    if live.is_charged:
+        for pod in pods:
+            cluster.charges.count(live, pod, 1)
+    cluster.sort_in(live)
+
+
+def start(live: Live, names: Iterable[str], now: float) -> Decision:
+    """The pods run."""
+    places = tuple([live.pods[name].place() for name in names])
+    live.waiting, live.told = (), None
+    if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
+        return Grown(live.id, places)
+    live.started_at = now
+    return Placed(live.id, places)
+
+
+def names_of(roles: Iterable[Role]) -> list[str]:
+    """Of all their pods, in order."""
+    return [name for role in roles for name in role.pods]
+
+
+def begin(
+    cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass, now: float
+) -> list[Decision]:
+    """The gang has found its places, and runs."""
+    settle(cluster, live, pods, gang_class)
+    cluster.queue.remove(live)
+    return [start(live, names_of(live.waiting), now)]
+
+
+def reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
+    """What the seeker found is the gang's as soon as the others have left."""
+    hardware = cluster.hardware
+    for pod in seeker.pods:
+        hardware.reserve(pod)
+    settle(cluster, live, seeker.pods, GangClass.GUARANTEED)
+    cluster.queue.remove(live)
+    live.reserved = tuple(names_of(live.waiting))
+    cluster.reserved.add(live.id)
+
+
+def start_reserved(cluster: Cluster, live: Live, now: float) -> list[Decision]:
+    """The gang starts if all who leave for it have left and what is reserved for it is free."""
+    if any(cluster.gangs[gang].preempted_for == live.id for gang in cluster.told_to_leave):
+        return []
+    return start_if_free(cluster, live, now)
+
+
+def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
+    """The gang, for whom nobody leaves, starts if what is reserved for it is free."""
+    pods = [live.pods[name] for name in live.reserved]
+    if any(
+        (pod.state is not None and pod.gpus & pod.state.held)
+        or min(pod.machine.free, default=0) < 0
+        for pod in pods
+    ):
+        return []
+    names, live.reserved = live.reserved, ()
+    cluster.reserved.discard(live.id)
+    cluster.looked_at_anew(live)
+    for pod in pods:
+        cluster.hardware.start(pod)
+    return [start(live, names, now)]
+
+
+def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:
+    """The victim is told to leave."""
+    until = now + cluster.policy.grace_s
+    if live is None:
+        reason = Reason("drain", "Its node is drained.", {})
+    elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
+        numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
+        text = (
+            f"The gang {live.id} of the same virtual cluster has priority {live.gang.priority},"
+            f" this one {victim.gang.priority}."
+        )
+        reason = Reason("priority", text, numbers)
+    else:
+        text = f"The gang {live.id} has a guarantee of {live.gang.virtual_cluster} on these GPUs."
+        reason = Reason("guarantee", text, {"gpus": victim.gpus})
+    cluster.tell_to_leave(victim, None if live is None else live.id, until)
+    return Preempted(victim.id, None if live is None else live.id, until, reason)
