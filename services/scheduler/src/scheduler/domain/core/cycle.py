@@ -121,7 +121,7 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
 
 def _upgrade(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
-    lives = [cluster.gangs[gang] for gang in cluster.downgraded]
+    lives = [live for gang in cluster.downgraded if not _is_held(live := cluster.gangs[gang])]
     stamps = {owner: cluster.stamps.of_quota(owner) for owner in {live.owner for live in lives}}
     stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
     left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
@@ -139,6 +139,12 @@ def _upgrade(cluster: Cluster) -> list[Decision]:
     return decisions
 
 
+def _is_held(live: Live) -> bool:
+    """A node of it is as it was when the gang could have no cells there, whatever its quota."""
+    by = live.downgraded_by
+    return by is not None and by[0].version == by[1]
+
+
 def _least(live: Live) -> int:
     """Leaves that all its pods need of its quota."""
     return sum(pod.take.leaves for pod in live.pods.values() if pod.kind.pin is None)
@@ -151,6 +157,9 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     pods = [standing_of(hardware, live.owner, pod) for pod in charged]
     found = [each for each in pods if each is not None]
     if len(found) < len(pods) or not all(can_stand(hardware, each) for each in found):
+        held = (each for each in found if not can_stand(hardware, each, binds=True))
+        states = (each.pod.state for each in held if each.pod.state is not None)
+        live.downgraded_by = next(((state, state.version) for state in states), None)
         return False
     if not stand(hardware, live.owner, found):
         return False

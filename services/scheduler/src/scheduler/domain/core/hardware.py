@@ -147,6 +147,7 @@ class Hardware:
 
     def refresh(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
+        state.version += 1
         if self._behind is not None:
             self._behind[state.slot.number] = state
             return

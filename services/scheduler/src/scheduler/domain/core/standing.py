@@ -50,15 +50,16 @@ def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Sta
     return Standing(pod, owner if pin is None else pin_owner(pin), given)
 
 
-def can_stand(hardware: Hardware, each: Standing) -> bool:
-    """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind, with as
-    many leaves as it is charged; if not, there are surely no cells for it.
+def can_stand(hardware: Hardware, each: Standing, *, binds: bool | None = None) -> bool:
+    """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind (where it
+    ``binds`` more; None: as it may now), with as many leaves as it is charged; if not, there are
+    surely no cells for it.
     """
     pod, state = each.pod, each.pod.state
     if state is None:
         return True
     number, mine = state.slot.number, state.bound.get(each.owner, 0)
-    if hardware.may_bind_more(each.owner, state.gpu_type):
+    if hardware.may_bind_more(each.owner, state.gpu_type) if binds is None else binds:
         mine |= hardware.spaces[number].get(number, 0)
     mine &= ~state.charged
     return not pod.gpus & ~mine and mine.bit_count() >= pod.take.leaves
