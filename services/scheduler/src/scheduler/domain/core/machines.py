@@ -131,7 +131,10 @@ class Machine:
 
     def free_gpus(self) -> int:
         """That nobody uses or has reserved."""
-        return sum((s.usable & ~s.held & ~s.reserved).bit_count() for s in self.slots)
+        free = 0
+        for state in self.slots:
+            free += (state.usable & ~(state.held | state.reserved)).bit_count()
+        return free
 
     def has(self, take: Take) -> bool:
         """Enough is left."""

@@ -29,7 +29,7 @@ class Waking:
         self._rooms: dict[object, int] = {}
         self._left: dict[GroupKey, int] = {}
         self._freed_under: Stamp = ()
-        self._takers: dict[Kind, Machine | None] = {}
+        self._takers: dict[Kind, tuple[Machine | None, int]] = {}
         self._machines: list[Machine] = []
         self._most = 0
 
@@ -64,10 +64,10 @@ class Waking:
         if line.reason is None or line in self._asked:
             self._asked.discard(line)
             return False
-        return not any(
-            self._helps_guest(line) if group == GUESTS else self._helps(line)
-            for group in line.groups
-        )
+        for group in line.groups:
+            if self._helps_guest(line) if group == GUESTS else self._helps(line):
+                return False
+        return True
 
     def _look_at_freed(self) -> None:
         """As long as nothing more becomes free, who takes no pod of a kind takes none later."""
@@ -83,17 +83,15 @@ class Waking:
         """One of its pods might be placed on a freed node as a guest."""
         if len(self._machines) > FREED_LOOKED:
             return True
+        taken = self.cluster.hardware.taken_version
         for kind, _ in line.key[2]:
             if kind.gpus > self._most:
                 continue
-            if kind in self._takers:
-                taker = self._takers[kind]
-                if taker is None:
-                    continue
-                if _takes(taker, kind):
-                    return True
-            taker = next((machine for machine in self._machines if _takes(machine, kind)), None)
-            self._takers[kind] = taker
+            taker, under = self._takers.get(kind, (None, -1))
+            if under != taken and (taker is not None or under < 0):
+                if taker is None or not _takes(taker, kind):
+                    taker = next((each for each in self._machines if _takes(each, kind)), None)
+                self._takers[kind] = taker, taken
             if taker is not None:
                 return True
         return False
@@ -160,5 +158,7 @@ def settled_under(cluster: "Cluster") -> None:
 
 def _takes(machine: Machine, kind: Kind) -> bool:
     """One such pod might be placed there as a guest."""
+    if kind.gpus > machine.free_gpus():
+        return False
     take = machine.sort.take(kind)
-    return take is not None and kind.gpus <= machine.free_gpus() and machine.has(take)
+    return take is not None and machine.has(take)
