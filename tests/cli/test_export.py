@@ -59,3 +59,15 @@ def test_an_export_that_is_cut_off_is_a_failure(rest: Rest, tmp_path: Path) -> N
     ran = muster(rest, tmp_path, "export", *files, "--since", "7")
     assert ran.code == 9
     assert "not whole" in ran.err
+
+
+@pytest.mark.parametrize("files", [("gone/c", "e"), ("c", "gone/e")])
+def test_a_file_that_cannot_be_written_is_not_taken_for_the_server(
+    rest: Rest, tmp_path: Path, files: tuple[str, str]
+) -> None:
+    told(rest, "since=7")
+    paths = [str(tmp_path / name) for name in files]
+    ran = muster(rest, tmp_path, "export", *paths, "--since", "7")
+    assert ran.code == 9
+    assert "can't be written: No such file or directory" in ran.err
+    assert "does not answer" not in ran.err

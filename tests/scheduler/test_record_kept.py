@@ -13,6 +13,7 @@ from scheduler import record_store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Batch
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Whole
@@ -184,6 +185,11 @@ async def test_what_began_without_a_snapshot_is_left_out_and_said_to_be(pool: Po
     lines = await kept.exported(0)
     assert told(lines)[:3] == [(2, "node-bad"), (7, "scheduler-restarted"), (7, "cluster-changed")]
     assert lines[2]["gap"] is True
+    read = list(read_events(json.dumps(line).encode() for line in lines[1:]))
+    assert [type(event).__name__ for event in read[:2]] == [
+        "NodeHealthChanged",
+        "SchedulerRestarted",
+    ]
 
 
 async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
@@ -221,6 +227,17 @@ async def test_pages_are_bounded(pool: Pool) -> None:
     await kept.begin(1.0)
     await kept.cycles(2.0, 9)
     async with pool.acquire() as conn:
-        some = await record_store.page(conn, 2, 100.0, 2 * len(LINE))
+        some = await record_store.page(conn, 2, 2 * len(LINE))
         assert [cycle.number for cycle in some] == [3, 4, 5]
-        assert [cycle.number for cycle in await record_store.page(conn, 6, 9.0, 10**6)] == [7, 8]
+        assert [cycle.number for cycle in await record_store.page(conn, 6, 10**6)] == [7, 8, 9]
+    assert told(await kept.exported(0, 3.0)) == [(2, "node-bad"), (3, "node-bad")]
+
+
+async def test_no_snapshot_stands_for_cycles_that_are_not_written(pool: Pool) -> None:
+    kept = Kept(pool, record_snapshot_h=1e-9)
+    await kept.begin(1.0)
+    kept.recorder.note([Batch(2.0, (LINE,))])
+    assert not kept.recorder.is_snapshot_due
+    async with kept.deciding() as conn:
+        await kept.recorder.write(conn, 1)
+    assert kept.recorder.is_snapshot_due

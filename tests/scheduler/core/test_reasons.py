@@ -7,7 +7,20 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, QuotaCells
 from scheduler.domain.core.config import VirtualCluster as Owner
 from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.model import Deferred, Gang, Kind, Placed, Reason, Refused, Role
+from scheduler.domain.core.model import (
+    NO_ONE,
+    OPPORTUNISTIC,
+    Deferred,
+    Gang,
+    GangClass,
+    Kind,
+    Placed,
+    PodPlace,
+    Reason,
+    Refused,
+    Restored,
+    Role,
+)
 
 CONFIG = ClusterConfig(
     cell_types={
@@ -53,6 +66,16 @@ def test_who_takes_what_others_leave_is_told_for_whom_it_waits(cluster: Cluster)
         40,
     )
     assert reason.text == "It starts when 1 gang has left, by 40 at the latest."
+
+
+def test_pods_that_ended_are_no_victims(cluster: Cluster) -> None:
+    ended = Gang("ended", NO_ONE, NO_ONE, OPPORTUNISTIC, (Role(Kind(2), ("e-0",)),))
+    place = PodPlace("e-0", "n0", (0, 1))
+    cluster.restore(Restored(ended, (place,), GangClass.OPPORTUNISTIC, (), 0.0, 100.0), 100.0)
+    reason = told(cluster, ONE, 200.0)
+    assert reason.code == "preempting"
+    assert (reason.numbers["victims"], reason.numbers["until"]) == (0, None)
+    assert "left" not in reason.text
 
 
 def test_one_of_its_gpu_types_is_enough_not_to_be_refused(cluster: Cluster) -> None:

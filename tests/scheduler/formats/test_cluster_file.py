@@ -107,7 +107,7 @@ policy:
         (1, "celTypes", "is unknown; is it `cellTypes`?"),
         (3, "cellTypes.a.nod", "is unknown; is it `node`?"),
         (3, "cellTypes.a.child", "must be text, not 3; write it in quotes"),
-        (3, "cellTypes.a.count", "must be from 1 to 1000000000, not -1"),
+        (3, "cellTypes.a.count", "must be from 1 to 2147483647, not -1"),
         (4, "cellTypes.b.child", "is missing; add it"),
         (4, "cellTypes.b.count", "is missing; add it"),
         (6, "physicalCells[0]", "must be a mapping, not a list"),

@@ -4,8 +4,9 @@ import gzip
 import http.client
 import io
 import re
-import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlencode
@@ -18,6 +19,7 @@ from cli.commands.session import client
 AGO = re.compile(r"([0-9]{1,9})(s|m|h|d)")
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 TIMEOUT_S = 60.0
+READ_BYTES = 256 * 1024
 
 Moment = "seconds since 1970, a time like 2026-01-31T13:00:00Z, or so long ago: 30m, 2h, 1d"
 
@@ -46,12 +48,27 @@ def export(
 
 
 def _write(response: http.client.HTTPResponse, cluster: Path, events: Path) -> None:
-    cluster.write_bytes(response.readline())
+    first = response.readline()
+    with _local(cluster):
+        cluster.write_bytes(first)
     opened = gzip.open if events.name.endswith(".gz") else io.open
-    with opened(events, "wb") as output:
-        shutil.copyfileobj(response, output)
+    with _local(events):
+        output = opened(events, "wb")
+    with output:
+        while some := response.read(READ_BYTES):
+            with _local(events):
+                output.write(some)
     if response.length:  # where the length was told it does not say so itself
         raise http.client.IncompleteRead(b"", response.length)
+
+
+@contextmanager
+def _local(path: Path) -> Iterator[None]:
+    """What goes wrong with a file here is not the connection's fault."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(Exit.FAILED, f"{path} can't be written: {error.strerror}.") from error
 
 
 def _moment(text: str) -> str:

@@ -48,9 +48,13 @@ async def since(conn: Connection, seen: str) -> Changed | None:
 
 async def forget(conn: Connection, before: str) -> None:
     """Delete what that snapshot has seen for certain, whoever still wants to know it."""
-    await conn.execute(
-        "WITH old AS (DELETE FROM change WHERE xid < pg_snapshot_xmin($1::text::pg_snapshot))"
-        " UPDATE leader SET changes_from ="
-        " greatest(changes_from, pg_snapshot_xmin($1::text::pg_snapshot))",
-        before,
-    )
+    async with conn.transaction():
+        # First what takes long: the leader's row is held to the end.
+        await conn.execute(
+            "DELETE FROM change WHERE xid < pg_snapshot_xmin($1::text::pg_snapshot)", before
+        )
+        await conn.execute(
+            "UPDATE leader SET changes_from ="
+            " greatest(changes_from, pg_snapshot_xmin($1::text::pg_snapshot))",
+            before,
+        )

@@ -141,17 +141,16 @@ async def part_of(conn: Connection, at: float, part: int) -> tuple[str, bool] | 
     return None if row is None else (row["lines"], row["is_last"])
 
 
-async def page(conn: Connection, after: int, until: float, most_bytes: int) -> list[Cycle]:
-    """The next cycles up to a time: one, and as many more as begin within so many bytes. Where the
-    next ones were removed, later ones.
+async def page(conn: Connection, after: int, most_bytes: int) -> list[Cycle]:
+    """The next cycles: one, and as many more as begin within so many bytes. Where the next ones
+    were removed, later ones.
     """
     rows = await conn.fetch(
-        "SELECT number, at, memory_at, lines FROM recorded_cycle WHERE number > $1 AND at <= $2"
-        " AND bytes_to - octet_length(lines) <= $3 + (SELECT bytes_to - octet_length(lines)"
+        "SELECT number, at, memory_at, lines FROM recorded_cycle WHERE number > $1"
+        " AND bytes_to - octet_length(lines) <= $2 + (SELECT bytes_to - octet_length(lines)"
         " FROM recorded_cycle WHERE number > $1 ORDER BY number LIMIT 1)"
-        " ORDER BY number LIMIT $4",
+        " ORDER BY number LIMIT $3",
         after,
-        until,
         most_bytes,
         ROWS_READ,
     )

@@ -126,8 +126,10 @@ class Recorder:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """The last one is old, or the record is too long since, and another would be another."""
-        if self._snapshot is not None or self._end.number == self._number_taken:
+        """The last one is old, or the record is too long since, and another would be another. Not
+        as long as cycles wait for a transaction: it would stand for some that may never be written.
+        """
+        if self._snapshot is not None or self._rows or self._end.number == self._number_taken:
             return False
         age_s = time.monotonic() - self._taken_at
         return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S

@@ -99,10 +99,12 @@ class Export:
     async def _cycles(self, after: int) -> AsyncIterator[Cycle]:
         while True:
             async with self._connect() as conn:
-                found = await record_store.page(conn, after, self._stretch.until, PAGE_BYTES)
+                found = await record_store.page(conn, after, PAGE_BYTES)
             for cycle in found:
                 if cycle.number != after + 1:
                     raise Broken("The record's part that was being exported has been removed.")
+                if cycle.at > self._stretch.until:
+                    return
                 after = cycle.number
                 yield cycle
             if not found:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hmac
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
@@ -54,7 +53,7 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
 
     async def export(request: Request) -> Response:
         if request.query_params:
-            return await _stretch(request, connect, exporting)
+            return await _stretch(request, connect, exporting, decider.at())
         return JSONResponse(clusters.export(decider.state, decider.at()))
 
     def queue(request: Request) -> views.Answer:
@@ -79,11 +78,13 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     ]
 
 
-async def _stretch(request: Request, connect: Connect, exporting: asyncio.Semaphore) -> Response:
+async def _stretch(
+    request: Request, connect: Connect, exporting: asyncio.Semaphore, now: float
+) -> Response:
     """A part of the record, as it is read."""
     query = request.query_params
     try:
-        stretch = stretch_of(query.get("since", ""), query.get("until"), time.time())
+        stretch = stretch_of(query.get("since", ""), query.get("until"), now)
     except Rejected as error:
         return _error(400, error.code, str(error))
     if exporting.locked():

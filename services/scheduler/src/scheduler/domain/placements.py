@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.domain.core.model import (
+    NO_ONE,
     OPPORTUNISTIC,
     Gang,
     GangClass,
@@ -15,9 +16,6 @@ from scheduler.domain.core.model import (
 
 LEFT = "released "
 """Before a pod's name: the gang that it is until its node shows it free. No gang's id begins so."""
-
-NOBODY = "-"
-"""Whose such a gang is, and of which virtual cluster: a name that files can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +75,6 @@ class Hold:
 def left(place: Placement, at: float) -> Restored:
     """What a released pod holds still, as a gang that leaves already: it costs nobody's quota."""
     name = LEFT + place.pod
-    gang = Gang(name, NOBODY, NOBODY, OPPORTUNISTIC, (Role(place.kind, (place.pod,)),), name)
+    gang = Gang(name, NO_ONE, NO_ONE, OPPORTUNISTIC, (Role(place.kind, (place.pod,)),), name)
     places = (PodPlace(place.pod, place.node, place.gpus, place.port_numbers),)
     return Restored(gang, places, GangClass.OPPORTUNISTIC, (), 0.0, at)

@@ -11,6 +11,9 @@ from typing import TypeAlias
 OPPORTUNISTIC = -1
 """The priority of gangs that own nothing: they use what is idle."""
 
+NO_ONE = "-"
+"""The virtual cluster of gangs that stand for pods that have ended and hold their place still."""
+
 HIGHEST_PRIORITY = 1000
 """Priorities of guaranteed gangs go from 0 to this."""
 

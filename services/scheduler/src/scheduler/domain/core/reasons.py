@@ -5,7 +5,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import OPPORTUNISTIC, Numbers, Reason
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Numbers, Reason
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 
@@ -179,14 +179,15 @@ def preempting(cluster: Cluster, live: Live) -> Reason:
 
 def _awaited(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that have to leave before it starts: for it, or for others from what it has reserved.
-    Not those without a virtual cluster, which stand for pods that ended.
+    Not those that stand for pods that ended.
     """
     gangs = cluster.gangs
     found = {g: gangs[g] for g in cluster.told_to_leave if gangs[g].preempted_for == live.id}
     for pod in (live.pods[name] for name in live.reserved):
         for gang in pod.machine.pods:
             other = gangs[gang]
-            if other.is_leaving and other.gang.virtual_cluster and _is_in_the_way(other, pod):
+            is_somebody = other.gang.virtual_cluster != NO_ONE
+            if other.is_leaving and is_somebody and _is_in_the_way(other, pod):
                 found[gang] = other
     return list(found.values())
 

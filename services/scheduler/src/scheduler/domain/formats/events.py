@@ -104,6 +104,11 @@ def _cycle(line: _Line) -> Event:
     return CycleRun(line.at, most, is_settled is not False, line=line.number)
 
 
+def _scheduler_restarted(line: _Line) -> Event:
+    line.table.flag("gap")  # for people: what was left out before it is not there
+    return SchedulerRestarted(line.at, line=line.number)
+
+
 def _cluster_changed(line: _Line) -> Event:
     place = line.table.place.at("cluster")
     config = cluster_of(line.cluster(), place, line.findings)
@@ -173,7 +178,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     ),
     "cluster-changed": (_known("cluster"), _cluster_changed),
     "cycle": (_known("most", "settled"), _cycle),
-    "scheduler-restarted": (_known(), lambda it: SchedulerRestarted(it.at, line=it.number)),
+    "scheduler-restarted": (_known("gap"), _scheduler_restarted),
 }
 
 

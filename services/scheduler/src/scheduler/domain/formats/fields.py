@@ -22,7 +22,7 @@ MAX_FINDINGS = 100
 MAX_NAME = 256
 """Characters of a name."""
 
-MAX_COUNT = 10**9
+MAX_COUNT = 2**31 - 1
 """Highest count of anything but memory."""
 
 MAX_NUMBER = 10**15
