@@ -260,7 +260,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         seeker = seeker_of(cluster, live, is_guest=False)
         needed: list[Live] | None = None
         if seeker.place(live.waiting):
-            names = overlapping(cluster, seeker.pods, victims)
+            names = overlapping(seeker.pods, victims)
             needed = [other for other in victims if other.id in names]
         seeker.undo()
         undo_all(removals)
@@ -317,7 +317,7 @@ def _make_room(
     seeker = seeker_of(cluster, live, is_guest=False)
     found = seeker.place(live.waiting)
     assert found, live.id
-    needed = overlapping(cluster, seeker.pods, [removal.live for removal in removals])
+    needed = overlapping(seeker.pods, [removal.live for removal in removals])
     reserve(cluster, live, seeker)
     decisions: list[Decision] = []
     for removal in removals:

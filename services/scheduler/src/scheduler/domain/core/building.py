@@ -201,7 +201,7 @@ class _Builder:
         chain = cell.chain
         if spec.nodes is not None:
             self._say(f"{path}.nodes", "is for cells above nodes; a node has a name", spec)
-        inside = _Inside(self, chain, machine, path)
+        inside = _Inside(self, chain)
         tree = inside.tree(spec, chain.node_level, path)
         key = (tree, chain.counts[: chain.node_level + 1])
         shape = self._shapes.get(key)
@@ -261,7 +261,7 @@ def _listed(spec: PhysicalCell) -> "deque[str] | None":
 class _Inside:
     """Reads the cells inside one node."""
 
-    def __init__(self, builder: _Builder, chain: Chain, machine: str, path: str) -> None:
+    def __init__(self, builder: _Builder, chain: Chain) -> None:
         self.gpus: list[int] = []
         self.names: dict[tuple[int, int], str] = {}
         self.pins: list[tuple[str, tuple[int, int], str, PhysicalCell]] = []

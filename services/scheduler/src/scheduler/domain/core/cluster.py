@@ -184,10 +184,10 @@ class Cluster:
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
         self.charges.priced_anew(live)
-        if self.hardware.log is not None:
+        if self.hardware.log.is_read:
             for pod in live.pods.values():
-                states = pod.machine.slots if pod.state is None else (pod.state,)
-                self.hardware.log += [state.slot.number for state in states]
+                for state in pod.machine.slots if pod.state is None else (pod.state,):
+                    self.hardware.log.add(state.slot.number)
 
     def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved

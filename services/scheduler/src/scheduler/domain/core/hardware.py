@@ -11,13 +11,11 @@ from scheduler.domain.core.binding import Binding, Cells, cell_key
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.log import Log
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.owning import Owning, pin_owner
 from scheduler.domain.core.regions import Region
 from scheduler.domain.core.tags import Tag, TagKey, Tags
-
-LOG_KEPT = 100_000
-"""Changes that are kept for readers; who has read less begins anew."""
 
 
 class Hardware:
@@ -27,8 +25,7 @@ class Hardware:
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
     leaves in no bound cell, by node.
     ``unwell``: nodes on which not all is usable, by
-    number. ``log``: nodes whose leaves have changed, the first of them as number ``log_begin``;
-    None: as long as nobody reads it.
+    number. ``log``: nodes whose leaves have changed.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -58,8 +55,7 @@ class Hardware:
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._behind: dict[int, SlotState] | None = None
-        self.log: list[int] | None = None
-        self.log_begin = 0
+        self.log = Log()
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)
@@ -170,11 +166,8 @@ class Hardware:
             self.empty[kind].put(number, known.get(space) or tags.new(known, space))
         elif number in self.empty[kind].tags:
             self.empty[kind].drop(number)
-        if self.log is not None:
-            self.log.append(number)
-            if len(self.log) >= LOG_KEPT:
-                del self.log[: LOG_KEPT // 2]
-                self.log_begin += LOG_KEPT // 2
+        if self.log.is_read:
+            self.log.add(number)
 
     @property
     def physical(self) -> dict[str, Region]:

@@ -39,10 +39,7 @@ def is_room_after(live: Live, seeker: Seeker, others: Sequence[Live]) -> bool:
     there: dict[int, _There] = {}
     for other in others:
         for pod in other.pods.values():
-            each = there.get(pod.machine.number)
-            if each is None:
-                each = there[pod.machine.number] = _There(pod.machine)
-            each.leaves(pod, is_reserved=pod.name in other.reserved)
+            _at(there, pod.machine).leaves(pod, is_reserved=pod.name in other.reserved)
     return not grounds or any(each.takes(ground) for each in there.values() for ground in grounds)
 
 
@@ -59,12 +56,16 @@ def is_room_without_cells(live: Live, seeker: Seeker, other: Live) -> bool:
     there: dict[int, _There] = {}
     for pod in other.pods.values():
         if pod.state is not None:
-            each = there.get(pod.machine.number)
-            if each is None:
-                each = there[pod.machine.number] = _There(pod.machine)
-            number = pod.state.slot.number
+            each, number = _at(there, pod.machine), pod.state.slot.number
             each.charged[number] = each.charged.get(number, 0) | pod.leaves
     return any(each.takes(ground) for each in there.values() for ground in grounds)
+
+
+def _at(there: "dict[int, _There]", machine: Machine) -> "_There":
+    found = there.get(machine.number)
+    if found is None:
+        found = there[machine.number] = _There(machine)
+    return found
 
 
 def _grounds(live: Live, seeker: Seeker) -> list[Ground]:

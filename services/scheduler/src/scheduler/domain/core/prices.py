@@ -114,10 +114,8 @@ class Prices:
             may_bind = hardware.may_bind_more(self.owner, self.gpu_type)
         else:
             may_bind = True
-        if hardware.log is None:
-            hardware.log = []
-        before, self._read = self._read, hardware.log_begin + len(hardware.log)
-        if before < hardware.log_begin:
+        self._read, numbers = hardware.log.since(self._read)
+        if numbers is None:
             self._heaps.clear()
             self._prices.clear()
             self._leaves.clear()
@@ -126,7 +124,7 @@ class Prices:
             for number in self._numbers():
                 self._work_out(number)
             return
-        changed = set(hardware.log[before - hardware.log_begin :])
+        changed = set(numbers)
         if may_bind != self.may_bind:
             self.may_bind = may_bind
             changed |= self._mixed

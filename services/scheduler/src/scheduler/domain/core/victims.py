@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import combinations
 
-from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.prices import NOBODY, Price, both, price_of
@@ -21,7 +20,7 @@ even so.
 """
 
 
-def overlapping(cluster: Cluster, pods: Sequence[Pod], removed: Sequence[Live]) -> set[str]:
+def overlapping(pods: Sequence[Pod], removed: Sequence[Live]) -> set[str]:
     """Of the gangs that were taken away in thought, those that are in these pods' way."""
     found: set[str] = set()
     used: dict[int, tuple[int, int]] = {}

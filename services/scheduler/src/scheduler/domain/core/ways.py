@@ -78,14 +78,11 @@ class Ways:
 
     def _update(self) -> None:
         """Forget nodes that have changed since."""
-        hardware = self.cluster.hardware
-        if hardware.log is None:
-            hardware.log = []
-        before, self._read = self._read, hardware.log_begin + len(hardware.log)
-        if before < hardware.log_begin:
+        self._read, numbers = self.cluster.hardware.log.since(self._read)
+        if numbers is None:
             self._of.clear()
-        elif before < self._read:
-            for number in hardware.log[before - hardware.log_begin :]:
+        else:
+            for number in numbers:
                 self._of.pop(number, None)
 
     def _here(

@@ -1,0 +1,30 @@
+"""Which nodes have changed, for those who keep what they have worked out of them."""
+
+KEPT = 100_000
+"""Changes that are kept for readers; who has read less begins anew."""
+
+
+class Log:
+    """Numbers of nodes, in the order of their changes. ``is_read``: nothing is noted before."""
+
+    __slots__ = ("_begin", "_numbers", "is_read")
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._begin = 0
+        self.is_read = False
+
+    def add(self, number: int) -> None:
+        """A node has changed."""
+        self._numbers.append(number)
+        if len(self._numbers) >= KEPT:
+            del self._numbers[: KEPT // 2]
+            self._begin += KEPT // 2
+
+    def since(self, read: int) -> tuple[int, list[int] | None]:
+        """Up to where it is read now (the next time's ``read``; -1: never), and what has changed;
+        None where that is not kept: all may have.
+        """
+        self.is_read = True
+        now = self._begin + len(self._numbers)
+        return now, None if read < self._begin else self._numbers[read - self._begin :]
