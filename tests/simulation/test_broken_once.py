@@ -15,9 +15,10 @@ from scheduler.domain.core.model import (
 )
 
 
-def guest(name: str, gpus: int, *nodes: str, pods: int = 1) -> Gang:
+def guest(name: str, gpus: int, *nodes: str, pods: int = 1, ports: int = 0) -> Gang:
     """An opportunistic gang that stays on these nodes."""
-    return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=frozenset(nodes))
+    where = frozenset(nodes)
+    return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=where, ports=ports)
 
 
 def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> None:
@@ -163,3 +164,22 @@ def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None
         decided.append([one.asks(gang("small", "x", 2)), *(one.cycle() for _ in range(30))])
     assert repr(decided[0]) == repr(decided[1])
     assert sum(map(len, decided[0])) > 10
+
+
+def test_a_gang_starts_with_other_ports_where_one_that_leaves_has_the_reserved_ones() -> None:
+    """On a machine that names no ports nobody waits for them."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    (old,) = scene.places(guest("old", 0, "n0", ports=2))
+    scene.core.drain("n0")
+    scene.cycle()
+    scene.core.uncordon("n0")
+    scene.places(guest("victim", 4, "n0"))
+    scene.asks(gang("late", "x", 4, priority=1, ports=2, allowed_nodes=frozenset({"n0"})))
+    (reserved,) = scene.core.exported("late").places
+    assert reserved.ports == old.ports
+    scene.leave("victim")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+    (place,) = placed.pods
+    assert place.gpus == reserved.gpus
+    assert len({*place.ports, *old.ports}) == 4
