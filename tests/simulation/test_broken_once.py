@@ -167,8 +167,8 @@ def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None
 
 
 def test_a_gang_starts_with_other_ports_where_one_that_leaves_has_the_reserved_ones() -> None:
-    """On a machine that names no ports nobody waits for them."""
-    scene = Scene(config(x=owning(("rack", 1))))
+    nodes = {"n0": NodeLimits(ports=(20_000, 20_003))}
+    scene = Scene(config(nodes=nodes, x=owning(("rack", 1))))
     (old,) = scene.places(guest("old", 0, "n0", ports=2))
     scene.core.drain("n0")
     scene.cycle()
@@ -183,3 +183,27 @@ def test_a_gang_starts_with_other_ports_where_one_that_leaves_has_the_reserved_o
     (place,) = placed.pods
     assert place.gpus == reserved.gpus
     assert len({*place.ports, *old.ports}) == 4
+
+
+def test_who_takes_a_reservation_starts_at_once_where_gpus_are_free() -> None:
+    """The lowest of what was reserved is in use still."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("low", "x", 4))
+    assert code_of(scene.asks(gang("next", "x", 4, pods=2, priority=5)), "next") == "preempting"
+    placed, cancelled, waits = scene.asks(gang("first", "x", 1, priority=7))
+    assert isinstance(placed, Placed)
+    assert nodes_of(placed.pods) == {"n1"}
+    assert cancelled == PreemptionCancelled("next")
+    assert code_of([waits], "next") in ("quota", "shape")
+
+
+def test_ports_of_a_machine_without_a_range_are_used_up() -> None:
+    scene = Scene(config(x=owning()))
+    (place,) = scene.places(guest("most", 1, "n0", ports=45_534))
+    waits = guest("late", 1, "n0", ports=2, pods=2)
+    assert code_of(scene.asks(waits), "late") == "resource"
+    assert code_of(scene.asks(guest("bare", 0, "n0", ports=3)), "bare") == "resource"
+    (other,) = scene.places(guest("small", 1, "n0", ports=2))
+    assert {*other.ports}.isdisjoint(place.ports)
+    scene.leave("small", "most")
+    assert [type(decision) for decision in scene.cycle()] == [Placed, Placed]

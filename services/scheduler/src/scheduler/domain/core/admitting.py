@@ -308,10 +308,16 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
 def _make_room(
     cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
 ) -> list[Decision]:
-    """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
-    for other in [other for other in victims if other.reserved]:
+    """Tell the victims to leave, and reserve their place; who only had one reserved waits, and
+    where that is enough the gang starts.
+    """
+    losers = [other for other in victims if other.reserved]
+    for other in losers:
         cluster.cancel(other)
         cluster.enqueue(other)
+    started = _at_once(cluster, live, now) if losers else None
+    if started is not None:
+        return started
     victims = [other for other in victims if other.pods]
     removals = [Removal(cluster, other) for other in (*leaving, *victims)]
     seeker = seeker_of(cluster, live, is_guest=False)

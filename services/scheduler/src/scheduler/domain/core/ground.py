@@ -198,7 +198,11 @@ class Ground:
             return False
         if seeker.within is not None and self.hardware.rack_of(state) is not seeker.within:
             return False
-        if not machine.sort.names or seeker.is_bare:
+        if seeker.is_bare:
+            return True
+        if self.kind.ports and not machine.has_ports(self.kind.ports):
+            return False
+        if not machine.sort.names:
             return True
         take = machine.sort.take(self.kind)
         return take is not None and machine.has(take)

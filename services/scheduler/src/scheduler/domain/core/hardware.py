@@ -323,9 +323,10 @@ class Hardware:
 
     @staticmethod
     def _lift(pod: Pod, times: int) -> None:
-        pod.machine.charge(pod.take, times)
-        if pod.ports:
-            pod.machine.hold_ports(pod.ports, times)
+        machine = pod.machine
+        machine.charge(pod.take, times)
+        if pod.ports and machine.sort.limits.ports is not None:
+            machine.hold_ports(pod.ports, times)
 
     # Cells.
 

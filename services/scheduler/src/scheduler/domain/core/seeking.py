@@ -261,7 +261,9 @@ class Seeker:
         if not machine.is_open or (self.only is not None and machine.name not in self.only):
             return False
         take = machine.sort.take(kind)
-        return take is not None and (self.is_bare or machine.has(take))
+        if take is None or self.is_bare:
+            return take is not None
+        return machine.has(take) and (not kind.ports or machine.has_ports(kind.ports))
 
     def costless(self, kind: Kind) -> Iterator[Machine]:
         """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic
