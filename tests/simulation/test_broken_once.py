@@ -21,6 +21,13 @@ def guest(name: str, gpus: int, *nodes: str, pods: int = 1, ports: int = 0) -> G
     return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=where, ports=ports)
 
 
+def racks() -> list[PhysicalCell]:
+    """So many nodes that not every way is tried at first."""
+    return [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
+    ]
+
+
 def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> None:
     scene = Scene(config(x=owning(("rack", 1))))
     scene.places(gang("busy", "x", 4, priority=2))
@@ -91,10 +98,7 @@ def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does
 
 
 def test_so_it_is_in_a_cluster_that_is_too_large_to_try_every_way() -> None:
-    racks = [
-        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
-    ]
-    scene = Scene(config(cells=racks, x=owning(("rack/node", 2))))
+    scene = Scene(config(cells=racks(), x=owning(("rack/node", 2))))
     for number in range(40):
         scene.core.set_node_health(f"n{number}", True)
         if number not in (36, 38):
@@ -207,3 +211,23 @@ def test_ports_of_a_machine_without_a_range_are_used_up() -> None:
     assert {*other.ports}.isdisjoint(place.ports)
     scene.leave("small", "most")
     assert [type(decision) for decision in scene.cycle()] == [Placed, Placed]
+
+
+def test_every_way_is_tried_on_many_nodes_too_before_a_gang_waits_or_is_refused() -> None:
+    """Two of the pods without GPUs cost the one's leaves, the third the other's."""
+    names = ["m0", *(f"n{number}" for number in range(40))]
+    nodes = {name: NodeLimits(cpu=2 if name == "m0" else 4) for name in names}
+    cells = [*racks(), PhysicalCell("k80-node", name="m0")]
+    x = owning(("rack/node/switch", 1), ("k80-node", 1))
+    scene = Scene(config(cells=cells, nodes=nodes, x=x))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    roles = (Role(Kind(1, ("k80",), cpu=1), ("a0",)), Role(Kind(0, cpu=1), ("b0", "b1", "b2")))
+    wish = Gang("g", "x", "user", 0, roles)
+    on = [place.node for place in scene.places(wish)]
+    assert sorted(on).count("m0") == 2
+    scene.leave("g")
+    scene.places(guest("guest", 2, "m0"))
+    preempted, waits = scene.asks(wish)
+    assert isinstance(preempted, Preempted)
+    assert code_of([waits], "g") == "preempting"

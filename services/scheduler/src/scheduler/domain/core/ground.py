@@ -82,8 +82,12 @@ class Ground:
     @property
     def is_small(self) -> bool:
         """There are few nodes in question."""
+        return self.has_at_most(FEW_NODES)
+
+    def has_at_most(self, nodes: int) -> bool:
+        """There are so few nodes in question."""
         regions = (self.bound, self.empty)
-        return all(region is None or len(region.tags) <= FEW_NODES for region in regions)
+        return all(region is None or len(region.tags) <= nodes for region in regions)
 
     @property
     def is_searched(self) -> bool:
