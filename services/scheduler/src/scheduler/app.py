@@ -83,7 +83,7 @@ class Candidate:
                 tasks.create_task(self._watch(), name="watch")
                 tasks.create_task(self._forget(), name="forget")
                 tasks.create_task(self._consumer.run(), name="consumer")
-                tasks.create_task(decider.recorder.run(epoch), name="record")
+                tasks.create_task(decider.recorder.run(), name="record")
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
