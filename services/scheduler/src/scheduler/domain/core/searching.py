@@ -43,15 +43,15 @@ class Search:
         self.left = steps
         self.held: list[Binding] = []
         self._failed: set[object] = set()
-        grounds = {ground for want in self.wants for ground in want.grounds}
-        self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
-        self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
-        self.owners = sorted({ground.owner or "" for ground in grounds})
 
     def run(self) -> bool:
         """Whether there is a place; it is taken then."""
         if not self._has_enough():
             return False
+        grounds = {ground for want in self.wants for ground in want.grounds}
+        self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
+        self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
+        self.owners = sorted({ground.owner or "" for ground in grounds})
         before = len(self.seeker.pods)
         self._looks = _Looks(self)
         found = self._place(0)
