@@ -63,8 +63,6 @@ class HttpReceiver:
     is_endless: bool = False
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
-    open: int = 0
-    most_open: int = 0
     sent_bytes: int = 0
     server_names: list[str] = field(default_factory=list)
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -75,11 +73,8 @@ class HttpReceiver:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await self._answer(reader, writer)
-        self.open -= 1
         writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

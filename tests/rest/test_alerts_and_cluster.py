@@ -4,6 +4,8 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
+import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model, Reason
@@ -301,6 +303,10 @@ async def test_a_stretch_of_the_schedulers_record_is_passed_on_to_admins(
         assert (await rest.client.get(path)).status_code == 503
         async with await rest.make_user("ann") as ann:
             assert (await ann.get(path)).status_code == 403
+        scheduler.answers["/export"] = b'{"cluster":1}\n{"at":1}\n'
+        rest.runtime.stopping.set()  # it ends in the middle, and does not look whole
+        with pytest.raises(httpx2.RemoteProtocolError):
+            await rest.client.get(path)
     async with start_rest() as rest:
         assert (await rest.client.get(path)).status_code == 501
 

@@ -241,5 +241,5 @@ async def test_a_text_whose_agent_goes_away_does_not_look_whole(
         with pytest.raises(httpx2.RemoteProtocolError):
             await anext(pieces)
     said = capsys.readouterr().out
-    assert "a log could not be sent to its end" in said
+    assert "an answer could not be sent to its end" in said
     assert "a request failed" not in said

@@ -229,7 +229,7 @@ async def test_a_refused_word_is_said_again_when_an_operator_redrives(
         await launcher.run("pod-1", "exit 3")
         ended = await launcher.ended("pod-1")
         await launcher.acknowledge(ended, dead=True)
-        asked = operator_now()
+        first_asked = asked = operator_now()
         async with asyncio.timeout(30):  # the refusal comes on another topic, so maybe later
             while launcher.newest("pod-1").revision == ended.revision:
                 asked += 1
@@ -244,7 +244,8 @@ async def test_a_refused_word_is_said_again_when_an_operator_redrives(
         await launcher.until(lambda: launcher.newest("pod-1").revision > 1_000_000)
         assert launcher.newest("pod-1").exit_code == 3
     journal = Journal(settings.agent_home / "journal.sqlite", "unused")
-    assert (journal.mark("exchange/redrive"), journal.mark("exchange/resync")) == (asked, resynced)
+    assert journal.mark("exchange/resync") == resynced
+    assert first_asked < journal.mark("exchange/redrive") <= asked
     journal.close()
 
 

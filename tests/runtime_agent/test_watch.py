@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from launcher_double import wanted
 from muster.bus import Outgoing
-from muster.contracts.notices import AppliedRevision
+from muster.contracts.notices import RESYNC_SETTING, AppliedRevision, SettingChanged
 from muster.contracts.pods import PodAction, PodStop
 from muster.contracts.verdicts import Verdict
 from muster.exchange import Exchange
@@ -194,3 +195,23 @@ def test_a_pod_of_which_something_impossible_is_seen_hurts_no_other(
     seen = [Seen("bad", 1.0, 2.0, Ending(exit_code=66)), Seen("good", 1.0, 2.0, Ending(0))]
     assert world.handlers.on_seen(seen) == {"good": "succeeded"}
     assert [entry.pod.pod for entry in world.handlers.live()] == ["bad"]
+
+
+@pytest.mark.parametrize("revisions", [(5, 6), (6, 5)])
+async def test_of_an_operators_wishes_the_newest_counts_in_whatever_order_they_are_read(
+    world: World, revisions: tuple[int, int]
+) -> None:
+    """After a change of a topic's partitions the older may be read last."""
+    world.keep("pod", Phase.ENDED)
+    world.journal.save([], marks={RESYNC_SETTING: 5})
+    for revision in revisions:
+        word = SettingChanged(setting=RESYNC_SETTING, revision=revision, value={})
+        world.watch.on_setting(word)
+    has_begun = asyncio.Event()
+    has_begun.set()
+    wishes = asyncio.create_task(world.watch.run_wishes(has_begun))
+    async with asyncio.timeout(30):
+        while world.journal.mark(RESYNC_SETTING) < 6:
+            await asyncio.sleep(0.001)
+    wishes.cancel()
+    assert world.said == ["pod"]

@@ -307,8 +307,8 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         watch_s=0.1,
         idle_transaction_s=3.0,
         leader_renew_s=0.1,
-        leader_expiry_s=0.3,
-        leader_take_s=0.3,
+        leader_expiry_s=0.5,
+        leader_take_s=1.5,
     )
 
 

@@ -110,6 +110,47 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
         assert others.decisions["a"].revision == first
 
 
+async def test_a_leader_that_cannot_renew_stands_by_and_is_followed(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is cut off from the database, and not from the bus: it leaves the reader's seat to the
+    next one, answers no more, and follows when it is back.
+    """
+
+    def metric(name: str) -> float | None:
+        return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
+
+    async with scheduler() as runtime:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        with monkeypatch.context() as cut:
+            for name in ("take", "renew", "check"):
+                cut.setattr(leadership, name, _fails)
+            async with asyncio.timeout(DEADLINE_S):
+                while metric("is_leader"):
+                    await asyncio.sleep(0.02)
+            async with another_scheduler():
+                for number in range(5):
+                    name = f"b{number}"
+                    await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+                    await others.until(partial(_is_placed, others, name))
+                    assert others.decisions[name].epoch == 2
+                cut.undo()
+                async with asyncio.timeout(DEADLINE_S):
+                    while not metric("is_warm"):
+                        await asyncio.sleep(0.02)
+                assert not metric("is_leader")
+
+
+async def _fails(*_: object) -> None:
+    raise OSError("the database is away")
+
+
 def _is_placed(others: Others, gang: str) -> bool:
     return bool(others.states(gang) == ["placed"])
 

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import pytest
 from muster.contracts.gangs import PodRelease
+from scheduler.api import clusters
 from scheduler.domain.core.model import Deferred, Placed
+from scheduler.domain.nodes import nonsense
 from scheduler.domain.rules import Rules
 
 Kit = Any
@@ -201,3 +204,23 @@ def test_a_pods_gpus_stay_its_own_when_one_of_them_is_gone(kit: Kit) -> None:
     state.request(_released(kit, 3), 2.0, 2.0)
     state.report(kit.report("n0", gpus=1, revision=3), 2.0)
     assert [d.gang for d in kit.decide(state, 2.0) if isinstance(d, Placed)] == ["h"]
+
+
+@pytest.mark.parametrize("name", ["", "n" * 257, "n\n0", "n\ud800"])
+def test_a_name_that_no_file_can_have_is_no_nodes(kit: Kit, name: str) -> None:
+    """Else no export that has the node could be read."""
+    assert nonsense(kit.report("n" * 256)) is None
+    assert "name" in (nonsense(kit.report(name)) or "")
+
+
+def test_what_an_ended_pod_holds_is_no_gang_of_the_clusters_export(kit: Kit) -> None:
+    """However long its name is."""
+    pod = f"g-{'w' * 254}"
+    state = kit.state(kit.report("n0", gpus=1))
+    ask = kit.pods("g", 1, gpus=1)[0].model_copy(update={"pod": pod})
+    state.request(kit.gang("g", ask), 0.0, 0.0)
+    assert kit.free(state) == 0
+    state.report(kit.report("n0", gpus=1, holding={pod: (0,)}, revision=9), 0.0)
+    state.request(kit.gang("g"), 0.0, 0.0)
+    assert kit.free(state) == 0
+    assert clusters.export(state, 1.0)["events"] == []

@@ -1,5 +1,6 @@
 """What is kept of the record, for how long; and what an export makes of what is not there."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,17 +12,21 @@ from muster.errors import Broken
 from prometheus_client import CollectorRegistry
 from scheduler import record_store
 from scheduler.api.exporting import Export, Stretch
+from scheduler.api.routes import routes
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Batch
+from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Whole
 from scheduler.recorder import Recorder
 from scheduler.settings import SchedulerSettings
+from starlette.applications import Starlette
 
 pytestmark = pytest.mark.postgres
 DAY_S = 86_400.0
+DEADLINE_S = 60.0
 CLUSTER = (
     b"cellTypes: {n: {child: t, count: 2, node: true}}\nphysicalCells: [{type: n, name: n0}]\n"
 )
@@ -36,10 +41,13 @@ class Kept:
         self.cluster = Cluster(read_cluster(CLUSTER).config)
         changed = SchedulerSettings(database_url="postgresql://x", record_clean_s=1e-9)
         self.metrics = SchedulerMetrics(CollectorRegistry())
-        self.recorder = Recorder(changed.model_copy(update=settings), self.metrics, self.deciding)
+        self.settings = changed.model_copy(update=settings)
+        self.recorder = Recorder(self.settings, self.metrics, self.deciding, pool.acquire)
+        self.deciding_transactions = 0
 
     @asynccontextmanager
     async def deciding(self) -> AsyncIterator[Connection]:
+        self.deciding_transactions += 1
         async with self.pool.acquire() as conn, conn.transaction():
             yield conn
 
@@ -48,18 +56,18 @@ class Kept:
         async with self.pool.acquire() as conn:
             self.recorder.begin(await record_store.end(conn), self.cluster, at)
         if is_written:
-            await self.recorder.write_snapshot(1)
+            await self.recorder.write_snapshot()
 
     async def cycles(self, first: float, count: int, line: str = LINE) -> None:
         """So many cycles, a second apart."""
         self.recorder.note([Batch(first + number, (line,)) for number in range(count)])
         async with self.deciding() as conn:
-            await self.recorder.write(conn, 1)
+            await self.recorder.write(conn)
 
     async def snapshot(self, at: float) -> None:
         """A later one."""
         self.recorder.take(self.cluster, at)
-        await self.recorder.write_snapshot(1)
+        await self.recorder.write_snapshot()
 
     async def now(self) -> float:
         async with self.pool.acquire() as conn:
@@ -108,7 +116,9 @@ async def test_what_is_too_old_is_removed_up_to_a_snapshot_a_bounded_number_at_o
     await kept.cycles(now - 3 * DAY_S + 1, 2)
     await kept.snapshot(now - DAY_S)
     await kept.cycles(now - DAY_S + 1, 2)
+    before = kept.deciding_transactions
     await kept.recorder.clean()
+    assert kept.deciding_transactions == before  # a renewal would wait for such a one
     # The first that is kept is the last before the two days: they can be replayed from it.
     assert await kept.left() == ([8, 9, 10, 11, 12], [now - 3 * DAY_S, now - DAY_S])
     assert len(await kept.exported(0)) == 1 + 4
@@ -126,6 +136,7 @@ async def test_one_transaction_removes_a_bounded_number(pool: Pool) -> None:
         assert first is not None
         assert await record_store.remove_before(conn, first, 4)
         assert (await kept.left())[0] == [5, 6, 7, 8, 9, 10]
+        assert await record_store.remove_before(conn, first, 4)
         assert await record_store.remove_before(conn, first, 4)
         assert not await record_store.remove_before(conn, first, 4)
     assert await kept.left() == ([10], [20.0])
@@ -149,6 +160,17 @@ async def test_a_record_that_is_too_long_loses_its_oldest_part_and_asks_for_a_sn
     assert await kept.left() == ([4, 5], [now + 10])
     assert not kept.recorder.is_snapshot_due
     assert kept.metrics.record_bytes._value.get() < 1024 * 1024
+
+
+async def test_a_record_that_is_too_long_keeps_no_more_than_its_days(pool: Pool) -> None:
+    kept = Kept(pool, record_mb=1, record_days=2.0)
+    long = json.dumps({"event": "x" * 600_000})
+    now = await kept.now()
+    for days in (6, 5, 4, 3):
+        await kept.begin(now - days * DAY_S)
+        await kept.cycles(now - days * DAY_S + 1, 1, long)
+    await kept.recorder.clean()
+    assert await kept.left() == ([3, 4], [now - 3 * DAY_S])
 
 
 async def test_numbers_go_on_after_a_restart_and_times_never_go_back(pool: Pool) -> None:
@@ -179,17 +201,42 @@ async def test_what_began_without_a_snapshot_is_left_out_and_said_to_be(pool: Po
     await kept.cycles(2.0, 1)
     await kept.begin(3.0, is_written=False)
     await kept.cycles(4.0, 2)
-    assert told(await kept.exported(0)) == [(2, "node-bad")]
+    lines = await kept.exported(0)
+    assert told(lines) == [(2, "node-bad"), (5, "scheduler-restarted")]
+    assert lines[2]["gap"] is True
+    assert told(await kept.exported(0, 3.5)) == [(2, "node-bad")]
     await kept.begin(6.0)
     await kept.cycles(7.0, 1)
     lines = await kept.exported(0)
     assert told(lines)[:3] == [(2, "node-bad"), (7, "scheduler-restarted"), (7, "cluster-changed")]
     assert lines[2]["gap"] is True
+    assert lines[2]["at"] == 7
     read = list(read_events(json.dumps(line).encode() for line in lines[1:]))
     assert [type(event).__name__ for event in read[:2]] == [
         "NodeHealthChanged",
         "SchedulerRestarted",
     ]
+
+
+async def test_a_memory_whose_snapshot_comes_amid_an_export_is_left_out_altogether(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first of its cycles would be missing, and nobody would know."""
+    kept = Kept(pool)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 1)
+    await kept.begin(3.0, is_written=False)
+    await kept.cycles(4.0, 3)
+    asked: list[float] = []
+
+    async def comes(_: Connection, at: float) -> bool:
+        asked.append(at)
+        return len(asked) > 1
+
+    monkeypatch.setattr(record_store, "has_whole", comes)
+    await kept.recorder.write_snapshot()
+    assert told(await kept.exported(0)) == [(2, "node-bad"), (6, "scheduler-restarted")]
+    assert asked == [3.0]
 
 
 async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
@@ -239,5 +286,88 @@ async def test_no_snapshot_stands_for_cycles_that_are_not_written(pool: Pool) ->
     kept.recorder.note([Batch(2.0, (LINE,))])
     assert not kept.recorder.is_snapshot_due
     async with kept.deciding() as conn:
-        await kept.recorder.write(conn, 1)
+        await kept.recorder.write(conn)
     assert kept.recorder.is_snapshot_due
+
+
+class Asked:
+    """One request for an export: its answer's status and content, which is taken while the door is
+    open.
+    """
+
+    def __init__(self, app: Starlette, door: asyncio.Event) -> None:
+        self.status = 0
+        self.content = b""
+        self.is_whole = False
+        self.door = door
+        self.task = asyncio.create_task(app(self.scope(), self.receive, self.send))
+
+    def scope(self) -> dict[str, Any]:
+        return {
+            "type": "http",
+            "method": "GET",
+            "path": "/export",
+            "query_string": b"since=0",
+            "headers": [],
+        }
+
+    async def receive(self) -> Any:
+        await asyncio.Event().wait()
+
+    async def send(self, message: Any) -> None:
+        self.status = message.get("status", self.status)
+        if self.status == 200:
+            await self.door.wait()
+        self.content += message.get("body", b"")
+        self.is_whole = message["type"].endswith("body") and not message.get("more_body", False)
+
+
+class Leader:
+    """Who answers."""
+
+    epoch = 1
+    is_leading = True
+
+    def at(self) -> float:
+        return 1e9
+
+    @property
+    def state(self) -> State:
+        raise AssertionError
+
+
+async def served(pool: Pool, stall_s: float) -> Starlette:
+    """The Scheduler's HTTP over a short record, with one seat for exports."""
+    kept = Kept(pool, record_exports=1, record_stall_s=stall_s)
+    await kept.begin(1.0)
+    await kept.cycles(2.0, 3)
+    return Starlette(routes=routes(Leader(), kept.settings, pool.acquire))
+
+
+async def test_who_comes_while_all_seats_are_taken_hears_so_at_once(pool: Pool) -> None:
+    """However close together they come."""
+    door, app = asyncio.Event(), await served(pool, DEADLINE_S)
+    asked = [Asked(app, door) for _ in range(4)]
+    async with asyncio.timeout(DEADLINE_S):
+        while sum(one.status == 503 for one in asked) < 3:
+            await asyncio.sleep(0.01)
+        door.set()
+        await asyncio.gather(*(one.task for one in asked))
+    assert sorted(one.status for one in asked) == [200, 503, 503, 503]
+    (sent,) = (one for one in asked if one.status == 200)
+    assert sent.is_whole
+    assert len(sent.content.splitlines()) == 4
+
+
+async def test_who_takes_nothing_for_long_loses_the_seat(pool: Pool) -> None:
+    """And what was sent does not look whole."""
+    app = await served(pool, 0.05)
+    stalled = Asked(app, asyncio.Event())
+    async with asyncio.timeout(DEADLINE_S):
+        await stalled.task
+        assert (stalled.status, stalled.is_whole) == (200, False)
+        door = asyncio.Event()
+        door.set()
+        after = Asked(app, door)
+        await after.task
+    assert (after.status, after.is_whole) == (200, True)

@@ -165,3 +165,39 @@ async def test_changes_that_were_dropped_are_missed_by_nobody(connect: Callable[
     assert await changes.since(reader, seen) is None
     assert await changes.since(reader, later) is not None
     assert await writer.fetchval("SELECT count(*) FROM change") == 0
+
+
+LATER = "1000000000000000"
+"""A transaction's id as of a server that has run for years."""
+
+
+async def _restore_backup(conn: asyncpg.Connection) -> None:
+    """As if these tables came from that server."""
+    await conn.execute("UPDATE leader SET changes_from = $1::text::xid8", LATER)
+    await conn.execute("INSERT INTO change VALUES ($1::text::xid8, 'gang', 'g')", LATER)
+
+
+async def test_what_another_server_has_left_hides_no_changes(connect: Callable[[], Any]) -> None:
+    """Neither in the tables, nor in the memory of a process that has outlived it."""
+    reader, writer = await connect(), await connect()
+    await _restore_backup(writer)
+    assert await changes.since(reader, await changes.snapshot(reader)) is None
+    await changes.forget(writer, changes.NOTHING)
+    assert await writer.fetchval("SELECT count(*) FROM change") == 0
+    seen = await changes.snapshot(reader)
+    await writer.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
+    found = await changes.since(reader, seen)
+    assert found is not None
+    assert found.gangs == {"g"}
+    await changes.forget(writer, f"{LATER}:{LATER}:")
+    assert await changes.since(reader, await changes.snapshot(reader)) is not None
+
+
+async def test_after_a_restored_backup_one_stands_by(
+    scheduler: RunScheduler, connect: Callable[[], Any]
+) -> None:
+    await _restore_backup(await connect())
+    async with scheduler() as leader:
+        await until(lambda: measured(leader, "is_leader") == 1)
+        async with scheduler() as standby:
+            await until(lambda: measured(standby, "is_warm") == 1)

@@ -15,9 +15,17 @@ from scheduler.domain.core.model import (
 )
 
 
-def guest(name: str, gpus: int, *nodes: str, pods: int = 1) -> Gang:
+def guest(name: str, gpus: int, *nodes: str, pods: int = 1, ports: int = 0) -> Gang:
     """An opportunistic gang that stays on these nodes."""
-    return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=frozenset(nodes))
+    where = frozenset(nodes)
+    return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=where, ports=ports)
+
+
+def racks() -> list[PhysicalCell]:
+    """So many nodes that not every way is tried at first."""
+    return [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
+    ]
 
 
 def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> None:
@@ -90,10 +98,7 @@ def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does
 
 
 def test_so_it_is_in_a_cluster_that_is_too_large_to_try_every_way() -> None:
-    racks = [
-        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
-    ]
-    scene = Scene(config(cells=racks, x=owning(("rack/node", 2))))
+    scene = Scene(config(cells=racks(), x=owning(("rack/node", 2))))
     for number in range(40):
         scene.core.set_node_health(f"n{number}", True)
         if number not in (36, 38):
@@ -163,3 +168,66 @@ def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None
         decided.append([one.asks(gang("small", "x", 2)), *(one.cycle() for _ in range(30))])
     assert repr(decided[0]) == repr(decided[1])
     assert sum(map(len, decided[0])) > 10
+
+
+def test_a_gang_starts_with_other_ports_where_one_that_leaves_has_the_reserved_ones() -> None:
+    nodes = {"n0": NodeLimits(ports=(20_000, 20_003))}
+    scene = Scene(config(nodes=nodes, x=owning(("rack", 1))))
+    (old,) = scene.places(guest("old", 0, "n0", ports=2))
+    scene.core.drain("n0")
+    scene.cycle()
+    scene.core.uncordon("n0")
+    scene.places(guest("victim", 4, "n0"))
+    scene.asks(gang("late", "x", 4, priority=1, ports=2, allowed_nodes=frozenset({"n0"})))
+    (reserved,) = scene.core.exported("late").places
+    assert reserved.ports == old.ports
+    scene.leave("victim")
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+    (place,) = placed.pods
+    assert place.gpus == reserved.gpus
+    assert len({*place.ports, *old.ports}) == 4
+
+
+def test_who_takes_a_reservation_starts_at_once_where_gpus_are_free() -> None:
+    """The lowest of what was reserved is in use still."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("low", "x", 4))
+    assert code_of(scene.asks(gang("next", "x", 4, pods=2, priority=5)), "next") == "preempting"
+    placed, cancelled, waits = scene.asks(gang("first", "x", 1, priority=7))
+    assert isinstance(placed, Placed)
+    assert nodes_of(placed.pods) == {"n1"}
+    assert cancelled == PreemptionCancelled("next")
+    assert code_of([waits], "next") in ("quota", "shape")
+
+
+def test_ports_of_a_machine_without_a_range_are_used_up() -> None:
+    scene = Scene(config(x=owning()))
+    (place,) = scene.places(guest("most", 1, "n0", ports=45_534))
+    waits = guest("late", 1, "n0", ports=2, pods=2)
+    assert code_of(scene.asks(waits), "late") == "resource"
+    assert code_of(scene.asks(guest("bare", 0, "n0", ports=3)), "bare") == "resource"
+    (other,) = scene.places(guest("small", 1, "n0", ports=2))
+    assert {*other.ports}.isdisjoint(place.ports)
+    scene.leave("small", "most")
+    assert [type(decision) for decision in scene.cycle()] == [Placed, Placed]
+
+
+def test_every_way_is_tried_on_many_nodes_too_before_a_gang_waits_or_is_refused() -> None:
+    """Two of the pods without GPUs cost the one's leaves, the third the other's."""
+    names = ["m0", *(f"n{number}" for number in range(40))]
+    nodes = {name: NodeLimits(cpu=2 if name == "m0" else 4) for name in names}
+    cells = [*racks(), PhysicalCell("k80-node", name="m0")]
+    x = owning(("rack/node/switch", 1), ("k80-node", 1))
+    scene = Scene(config(cells=cells, nodes=nodes, x=x))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    roles = (Role(Kind(1, ("k80",), cpu=1), ("a0",)), Role(Kind(0, cpu=1), ("b0", "b1", "b2")))
+    wish = Gang("g", "x", "user", 0, roles)
+    on = [place.node for place in scene.places(wish)]
+    assert sorted(on).count("m0") == 2
+    scene.leave("g")
+    scene.places(guest("guest", 2, "m0"))
+    preempted, waits = scene.asks(wish)
+    assert isinstance(preempted, Preempted)
+    assert code_of([waits], "g") == "preempting"

@@ -157,11 +157,12 @@ class Launcher:
         event_id: str,
         topic: str = "pod-requested",
         traceparent: str | None = None,
+        key: str = "node-a",
     ) -> None:
         headers = [("ce_id", event_id.encode())]
         if traceparent is not None:
             headers.append(("traceparent", traceparent.encode()))
-        await self._producer.send_and_wait(topic, value, key=b"node-a", headers=headers)
+        await self._producer.send_and_wait(topic, value, key=key.encode(), headers=headers)
 
     def applied(self) -> list[AppliedRevision]:
         """What the agent has acknowledged."""
@@ -190,7 +191,8 @@ class Launcher:
     async def set(self, setting: str, revision: int) -> None:
         """Says a setting, as an operator's command does."""
         word = SettingChanged(setting=setting, revision=revision, value={})
-        await self.send(word.model_dump_json().encode(), f"cli/{revision}", "settings-changed")
+        value = word.model_dump_json().encode()
+        await self.send(value, f"cli/{revision}", "settings-changed", key=setting)
 
     async def run(self, pod: str, command: str, **run: Any) -> PodRequest:
         """Asks for the pod, for the journal that the newest report names."""

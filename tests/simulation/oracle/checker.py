@@ -165,7 +165,7 @@ def _machine(state: State, machine: str) -> Iterator[str]:
                         yield f"{text}, wants {kinds[pod].ports}"
                     if not set(place.ports) <= set(range(limits.ports[0], limits.ports[1] + 1)):
                         yield f"{text}, of {limits.ports}"
-    if limits.ports is not None and any(count > 1 for count in ports.values()):
+    if any(count > 1 for count in ports.values()):
         yield f"ports {ports} are not each one pod's"
     has = {"cpu": limits.cpu, "memory": limits.memory_mb}
     for name, count in used.items():

@@ -25,7 +25,7 @@ from oracle.fitting import TooHardError
 from oracle.hardware import Hardware, Path
 from oracle.judge import Bill, Judge, is_place_usable
 from oracle.private import fits_in_private
-from oracle.reserved import is_place_free, is_short_of_the_rest, taken_reservations
+from oracle.reserved import is_place_free, is_same_place, is_short_of_the_rest, taken_reservations
 from oracle.settling import without_cells
 from oracle.state import Record, State, kinds_of, order_of
 from oracle.told import Told, growth_of, sort_out
@@ -155,13 +155,13 @@ class Follower:
             elif is_place_free(state, record):
                 placed = self._told.placed.pop(name, None)
                 if placed is None:
-                    if is_short_of_the_rest(state, record):
-                        continue
-                    self._say([f"{name}'s reserved GPUs are free and it does not start"])
+                    if not is_short_of_the_rest(state, record):
+                        self._say([f"{name}'s reserved GPUs are free and it does not start"])
                     continue
-                same = {pod.pod: pod for pod in placed} == dict(record.places)
-                self._expect(same, f"{name} starts where reserved, not at {placed}")
-                self._settle(replace(record, started_at=self._now))
+                places = {pod.pod: pod for pod in placed}
+                is_there = is_same_place(record, places)
+                self._expect(is_there, f"{name} starts where reserved, not at {placed}")
+                self._settle(replace(record, started_at=self._now, places=places))
 
     def _cancel(self, name: str) -> None:
         if name in self._told.cancelled:

@@ -122,6 +122,9 @@ class Judge:
             expected = "victims"
         if step != expected:
             yield f"expected: {name} at the cost {step}, not {expected}"
+        lost = Terms(gone=frozenset(bill.cancelled))
+        if bill.cancelled and choices.find(state, gang, lost):
+            yield f"{name} waits for others to leave beside GPUs that are free"
         if any(other.is_reserved for other in choices.below(state, gang)) or not bill.victims:
             return
         paid = sum(state.records[told.gang].gpus() for told in bill.victims)

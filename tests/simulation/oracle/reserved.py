@@ -1,9 +1,9 @@
 """Reservations: when they can be used, and who took them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from scheduler.domain.core.model import Gang
+from scheduler.domain.core.model import Gang, PodPlace
 
 from oracle import choices
 from oracle.checker import findings
@@ -22,6 +22,13 @@ def is_place_free(state: State, record: Record) -> bool:
     alone = State(state.hardware, running)
     alone.records[record.gang.id] = replace(record, started_at=0.0)
     return not [text for text in findings(alone) if " is used of " in text]
+
+
+def is_same_place(record: Record, places: Mapping[str, PodPlace]) -> bool:
+    """Whether these are the reserved places; the ports may be others by the time it starts."""
+    return {pod: replace(place, ports=()) for pod, place in places.items()} == {
+        pod: replace(place, ports=()) for pod, place in record.places.items()
+    }
 
 
 def is_short_of_the_rest(state: State, record: Record) -> bool:

@@ -213,7 +213,8 @@ class Watch:
     def on_setting(self, word: Model | None) -> None:
         """A setting of the cluster; what concerns no agent is nobody's wish here."""
         if isinstance(word, SettingChanged) and word.setting in WISHES:
-            self._wishes[word.setting] = word.revision
+            # Where the number of partitions has changed, an older wish may come after a newer one.
+            self._wishes[word.setting] = max(word.revision, self._wishes.get(word.setting, 0))
             self._has_wishes.set()
 
     async def run_wishes(self, has_begun: asyncio.Event) -> None:

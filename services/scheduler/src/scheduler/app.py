@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -36,6 +37,7 @@ class Candidate:
         self._runtime = runtime
         self._settings = settings
         self._decider = decider
+        self._renewed_at = 0.0
         handler = words_beside(decider.deciding)
         self._consumer: Consumer = runtime.consumer(
             TOPICS_HEARD, handler, decider.words_came, seat="leader"
@@ -63,6 +65,7 @@ class Candidate:
             await standby.end()
 
     async def _take(self) -> int | None:
+        self._renewed_at = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
             return await leadership.take(conn, self._decider.holder, self._settings)
 
@@ -75,22 +78,27 @@ class Candidate:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._renew(epoch), name="renew")
+                tasks.create_task(self._doubt(), name="doubt")
                 tasks.create_task(decider.run(), name="decide")
                 tasks.create_task(self._watch(), name="watch")
                 tasks.create_task(self._forget(), name="forget")
                 tasks.create_task(self._consumer.run(), name="consumer")
-                tasks.create_task(decider.recorder.run(epoch), name="record")
+                tasks.create_task(decider.recorder.run(), name="record")
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
             _log.warning("this process stands by again", errors=[str(e) for e in errors.exceptions])
         finally:
-            decider.is_leading = False
-            metrics.is_leader.set(0)
+            self._step_down()
+
+    def _step_down(self) -> None:
+        self._decider.is_leading = False
+        self._decider.metrics.is_leader.set(0)
 
     async def _renew(self, epoch: int) -> None:
         while True:
             await asyncio.sleep(self._settings.leader_renew_s)
+            began = time.monotonic()
             try:
                 async with self._runtime.pool.acquire() as conn:
                     has_words = await leadership.renew(
@@ -101,17 +109,32 @@ class Candidate:
                     raise
                 _log.warning("leadership can't be renewed", error=str(error))
             else:
+                self._renewed_at = began
                 if has_words:
                     self._decider.words_came(0)
 
+    async def _doubt(self) -> None:
+        """Whose renewals don't get through for so long that another leads by now must not answer
+        any more, nor take back the reader's seat. It is found twice before it is believed: a
+        process that was starved renews first. Raises Transient.
+        """
+        limit_s = self._settings.leader_expiry_s + self._settings.leader_take_s
+        was_late = False
+        while True:
+            await asyncio.sleep(self._settings.leader_renew_s)
+            is_late = time.monotonic() - self._renewed_at > limit_s
+            if is_late and was_late:
+                self._step_down()
+                raise Transient(f"leadership could not be renewed for {limit_s:g} s")
+            was_late = is_late
+
     async def _forget(self) -> None:
         """Drop what every standby must have read by now."""
-        before = None
+        before = changes.NOTHING
         while True:
             try:
                 async with self._runtime.pool.acquire() as conn:
-                    if before is not None:
-                        await changes.forget(conn, before)
+                    await changes.forget(conn, before)
                     before = await changes.snapshot(conn)
             except Exception as error:
                 if not is_transient(error):

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from muster.db import Connection
 
+NOTHING = "1:1:"
+"""The snapshot that has seen nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:
@@ -47,14 +50,24 @@ async def since(conn: Connection, seen: str) -> Changed | None:
 
 
 async def forget(conn: Connection, before: str) -> None:
-    """Delete what that snapshot has seen for certain, whoever still wants to know it."""
+    """Delete what that snapshot has seen for certain, whoever still wants to know it.
+
+    After a backup was restored into another server, whose transactions have lower ids, what the one
+    before has left there is as if of transactions to come: it goes too.
+    """
     async with conn.transaction():
         # First what takes long: the leader's row is held to the end.
         await conn.execute(
-            "DELETE FROM change WHERE xid < pg_snapshot_xmin($1::text::pg_snapshot)", before
+            "DELETE FROM change WHERE xid < least(pg_snapshot_xmin($1::text::pg_snapshot),"
+            " pg_snapshot_xmin(pg_current_snapshot()))"
+            " OR xid >= pg_snapshot_xmax(pg_current_snapshot())",
+            before,
         )
         await conn.execute(
-            "UPDATE leader SET changes_from ="
-            " greatest(changes_from, pg_snapshot_xmin($1::text::pg_snapshot))",
+            "UPDATE leader SET changes_from = CASE"
+            " WHEN changes_from >= pg_snapshot_xmax(pg_current_snapshot())"
+            " THEN pg_snapshot_xmin(pg_current_snapshot())"
+            " ELSE greatest(changes_from, least(pg_snapshot_xmin($1::text::pg_snapshot),"
+            " pg_snapshot_xmin(pg_current_snapshot()))) END",
             before,
         )

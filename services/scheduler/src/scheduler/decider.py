@@ -90,7 +90,7 @@ class Decider:
         self._clock = (0.0, 0.0)
         self._last_at = 0.0
         self._recorded = End()
-        self.recorder = Recorder(settings, self.metrics, self._deciding)
+        self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
 
     @property
     def state(self) -> Stored:
@@ -349,7 +349,7 @@ class Decider:
         await store.delete_gangs(conn, sorted(changes.ended))
         await store.keep_gangs(conn, kept)
         await store.save_nodes(conn, known)
-        await self.recorder.write(conn, self.epoch)
+        await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
         outcome.nodes = [node.node for node in known]

@@ -82,33 +82,33 @@ async def end(conn: Connection) -> End:
     return End(row["number"], row["at"], row["bytes_to"])
 
 
-async def add(conn: Connection, rows: Sequence[Row], epoch: int) -> None:
-    """Cycles, in the transaction of what they decided. Raises asyncpg.UniqueViolationError where
-    another has written them.
+async def add(conn: Connection, rows: Sequence[Row]) -> None:
+    """Cycles, in the transaction of what they decided, which begins with the epoch check. Raises
+    asyncpg.UniqueViolationError where another has written them.
     """
     await conn.execute(
         "INSERT INTO recorded_cycle (number, at, memory_at, bytes_to, lines, epoch)"
-        " SELECT *, $6 FROM unnest($1::bigint[], $2::double precision[], $3::double precision[],"
-        " $4::bigint[], $5::text[])",
+        " SELECT *, (SELECT epoch FROM leader) FROM unnest($1::bigint[], $2::double precision[],"
+        " $3::double precision[], $4::bigint[], $5::text[])",
         [row.number for row in rows],
         [row.batch.at for row in rows],
         [row.memory_at for row in rows],
         [row.bytes_to for row in rows],
         ["\n".join(row.batch.lines) for row in rows],
-        epoch,
     )
 
 
-async def add_part(conn: Connection, part: Part, epoch: int) -> None:
-    """A part of a snapshot; nothing where it is there already."""
+async def add_part(conn: Connection, part: Part) -> None:
+    """A part of a snapshot, in a transaction that begins with the epoch check; nothing where it is
+    there already.
+    """
     await conn.execute(
         "INSERT INTO recorded_snapshot (at, part, number, memory_at, epoch, is_last, bytes, lines)"
-        " VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
+        " VALUES ($1, $2, $3, $4, (SELECT epoch FROM leader), $5, $6, $7) ON CONFLICT DO NOTHING",
         part.at,
         part.part,
         part.number,
         part.memory_at,
-        epoch,
         part.is_last,
         len(part.lines.encode()),
         part.lines,
@@ -199,8 +199,8 @@ async def keep_from(conn: Connection, before: float | None) -> Whole | None:
 
 
 async def remove_before(conn: Connection, first: Whole, most: int) -> bool:
-    """Remove at most so many cycles that are in this snapshot, and then older snapshots; whether
-    more are left. The cycle right before it stays, from which numbers go on.
+    """Remove at most so many cycles that are in this snapshot, and then an older snapshot; whether
+    more may be left. The cycle right before it stays, from which numbers go on.
     """
     removed = await conn.fetch(
         "DELETE FROM recorded_cycle WHERE number IN (SELECT number FROM recorded_cycle"
@@ -210,8 +210,9 @@ async def remove_before(conn: Connection, first: Whole, most: int) -> bool:
     )
     if len(removed) == most:
         return True
-    await conn.execute(
-        "DELETE FROM recorded_snapshot WHERE at < $1",
+    removed = await conn.fetch(
+        "DELETE FROM recorded_snapshot WHERE at ="
+        " (SELECT min(at) FROM recorded_snapshot WHERE at < $1) RETURNING 1",
         first.at,
     )
-    return False
+    return bool(removed)

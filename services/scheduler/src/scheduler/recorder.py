@@ -30,8 +30,7 @@ MB = 1024 * 1024
 PART_CHARACTERS = 512 * 1024
 """Of a snapshot, in one row."""
 
-Deciding = Callable[[], AbstractAsyncContextManager[Connection]]
-"""A transaction that begins with the epoch check."""
+Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 
 
 class _Snapshot:
@@ -72,14 +71,21 @@ def _texts(lines: Iterator[str]) -> Iterator[str]:
 
 
 class Recorder:
-    """The record of one process, while it leads."""
+    """The record of one process, while it leads. ``deciding``: a transaction that begins with the
+    epoch check. ``connect``: for what everybody may do.
+    """
 
     def __init__(
-        self, settings: SchedulerSettings, metrics: SchedulerMetrics, deciding: Deciding
+        self,
+        settings: SchedulerSettings,
+        metrics: SchedulerMetrics,
+        deciding: Connect,
+        connect: Connect,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._deciding = deciding
+        self._connect = connect
         self._end = End()
         self._memory_at = 0.0
         self._rows: list[Row] = []
@@ -116,13 +122,13 @@ class Recorder:
             or time.monotonic() - self._noted_at >= self._settings.record_wait_s
         )
 
-    async def write(self, conn: Connection, epoch: int) -> None:
+    async def write(self, conn: Connection) -> None:
         """What was noted, in the transaction that begins with the epoch check. Where that fails
         memory is begun anew.
         """
         if self._rows:
             rows, self._rows = self._rows, []
-            await record_store.add(conn, rows, epoch)
+            await record_store.add(conn, rows)
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -143,12 +149,12 @@ class Recorder:
 
     # Beside the cycles.
 
-    async def run(self, epoch: int) -> None:
+    async def run(self) -> None:
         """Write snapshots and remove what is old, until cancelled. Raises Deposed."""
         wait_s = self._settings.retry_first_s
         while True:
             try:
-                await self.write_snapshot(epoch)
+                await self.write_snapshot()
                 await self.clean()
                 wait_s = self._settings.retry_first_s
             except Exception as error:
@@ -164,7 +170,7 @@ class Recorder:
                     async with asyncio.timeout(self._settings.record_clean_s):
                         await self._woken.wait()
 
-    async def write_snapshot(self, epoch: int) -> None:
+    async def write_snapshot(self) -> None:
         """Write what was taken, in parts. Raises Deposed."""
         snapshot = self._snapshot
         if snapshot is None:
@@ -174,17 +180,19 @@ class Recorder:
             async with self._deciding() as conn:
                 if self._snapshot is not snapshot:  # memory was begun anew
                     return
-                await record_store.add_part(conn, part, epoch)
+                await record_store.add_part(conn, part)
         if self._snapshot is snapshot:
             self._snapshot = None
             self._metrics.record_snapshots.inc()
 
     async def clean(self) -> None:
-        """Remove what is too old, and the oldest where all is too much."""
+        """Remove what is too old, and the oldest where all is too much. The leader's row is not
+        held meanwhile: what is old stays old, whoever removes it.
+        """
         if time.monotonic() - self._cleaned_at < self._settings.record_clean_s:
             return
         self._cleaned_at = time.monotonic()
-        async with self._deciding() as conn:
+        async with self._connect() as conn:
             now = await record_store.clock(conn)
             size = await record_store.size(conn)
             is_full = size.size_bytes > self._settings.record_mb * MB
@@ -192,14 +200,14 @@ class Recorder:
             if is_full:
                 second = await record_store.keep_from(conn, None)
                 self._is_full = second is None
-                first = second or first
+                first = max(filter(None, (first, second)), key=lambda one: one.at, default=None)
         has_more = first is not None
         while has_more and first is not None:
-            async with self._deciding() as conn:
+            async with self._connect() as conn:
                 most = self._settings.record_clean_cycles
                 has_more = await record_store.remove_before(conn, first, most)
         if first is not None:
-            async with self._deciding() as conn:
+            async with self._connect() as conn:
                 size = await record_store.size(conn)
         self._metrics.record_cycles.set(size.cycles)
         self._metrics.record_bytes.set(size.size_bytes)

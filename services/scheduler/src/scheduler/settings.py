@@ -121,6 +121,9 @@ class SchedulerSettings(DatabaseSettings):
     record_clean_s: PositiveFloat = Field(60.0, description="What is too old is looked for.")
     record_clean_cycles: PositiveInt = Field(5000, description="Removed in one transaction.")
     record_exports: PositiveInt = Field(2, description="Exports at the same time, at the most.")
+    record_stall_s: PositiveFloat = Field(
+        60.0, description="An export of which nothing is taken for so long is cut off."
+    )
 
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
 

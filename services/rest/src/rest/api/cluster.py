@@ -1,6 +1,7 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal
 
@@ -8,11 +9,11 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
 from muster.db import transaction
-from muster.errors import Rejected
+from muster.errors import Rejected, Transient
 from pydantic import BaseModel, ConfigDict
 
 from rest.api.context import Address, Admin, Context, Here, User
-from rest.api.logs import Held
+from rest.api.logs import Held, until_stop
 from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
 from rest.api.tokens import Done
 from rest.cluster import gpus_in_sight, node_json, nodes_summary
@@ -151,7 +152,16 @@ async def export(
     query = {"since": since} | ({} if until is None else {"until": until})
     async with AsyncExitStack() as stack:
         content = await stack.enter_async_context(here.peers.open_record(query))
-        return Held(stack.pop_all(), content, LINES, {})
+        return Held(stack.pop_all(), _sent(here, content), LINES, {})
+
+
+async def _sent(here: Context, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The content. Raises Transient where this process stops, so that it does not look whole."""
+    async for some in until_stop(here, content):
+        if some is not None:
+            yield some
+    if here.stopping.is_set():
+        raise Transient("This process stops.")
 
 
 @router.get("/virtual-clusters", response_model=dict[str, ShownVirtualCluster])

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 from fastapi import APIRouter, Depends, Header, Path, Query
@@ -19,6 +19,8 @@ from rest.api.models import LogLocations, TaskAttempts
 from rest.domain.streams import LineEvents, until_limit
 from rest.domain.views import WholeJob, attempt_state, find_task, task, verdict_reason
 from rest.peers import LogAsk, LogPiece, OpenLog
+
+Piece = TypeVar("Piece")
 
 _log = structlog.get_logger()
 
@@ -249,11 +251,11 @@ class Held(StreamingResponse):
             try:
                 await super().__call__(scope, receive, send)
             except Transient as error:  # cut off without an end, so that it does not look whole
-                _log.warning("a log could not be sent to its end", error=str(error))
+                _log.warning("an answer could not be sent to its end", error=str(error))
 
 
 async def _text(here: Context, pieces: AsyncIterator[LogPiece]) -> AsyncIterator[bytes]:
-    async for piece in _until_stop(here, pieces):
+    async for piece in until_stop(here, pieces):
         if piece is not None:
             yield piece.content
 
@@ -264,7 +266,7 @@ async def _events(
     lines = LineEvents(start)
     yield b": following\n\n"
     try:
-        async for piece in _until_stop(here, pieces):
+        async for piece in until_stop(here, pieces):
             if piece is None:
                 yield b": still here\n\n"
                 continue
@@ -278,12 +280,10 @@ async def _events(
             yield event
 
 
-async def _until_stop(
-    here: Context, pieces: AsyncIterator[LogPiece]
-) -> AsyncIterator[LogPiece | None]:
+async def until_stop(here: Context, pieces: AsyncIterator[Piece]) -> AsyncIterator[Piece | None]:
     """The pieces, and None at each heartbeat without one; ends when the server stops."""
     stop: asyncio.Task[Any] = asyncio.create_task(here.stopping.wait())
-    coming: asyncio.Task[Any] | None = None
+    coming: asyncio.Task[Piece | None] | None = None
     try:
         while True:
             coming = coming or asyncio.create_task(_next(pieces))
@@ -308,5 +308,5 @@ async def _until_stop(
         await asyncio.gather(*unfinished, return_exceptions=True)
 
 
-async def _next(pieces: AsyncIterator[LogPiece]) -> LogPiece | None:
+async def _next(pieces: AsyncIterator[Piece]) -> Piece | None:
     return await anext(pieces, None)

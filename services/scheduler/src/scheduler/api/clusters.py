@@ -3,10 +3,10 @@
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.model import NO_ONE
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.snapshot import cluster_events
-from scheduler.domain.placements import LEFT
 from scheduler.domain.state import State
 
 Answer = dict[str, Any]
@@ -66,7 +66,7 @@ def export(state: State, at: float) -> Answer:
     events = [
         event
         for event in cluster_events(state.cluster, at)
-        if not (isinstance(gang := event.get("gang"), dict) and gang["id"].startswith(LEFT))
+        if not (isinstance(gang := event.get("gang"), dict) and gang["virtualCluster"] == NO_ONE)
     ]
     config = cluster_data(state.cluster.hardware.forest.config)
     return {"asOf": state.cluster.cycle, "cluster": config, "events": events}

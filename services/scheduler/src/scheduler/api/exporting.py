@@ -76,25 +76,27 @@ class Export:
         """Some lines at a time. Raises Broken where they are removed meanwhile."""
         opening, _ = await self._part(self._first.at, 0)
         yield f"{opening.partition(LINE)[0].removeprefix(CHANGED)[:-1]}\n".encode()
-        memory_at, is_begun, is_gap = self._first.memory_at, False, False
+        memory_at, is_begun = self._first.memory_at, False
+        missing: Cycle | None = None
         async for cycle in self._cycles(self._first.number):
             if cycle.memory_at != memory_at:
-                if not await self._has_whole(cycle.memory_at):
-                    is_gap = True
+                if not await self._can_begin(cycle, missing):
+                    missing = cycle
                     continue
                 memory_at = cycle.memory_at
-                how = {"gap": True} if is_gap else {}
-                yield _timed(to_line({"event": "scheduler-restarted", **how}), cycle.at)
+                yield _restarted(cycle.at, is_gap=missing is not None)
                 async for text in self._snapshot(memory_at, cycle.at):
                     yield text
             elif not is_begun:
                 async for text in self._snapshot(self._first.at, cycle.at, is_opening=True):
                     yield text
-            is_begun, is_gap = True, False
+            is_begun, missing = True, None
             yield _timed(cycle.lines, cycle.at)
         if not is_begun:
             async for text in self._snapshot(self._first.at, self._first.at, is_opening=True):
                 yield text
+        if missing is not None:
+            yield _restarted(missing.at, is_gap=True)
 
     async def _cycles(self, after: int) -> AsyncIterator[Cycle]:
         while True:
@@ -132,9 +134,19 @@ class Export:
             raise Broken("The record's part that was being exported has been removed.")
         return found
 
-    async def _has_whole(self, at: float) -> bool:
+    async def _can_begin(self, cycle: Cycle, missing: Cycle | None) -> bool:
+        """Whether what this cycle's memory began with is there. Where one of its cycles is missing
+        it comes too late.
+        """
+        if missing is not None and missing.memory_at == cycle.memory_at:
+            return False
         async with self._connect() as conn:
-            return await record_store.has_whole(conn, at)
+            return await record_store.has_whole(conn, cycle.memory_at)
+
+
+def _restarted(at: float, *, is_gap: bool) -> bytes:
+    how = {"gap": True} if is_gap else {}
+    return _timed(to_line({"event": "scheduler-restarted", **how}), at)
 
 
 def _timed(lines: str, at: float) -> bytes:

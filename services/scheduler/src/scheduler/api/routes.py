@@ -2,19 +2,23 @@
 
 import asyncio
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from muster.errors import Rejected
+import structlog
+from muster.errors import Broken, Rejected
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from scheduler import record_store
 from scheduler.api import clusters, views
 from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
+
+_log = structlog.get_logger()
 
 
 class Leading(Protocol):
@@ -40,7 +44,7 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``,
     ``/virtual-clusters``, ``/export?since=&until=``. ``connect``: to the database.
     """
-    exporting = asyncio.Semaphore(settings.record_exports)
+    seats = Seats(settings)
 
     def route(path: str, answer: Answer) -> Route:
         async def handle(request: Request) -> Response:
@@ -53,7 +57,7 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
 
     async def export(request: Request) -> Response:
         if request.query_params:
-            return await _stretch(request, connect, exporting, decider.at())
+            return await _stretch(request, connect, seats, decider.at())
         return JSONResponse(clusters.export(decider.state, decider.at()))
 
     def queue(request: Request) -> views.Answer:
@@ -78,29 +82,55 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     ]
 
 
-async def _stretch(
-    request: Request, connect: Connect, exporting: asyncio.Semaphore, now: float
-) -> Response:
+async def _stretch(request: Request, connect: Connect, seats: "Seats", now: float) -> Response:
     """A part of the record, as it is read."""
     query = request.query_params
     try:
         stretch = stretch_of(query.get("since", ""), query.get("until"), now)
     except Rejected as error:
         return _error(400, error.code, str(error))
-    if exporting.locked():
-        return _error(503, "BusyError", "Others are exporting; try again later.")
     async with connect() as conn:
         first = await record_store.snapshot_before(conn, stretch.since)
     if first is None or first.at > stretch.until:
         return _error(404, "NotFoundError", "There is no record of that time.")
-    export = Export(connect, stretch, first)
+    return Seated(Export(connect, stretch, first), seats)
 
-    async def content() -> AsyncIterator[bytes]:
-        async with exporting:
-            async for lines in export.lines():
-                yield lines
 
-    return StreamingResponse(content(), media_type=LINES)
+class Seats(asyncio.Semaphore):
+    """Of exports that are being sent. ``stall_s``: who takes nothing for so long loses his."""
+
+    def __init__(self, settings: SchedulerSettings) -> None:
+        super().__init__(settings.record_exports)
+        self.stall_s = settings.record_stall_s
+
+
+class Seated(StreamingResponse):
+    """An export, if there is a seat at the moment at which it begins. One that can't be sent to its
+    end is cut off, so that it does not look whole.
+    """
+
+    def __init__(self, export: Export, seats: Seats) -> None:
+        super().__init__(export.lines(), media_type=LINES)
+        self._seats = seats
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._seats.locked():
+            busy = _error(503, "BusyError", "Others are exporting; try again later.")
+            await busy(scope, receive, send)
+            return
+
+        async def sending(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._seats.stall_s):
+                    await send(message)
+            except TimeoutError as error:
+                raise Broken("Who asked for it takes nothing any more.") from error
+
+        async with self._seats:
+            try:
+                await super().__call__(scope, receive, sending)
+            except Broken as error:
+                _log.warning("an export was cut off", error=str(error))
 
 
 Handle = Callable[[Request], Awaitable[Response]]

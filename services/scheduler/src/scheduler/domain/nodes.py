@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from muster.contracts.nodes import NodeReport
 
+from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.placements import Hold
 
 MOST_GPUS, MOST_PORTS = 1024, 65535
@@ -168,8 +169,9 @@ def nonsense(report: NodeReport) -> str | None:
     ports = [*report.foreign_ports, *(port for pod in report.pods for port in pod.ports)]
     sizes = [report.cpu, report.memory_mb]
     sizes += [size for pod in report.pods for size in (pod.cpu, pod.memory_mb)]
-    if not report.node:
-        return "the node has no name"
+    problem = name_problem(report.node)
+    if problem is not None:
+        return f"the node's name {problem}"
     if report.at.tzinfo is None:
         return f"its time {report.at} has no time zone"
     if not 1 <= first <= last <= MOST_PORTS:

@@ -254,10 +254,13 @@ def _is_alone(cluster: Cluster, live: Live) -> bool:
 
 def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     """Who is to leave for it, with those away who leave already."""
+    found: list[Live] | None = None
+    is_thorough = False
 
     def tries(victims: Sequence[Live]) -> list[Live] | None:
         removals = [Removal(cluster, other) for other in victims]
         seeker = seeker_of(cluster, live, is_guest=False)
+        seeker.is_thorough = is_thorough
         needed: list[Live] | None = None
         if seeker.place(live.waiting):
             names = overlapping(seeker.pods, victims)
@@ -267,7 +270,6 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return needed
 
     chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
-    found: list[Live] | None = None
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
         chooser.undo()
@@ -275,6 +277,9 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
             return sorted(found, key=lambda other: other.id)
     elif chooser.is_hopeless():
         return None
+    elif cluster.hardware.searches_left:
+        cluster.hardware.searches_left -= 1
+        is_thorough = True
 
     def candidates() -> list[Live]:
         return near(cluster, live, cluster.charges.candidates_for(live))
@@ -323,13 +328,20 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
 def _make_room(
     cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
 ) -> list[Decision]:
-    """Tell the victims to leave, and reserve their place; who only had one reserved waits."""
-    for other in [other for other in victims if other.reserved]:
+    """Tell the victims to leave, and reserve their place; who only had one reserved waits, and
+    where that is enough the gang starts.
+    """
+    losers = [other for other in victims if other.reserved]
+    for other in losers:
         cluster.cancel(other)
         cluster.enqueue(other)
+    started = _at_once(cluster, live, now) if losers else None
+    if started is not None:
+        return started
     victims = [other for other in victims if other.pods]
     removals = [Removal(cluster, other) for other in (*leaving, *victims)]
     seeker = seeker_of(cluster, live, is_guest=False)
+    seeker.is_thorough = True
     found = seeker.place(live.waiting)
     assert found, live.id
     needed = overlapping(seeker.pods, [removal.live for removal in removals])

@@ -15,11 +15,15 @@ EXPLAINED = 32
 in every cycle where they are so few; of more, one (`Doubts`).
 """
 
+SEARCHES = 4
+"""Gangs for which places are sought in every way on many nodes, in one cycle at the most."""
+
 
 def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
     """Decide about everything that waits. The cluster is changed accordingly."""
     cluster.cycle += 1
     cluster.has_more = False
+    cluster.hardware.searches_left = SEARCHES
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.

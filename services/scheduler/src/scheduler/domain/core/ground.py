@@ -87,8 +87,12 @@ class Ground:
     @property
     def is_small(self) -> bool:
         """There are few nodes in question."""
+        return self.has_at_most(FEW_NODES)
+
+    def has_at_most(self, nodes: int) -> bool:
+        """There are so few nodes in question."""
         regions = (self.bound, self.empty)
-        return all(region is None or len(region.tags) <= FEW_NODES for region in regions)
+        return all(region is None or len(region.tags) <= nodes for region in regions)
 
     @property
     def is_searched(self) -> bool:
@@ -208,7 +212,11 @@ class Ground:
             return False
         if seeker.within is not None and self.hardware.rack_of(state) is not seeker.within:
             return False
-        if not machine.sort.names or seeker.is_bare:
+        if seeker.is_bare:
+            return True
+        if self.kind.ports and not machine.has_ports(self.kind.ports):
+            return False
+        if not machine.sort.names:
             return True
         take = machine.sort.take(self.kind)
         return take is not None and machine.has(take)

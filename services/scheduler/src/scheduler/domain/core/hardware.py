@@ -27,6 +27,7 @@ class Hardware:
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
     leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
     ``behind``: nodes that have changed since somebody looked into the index, by number.
+    ``searches_left``: gangs for which many nodes may still be searched in this cycle.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -57,6 +58,7 @@ class Hardware:
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._log = Log()
+        self.searches_left = 0
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)
@@ -336,9 +338,10 @@ class Hardware:
 
     @staticmethod
     def _lift(pod: Pod, times: int) -> None:
-        pod.machine.charge(pod.take, times)
-        if pod.ports:
-            pod.machine.hold_ports(pod.ports, times)
+        machine = pod.machine
+        machine.charge(pod.take, times)
+        if pod.ports and machine.sort.limits.ports is not None:
+            machine.hold_ports(pod.ports, times)
 
     # Cells.
 

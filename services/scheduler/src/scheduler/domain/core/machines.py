@@ -142,6 +142,15 @@ class Machine:
                 return False
         return True
 
+    def has_ports(self, count: int) -> bool:
+        """Enough are free of those that a node without a range has; else they are limited like
+        the rest.
+        """
+        if self.sort.limits.ports is not None:
+            return True
+        used = len(self.ports) + len(self.blocked_ports)
+        return used + count <= LAST_PORT - FIRST_PORT + 1
+
     def charge(self, take: Take, times: int) -> None:
         """A pod comes (1) or goes (-1)."""
         if take.amounts:

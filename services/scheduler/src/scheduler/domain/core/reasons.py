@@ -73,6 +73,7 @@ class Explainer:
     def _fits_blank(self, live: Live, is_guest: bool) -> bool:
         owner = None if is_guest else live.owner
         seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
+        seeker.is_thorough = True
         found = seeker.place(live.waiting)
         seeker.undo()
         return found

@@ -4,7 +4,7 @@ Two simplifications lose nothing. Leaves in cells that the owner has are as good
 a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.binding import Binding
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 SEARCH_STEPS = 400
 """Of some 60 us each, at the most."""
+
+SEARCH_LOOKS = SEARCH_STEPS * FEW_NODES
+"""Nodes that are looked at in all steps of one search, of some 2 us each, at the most."""
 
 HELD = ""
 """Who holds a cell while it is in question: no gang."""
@@ -51,9 +54,12 @@ class Search:
         grounds = {ground for want in self.wants for ground in want.grounds}
         self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
         self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
+        self.is_small = all(ground.is_small for ground in grounds)
         self.owners = sorted({ground.owner or "" for ground in grounds})
-        before = len(self.seeker.pods)
         self._looks = _Looks(self)
+        if not self.is_small:
+            self._keep(self._looks.some_of_each(len(self.wants)))
+        before = len(self.seeker.pods)
         found = self._place(0)
         if found:
             self._put_near(before)
@@ -61,6 +67,13 @@ class Search:
             del binding.users[HELD]
         uncover(self.hardware, self.held)
         return found
+
+    def _keep(self, numbers: Collection[int]) -> None:
+        """Search these nodes alone, in fewer steps the more they are."""
+        self.numbers = [number for number in self.numbers if number in numbers]
+        for ground, known in self.numbers_of.items():
+            self.numbers_of[ground] = [number for number in known if number in numbers]
+        self.left = min(self.left, SEARCH_LOOKS // max(1, len(numbers)))
 
     def _has_enough(self) -> bool:
         """A quick no: fewer places or leaves than wanted, wherever they are."""
@@ -256,6 +269,32 @@ class _Looks:
                     break
             else:
                 self.tops.append(cell)
+        self.whole = {
+            parent
+            for parent, cells in self.inside.items()
+            if (above := cells[0].parent) is not None
+            and above.is_complete
+            and len(cells) == len(above.children)
+        }
+
+    def some_of_each(self, most: int) -> set[int]:
+        """Nodes that are enough for so many pods: of cells that look the same, beside one another,
+        so many. The others are left out from now on.
+        """
+        looks: dict[int, int] = {}
+        for top in self.tops:
+            self._look(top, looks)
+        self.tops = _first_of_each(self.tops, looks, most)
+        found, cells = set[int](), list(self.tops)
+        while cells:
+            cell = cells.pop()
+            if cell.slot is not None:
+                found.add(cell.slot.number)
+            elif id(cell) in self.inside:
+                some = _first_of_each(self.inside[id(cell)], looks, most)
+                self.inside[id(cell)] = some
+                cells += some
+        return found
 
     def now(self) -> _Look:
         """At this moment."""
@@ -283,10 +322,8 @@ class _Looks:
         if cell.slot is not None:
             look = self._node(self.search.hardware.states[cell.slot.number])
         else:
-            inside = self.inside[id(cell)]
-            has_all = cell.is_complete and len(inside) == len(cell.children)
-            below = tuple(sorted(self._look(child, looks) for child in inside))
-            look = cell.chain.name, cell.level, has_all, below
+            below = tuple(sorted(self._look(child, looks) for child in self.inside[id(cell)]))
+            look = cell.chain.name, cell.level, id(cell) in self.whole, below
         found = looks[id(cell)] = self.names.setdefault(look, len(self.names))
         return found
 
@@ -322,6 +359,16 @@ class _Looks:
         name = machine.name if len(machine.slots) > 1 else ""
         may = self.search.seeker.may_use(state)
         return state.sort, form, name, may, tuple(machine.free)
+
+
+def _first_of_each(cells: Iterable[Cell], looks: Mapping[int, int], most: int) -> list[Cell]:
+    """So many of the cells with one look, in order."""
+    found, counts = list[Cell](), dict[int, int]()
+    for cell in cells:
+        count = counts[looks[id(cell)]] = counts.get(looks[id(cell)], 0) + 1
+        if count <= most:
+            found.append(cell)
+    return found
 
 
 def _form(part: Part, masks: Sequence[int]) -> object:

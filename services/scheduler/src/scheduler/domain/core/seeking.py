@@ -22,6 +22,9 @@ ORDERS = 24
 RACK_TRIES = 16
 """Racks that are tried for all kinds of a gang together, at the most."""
 
+MANY_NODES = 4096
+"""So many nodes at the most are searched in every way where all else has failed."""
+
 Kinds = Sequence[tuple[Kind, Sequence[str]]]
 
 
@@ -29,8 +32,8 @@ class Seeker:
     """Finds places for the pods of one gang, and takes them as it goes.
 
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
-    ``is_bare``: nothing but GPUs counts. ``within``: the rack to stay in. ``is_alone``: all pods
-    are of one kind.
+    ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
+    ``within``: the rack to stay in. ``is_alone``: all pods are of one kind.
     """
 
     __slots__ = (
@@ -38,6 +41,7 @@ class Seeker:
         "hardware",
         "is_alone",
         "is_bare",
+        "is_thorough",
         "near",
         "only",
         "owner",
@@ -61,6 +65,7 @@ class Seeker:
         self.only = only
         self.near = near
         self.is_bare = is_bare
+        self.is_thorough = False
         self.within: Rack | None = None
         self.is_alone = False
         self.pods: list[Pod] = []
@@ -260,7 +265,9 @@ class Seeker:
         if not machine.is_open or (self.only is not None and machine.name not in self.only):
             return False
         take = machine.sort.take(kind)
-        return take is not None and (self.is_bare or machine.has(take))
+        if take is None or self.is_bare:
+            return take is not None
+        return machine.has(take) and (not kind.ports or machine.has_ports(kind.ports))
 
     def costless(self, kind: Kind) -> Iterator[Machine]:
         """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic
@@ -287,12 +294,13 @@ class Seeker:
 
     def _search(self, kinds: Kinds, types: Sequence[str]) -> bool:
         """Try every way on few nodes: cells inside nodes, and several kinds, can need it."""
+        most = MANY_NODES if self.is_thorough else FEW_NODES
         every = self.hardware.gpu_types if self.owner is not None else ()
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
             some = (gpu_type,) if kind.gpus or kind.pin is not None else every
             grounds = [self.ground(kind, each) for each in some]
-            if not all(ground.is_small for ground in grounds):
+            if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
         return Search(self, wants).run()
