@@ -23,7 +23,7 @@ KEY = "marker-key"
 PATH = "/marker-path"
 PASSWORD = "marker-password"
 STATES = "SELECT state FROM delivery"
-DEADLINE_S = 45.0
+DEADLINE_S = 60.0
 MEMORY_SPARE_MB = 10
 """The 10,000 deliveries that are added would take more, with what they say."""
 TABLES = ("delivery", "event", "receiver", "alert", "outbox", "job_watch")
@@ -101,11 +101,12 @@ async def test_a_stop_does_not_wait_for_a_receiver_and_nothing_secret_was_given_
     await cluster.subscribe(id="s2", webhook_url=failing.url + PATH)
     await cluster.job("j1", 1, JobState.FAILED)
     output = bytearray()
-    async with alerting(cluster, output) as process:
+    patient = {"MUSTER_WEBHOOK_TIMEOUT_S": "600", "MUSTER_DELIVERY_LEASE_S": "900"}
+    async with alerting(cluster, output, **patient) as process:
         await hanging.wait_for(1)
         await cluster.until("SELECT count(*) FROM delivery WHERE reason IS NOT NULL", [(1,)])
         process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             assert await process.wait() == 0
     assert hanging.requests[0].path.endswith(PATH)
     kept = str([await cluster.rows(f"SELECT t::text FROM {name} AS t") for name in TABLES])

@@ -13,7 +13,7 @@ from muster.service import Runtime
 JOBS = [f"j{n}" for n in range(40)]
 SENT = "SELECT state, count(*) FROM delivery GROUP BY state"
 SLOTS = 2
-DEADLINE_S = 45.0
+DEADLINE_S = 60.0
 
 Replicas = Callable[[], tuple[AbstractAsyncContextManager[Runtime], ...]]
 

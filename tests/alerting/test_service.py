@@ -18,6 +18,8 @@ from standardwebhooks.webhooks import Webhook
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
 STATES = "SELECT state, count(*) FROM delivery GROUP BY state ORDER BY state"
+LATER = "UPDATE delivery SET next_at = now() + interval '1 hour'"
+"""The next attempt comes so late that a slow machine has done all else before."""
 
 
 def right_now() -> datetime:
@@ -234,6 +236,7 @@ async def test_a_removed_subscription_gets_nothing_more(
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
+        await cluster.rows(LATER)
         await cluster.say("settings-changed", "subscription/s1", None)
         await cluster.until("SELECT setting FROM subscription", [])
         await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
@@ -254,6 +257,7 @@ async def test_a_file_that_was_broken_over_a_restart_loses_no_delivery(
     async with cluster.alerting(**settings):
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
+        await cluster.rows(LATER)
     file.write_text("subscriptions: [")
     await cluster.rows("UPDATE delivery SET next_at = now()")
     async with cluster.alerting(**settings):

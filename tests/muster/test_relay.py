@@ -317,10 +317,11 @@ async def test_what_was_parked_is_forgotten_with_what_is_over(
 
 
 async def test_a_bus_that_is_away_is_not_tried_for_each_word(
-    database_url: str, fresh_broker: EmbeddedBroker
+    database_url: str, fresh_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await eventually(lambda: rows_left(rest), 0)
+        monkeypatch.setattr(rest.settings, "bus_watch_s", 5.0)  # a slow machine writes for seconds
         fresh_broker.kill()
         for n in range(100):
             await write_rows(rest, a_row(f"{n}"))

@@ -88,7 +88,7 @@ async def test_an_odd_subscription_is_refused(rest: Any) -> None:
 
 async def next_record(consumer: AIOKafkaConsumer, key: str) -> Any:
     """The next record of a key."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             record = await consumer.getone()
             if record.key == key.encode():
@@ -118,7 +118,7 @@ async def test_subscriptions_are_said_on_the_bus_without_secrets(
         again = await next_record(consumer, key)
         assert again.value == record.value
         await rest.client.delete(f"{SUBSCRIPTIONS}/{made['id']}")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await next_record(consumer, key)).value is not None:
                 pass
         assert (await next_record(consumer, key)).value is None

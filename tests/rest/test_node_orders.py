@@ -12,7 +12,7 @@ from muster.db import transaction
 from rest.store import node_orders
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WAIT_S = 30
+WAIT_S = 60
 
 
 def order(node: str) -> str:

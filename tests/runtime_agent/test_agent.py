@@ -213,7 +213,7 @@ async def test_logs_are_served_while_the_pod_runs_and_end_with_it(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     headers = {"Authorization": f"Bearer {settings.internal_token.get_secret_value()}"}
-    async with an_agent(settings), httpx2.AsyncClient(headers=headers) as http:
+    async with an_agent(settings), httpx2.AsyncClient(headers=headers, timeout=60) as http:
         log_url = (await launcher.report()).log_url
         gate = settings.agent_home / "gate"
         wait = f"until test -e {gate}; do sleep 0.01; done"

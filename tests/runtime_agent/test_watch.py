@@ -210,7 +210,7 @@ async def test_of_an_operators_wishes_the_newest_counts_in_whatever_order_they_a
     has_begun = asyncio.Event()
     has_begun.set()
     wishes = asyncio.create_task(world.watch.run_wishes(has_begun))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while world.journal.mark(RESYNC_SETTING) < 6:
             await asyncio.sleep(0.001)
     wishes.cancel()

@@ -290,7 +290,7 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
 
 @pytest.fixture
 def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettings:
-    """Quick: leases of two seconds."""
+    """Quick: leases of two seconds, which begin anew where this process was starved for one."""
     return SchedulerSettings(
         database_url=database_url,
         kafka_bootstrap=fresh_broker.bootstrap,
@@ -301,6 +301,8 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         bus_watch_s=0.1,
         database_connections=4,
         settle_s=0.5,
+        catch_up_s=DEADLINE_S,
+        stall_s=1.0,
         lease_timeout_s=2.0,
         many_silent=1.0,
         probe_s=0.2,

@@ -62,6 +62,7 @@ async def asking(port: int) -> AsyncIterator[httpx2.AsyncClient]:
     async with httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
         headers={"Authorization": f"Bearer {TOKEN}"},
+        timeout=60,
         trust_env=False,
     ) as client:
         yield client

@@ -94,6 +94,7 @@ async def asking(port: int, token: str = TOKEN) -> AsyncIterator[httpx2.AsyncCli
     async with httpx2.AsyncClient(
         base_url=f"http://127.0.0.1:{port}",
         headers={"Authorization": f"Bearer {token}"},
+        timeout=60,
         trust_env=False,
     ) as client:
         yield client

@@ -104,7 +104,7 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
             await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1), age=age))
         await others.until(lambda: others.states("c") == others.states("b") == ["waiting"])
         base = f"http://127.0.0.1:{port}"
-        async with httpx2.AsyncClient(base_url=base, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=base, timeout=60, trust_env=False) as client:
             assert (await client.get("/queue")).status_code == 401
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             queue = (await client.get("/queue?limit=1")).json()

@@ -120,7 +120,7 @@ class Muster:
     async def call(self, method: str, path: str, **more: Any) -> httpx2.Response:
         """One request to REST, logged in."""
         headers = {"Authorization": f"Bearer {self.token}"} | more.pop("headers", {})
-        async with httpx2.AsyncClient(base_url=self.url, timeout=20, trust_env=False) as client:
+        async with httpx2.AsyncClient(base_url=self.url, timeout=WAIT_S, trust_env=False) as client:
             return await client.request(method, path, headers=headers, **more)
 
     async def log_in(self) -> None:

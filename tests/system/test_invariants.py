@@ -28,7 +28,7 @@ async def everything_on_the_bus(bootstrap: str) -> bytes:
     try:
         ends = await consumer.end_offsets(consumer.assignment())
         unread = {partition for partition, end in ends.items() if end > 0}
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while unread:
                 for partition, records in (await consumer.getmany(timeout_ms=500)).items():
                     for record in records:
@@ -98,7 +98,7 @@ def _json(value: Any) -> Any:
 async def _scheduler_nodes(muster: Muster) -> list[dict[str, Any]]:
     url = f"http://127.0.0.1:{muster.ports[Service.SCHEDULER]}/nodes"
     headers = {"Authorization": f"Bearer {muster.internal_token}"}
-    async with httpx2.AsyncClient(trust_env=False) as client:
+    async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         answer = await client.get(url, headers=headers)
     found = answer.json()["nodes"]
     assert isinstance(found, list)

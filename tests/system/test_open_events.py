@@ -37,7 +37,7 @@ async def test_records_are_as_the_asyncapi_document_says(
     await consumer.start()
     read: dict[str, Any] = {}
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while read.keys() != topics:
                 record = await consumer.getone()
                 headers = {key: value.decode() for key, value in record.headers}

@@ -12,7 +12,9 @@ from whole_muster import Muster, a_job, a_muster, eventually
 pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
 
 QUICK = {"stop_grace_s": 2.0, "retry_backoff_first_s": 0.1}
-ON_TERM = 'trap "sleep {seconds}; exit 0" TERM; while true; do sleep 0.1; done'
+ON_TERM = (
+    'trap "until test -e {gate}; do sleep 0.1; done; exit 0" TERM; while true; do sleep 0.1; done'
+)
 
 CLUSTER = """
 cellTypes:
@@ -74,13 +76,14 @@ async def test_a_restart_amid_a_preemption_changes_nothing(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path, away: Service
 ) -> None:
     """The victim takes its time; who was told to leave for whom is known afterwards."""
+    gate = tmp_path / "gate"
     async with a_muster(
         database_url,
         fresh_broker.bootstrap,
         tmp_path,
         launcher={"stop_grace_s": 20.0, "retry_backoff_first_s": 0.1},
     ) as muster:
-        slow = ON_TERM.format(seconds=4)
+        slow = ON_TERM.format(gate=gate)
         guest = await muster.submit(a_job_of("guest", slow, 6, -1))
         await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
         other = await muster.submit(a_job_of("other", "sleep 600", 2, 10))
@@ -90,6 +93,7 @@ async def test_a_restart_amid_a_preemption_changes_nothing(
         await muster.stop(away)
         assert await kept(muster) == before
         await muster.start(away)
+        gate.touch()
         await eventually(lambda: muster.state(owner), lambda s: s == "RUNNING")
         assert await muster.state(other) == "RUNNING"
         assert (await muster.job(other))["jobStatus"]["attemptId"] == 0
