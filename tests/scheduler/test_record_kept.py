@@ -17,7 +17,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.given import Batch
+from scheduler.domain.given import Noted
 from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Whole
@@ -61,7 +61,7 @@ class Kept:
 
     async def cycles(self, first: float, count: int, line: str = LINE) -> None:
         """So many cycles, a second apart."""
-        self.recorder.note([Batch(first + number, (line,)) for number in range(count)])
+        self.recorder.note([Noted(first + number, (line,)) for number in range(count)])
         async with self.deciding() as conn:
             await self.recorder.write(conn)
 
@@ -308,7 +308,7 @@ async def test_pages_are_bounded(pool: Pool) -> None:
 async def test_no_snapshot_stands_for_cycles_that_are_not_written(pool: Pool) -> None:
     kept = Kept(pool, record_snapshot_h=1e-9)
     await kept.begin(1.0)
-    kept.recorder.note([Batch(2.0, (LINE,))])
+    kept.recorder.note([Noted(2.0, (LINE,))])
     assert not kept.recorder.is_snapshot_due
     async with kept.deciding() as conn:
         await kept.recorder.write(conn)

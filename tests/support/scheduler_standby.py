@@ -38,7 +38,7 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     pods = sorted(store.holds, reverse=reverse)
     state.restore_holds([store.holds[pod] for pod in pods], now)
     hear(state, old, now)
-    state.remake(now)
+    state.change(state.file, now)
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
     while not state.cluster.hardware.catch_up(1):

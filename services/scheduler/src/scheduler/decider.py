@@ -27,7 +27,7 @@ from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
 from scheduler.domain.pace import Pace
-from scheduler.domain.plans import told
+from scheduler.domain.plans import made_with_line
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
@@ -282,7 +282,7 @@ class Decider:
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
         state.cluster.most = self._pace.most
         outcome.decisions = state.decide(now, at)
-        self.recorder.note(state.given.take_batches())
+        self.recorder.note(state.given.take_noted())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
@@ -310,7 +310,9 @@ class Decider:
         plan = state.plan(self.config if self._has_file else state.file)
         self._has_file = False
         try:
-            state.adopt(plan, *await asyncio.to_thread(told, state.cluster, plan, self.at()))
+            state.adopt(
+                plan, *await asyncio.to_thread(made_with_line, state.cluster, plan, self.at())
+            )
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(

@@ -19,7 +19,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
-from scheduler.domain.given import Batch, changed_line
+from scheduler.domain.given import Noted, changed_line
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Part, Row
 from scheduler.settings import SchedulerSettings
@@ -105,15 +105,15 @@ class Recorder:
         self._end, self._memory_at, self._rows, self._snapshot = end, at, [], None
         await self.take(cluster, at)
 
-    def note(self, batches: Sequence[Batch]) -> None:
+    def note(self, cycles: Sequence[Noted]) -> None:
         """What cycles were given."""
-        if batches and not self._rows:
+        if cycles and not self._rows:
             self._noted_at = time.monotonic()
-        for batch in batches:
+        for noted in cycles:
             end = self._end
-            size = sum(len(line.encode()) + 1 for line in batch.lines) - 1
-            self._end = End(end.number + 1, batch.at, end.bytes_to + size)
-            self._rows.append(Row(self._end.number, batch, self._memory_at, self._end.bytes_to))
+            size = sum(len(line.encode()) + 1 for line in noted.lines) - 1
+            self._end = End(end.number + 1, noted.at, end.bytes_to + size)
+            self._rows.append(Row(self._end.number, noted, self._memory_at, self._end.bytes_to))
 
     @property
     def is_due(self) -> bool:
