@@ -40,7 +40,7 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _admit(cluster, failed, now)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded and not cluster.has_more and (raised := upgrade(cluster)):
+    if cluster.downgraded.gangs and not cluster.has_more and (raised := upgrade(cluster)):
         decisions += raised
         if cluster.queue.added:
             decisions += _admit(cluster, failed, now)

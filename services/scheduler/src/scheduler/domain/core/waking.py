@@ -21,6 +21,19 @@ class Waking:
     What is worked out for a state is kept until it changes.
     """
 
+    __slots__ = (
+        "_asked",
+        "_freed_under",
+        "_left",
+        "_machines",
+        "_most",
+        "_rooms",
+        "_state",
+        "_takers",
+        "cluster",
+        "freed",
+    )
+
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
         self.freed: dict[int, Machine] = {}
