@@ -14,6 +14,7 @@ from scheduler import record_store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.api.routes import routes
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Batch
@@ -54,7 +55,7 @@ class Kept:
     async def begin(self, at: float, *, is_written: bool = True) -> None:
         """Memory begins."""
         async with self.pool.acquire() as conn:
-            self.recorder.begin(await record_store.end(conn), self.cluster, at)
+            await self.recorder.begin(await record_store.end(conn), self.cluster, at)
         if is_written:
             await self.recorder.write_snapshot()
 
@@ -66,7 +67,7 @@ class Kept:
 
     async def snapshot(self, at: float) -> None:
         """A later one."""
-        self.recorder.take(self.cluster, at)
+        await self.recorder.take(self.cluster, at)
         await self.recorder.write_snapshot()
 
     async def now(self) -> float:
@@ -171,6 +172,30 @@ async def test_a_record_that_is_too_long_keeps_no_more_than_its_days(pool: Pool)
         await kept.cycles(now - days * DAY_S + 1, 1, long)
     await kept.recorder.clean()
     assert await kept.left() == ([3, 4], [now - 3 * DAY_S])
+
+
+async def test_taking_a_snapshot_lets_others_run_between_its_steps(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.domain.formats.snapshot.STEP", 1)
+    kept, turns = Kept(pool), 0
+    for number in range(5):
+        kept.cluster.request(
+            Gang(f"g{number}", "default", "u", 0, (Role(Kind(9), (f"g{number}-w-0",), "w"),))
+        )
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await kept.recorder.take(kept.cluster, 1.0)
+    beside.cancel()
+    assert turns >= 5
+    await kept.recorder.write_snapshot()
+    assert told(await kept.exported(0)) == [(1, "gang-requested")] * 5
 
 
 async def test_numbers_go_on_after_a_restart_and_times_never_go_back(pool: Pool) -> None:

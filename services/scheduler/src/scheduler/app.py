@@ -52,7 +52,7 @@ class Candidate:
                 try:
                     epoch = await self._take()
                     if epoch is None:
-                        await standby.look()
+                        standby.look()
                 except Exception as error:
                     if not is_transient(error):
                         raise

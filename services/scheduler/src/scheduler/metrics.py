@@ -23,6 +23,9 @@ class SchedulerMetrics:
         self.core_seconds = seconds(
             "core_seconds", "Time of the decisions of one cycle alone.", 0.0001, 0.0002, 0.0005
         )
+        self.cycle_bound = gauge(
+            "cycle_bound", "Gangs that one cycle may decide about: fewer where cycles take long."
+        )
         self.decisions = counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"
         )

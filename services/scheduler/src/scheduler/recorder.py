@@ -16,7 +16,8 @@ from muster.errors import Transient
 
 from scheduler import record_store
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.formats.snapshot import Taken, take
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
 from scheduler.domain.given import Batch, changed_line
 from scheduler.metrics import SchedulerMetrics
@@ -36,10 +37,10 @@ Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 class _Snapshot:
     """What is to be written of a moment."""
 
-    def __init__(self, cluster: Cluster, at: float, number: int, memory_at: float) -> None:
+    def __init__(self, at: float, number: int, memory_at: float, config: ClusterConfig) -> None:
         self.at, self.number, self.memory_at = at, number, memory_at
-        self._config = cluster.hardware.forest.config
-        self._taken: Taken = take(cluster)
+        self.taken = Taken([], [], [])
+        self._config = config
 
     def parts(self) -> list[Part]:
         """It takes long where there is much."""
@@ -52,7 +53,7 @@ class _Snapshot:
 
     def _lines(self) -> Iterator[str]:
         yield changed_line(self._config)
-        for event in self._taken.events():
+        for event in self.taken.events():
             yield to_record(event)
 
 
@@ -99,10 +100,10 @@ class Recorder:
 
     # Between the cycles, in the decider.
 
-    def begin(self, end: End, cluster: Cluster, at: float) -> None:
+    async def begin(self, end: End, cluster: Cluster, at: float) -> None:
         """Memory is new, at ``at`` seconds: what was not written of the one before never was."""
-        self._end, self._memory_at, self._rows = end, at, []
-        self.take(cluster, at)
+        self._end, self._memory_at, self._rows, self._snapshot = end, at, [], None
+        await self.take(cluster, at)
 
     def note(self, batches: Sequence[Batch]) -> None:
         """What cycles were given."""
@@ -140,9 +141,15 @@ class Recorder:
         age_s = time.monotonic() - self._taken_at
         return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S
 
-    def take(self, cluster: Cluster, at: float) -> None:
-        """All that the core knows after the cycle at ``at`` seconds."""
-        self._snapshot = _Snapshot(cluster, at, self._end.number, self._memory_at)
+    async def take(self, cluster: Cluster, at: float) -> None:
+        """All that the core knows after the cycle at ``at`` seconds. There is no other cycle before
+        this returns; heartbeats are heard meanwhile, and leaderships renewed.
+        """
+        config = cluster.hardware.forest.config
+        snapshot = _Snapshot(at, self._end.number, self._memory_at, config)
+        for _ in taking(cluster, snapshot.taken):
+            await asyncio.sleep(0)
+        self._snapshot = snapshot
         self._number_taken, self._taken_at = self._end.number, time.monotonic()
         self._is_full = False
         self._woken.set()
