@@ -173,7 +173,7 @@ def believed(state: State) -> dict[str, Any]:
         "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
         "sets": (
             cluster.reserved,
-            set(cluster.downgraded),
+            cluster.downgraded.gangs,
             cluster.told_to_leave,
             cluster.draining,
         ),
