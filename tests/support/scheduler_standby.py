@@ -31,7 +31,6 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     state.restore_holds([store.holds[pod] for pod in pods], now)
     hear(state, old, now)
     state.remake(now)
-    state.cluster.hardware.postpone()
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
     while not state.cluster.hardware.catch_up(1):
@@ -117,7 +116,12 @@ def believed(state: State) -> dict[str, Any]:
             for name, live in cluster.gangs.items()
         },
         "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
-        "sets": (cluster.reserved, cluster.downgraded, cluster.told_to_leave, cluster.draining),
+        "sets": (
+            cluster.reserved,
+            set(cluster.downgraded),
+            cluster.told_to_leave,
+            cluster.draining,
+        ),
         "said": {said.gang: said for said in cluster.said},
         "charges": (
             {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},

@@ -160,7 +160,6 @@ class Decider:
         self.watch.pass_on(state)
         await asyncio.to_thread(state.change, file, self.at())
         hardware, after = state.cluster.hardware, ""
-        hardware.postpone()
         while gangs := await store.load_gangs(conn, after, limit):
             for gang in gangs:
                 state.restore_gang(gang, now, self.at())

@@ -273,6 +273,8 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
         chooser.undo()
+        if _is_cheapest(live, chooser.seeker, found):
+            return sorted(found, key=lambda other: other.id)
     elif chooser.is_hopeless():
         return None
     elif cluster.hardware.searches_left:
@@ -284,6 +286,19 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
 
     are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, are_few=are_few)
+
+
+def _is_cheapest(live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
+    """One pod that uses all that it is charged, and that only guests are in the way of, was put
+    where they cost least. Without one's own gangs cells may be bound elsewhere.
+    """
+    kind, pods = live.waiting[0].kind, live.waiting[0].pods
+    return (
+        len(live.waiting) == len(pods) == 1
+        and kind.gpus > 0
+        and not any(other.is_charged for other in found)
+        and not seeker.ground(kind, seeker.types(kind)[0]).is_loose
+    )
 
 
 def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:

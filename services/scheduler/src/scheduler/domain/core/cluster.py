@@ -6,6 +6,7 @@ from dataclasses import replace
 from scheduler.domain.core.building import build
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
+from scheduler.domain.core.downgraded import DowngradedGangs
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
@@ -48,7 +49,7 @@ class Cluster:
         self.warnings: tuple[Finding, ...] = tuple(forest.warnings)
         self.gangs: dict[str, Live] = {}
         self.queue = Queue()
-        self.downgraded: set[str] = set()
+        self.downgraded = DowngradedGangs()
         self.charges = Charges(self.hardware, self.gangs)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
@@ -184,10 +185,9 @@ class Cluster:
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
         self.charges.priced_anew(live)
-        if self.hardware.log.is_read:
-            for pod in live.pods.values():
-                for state in pod.machine.slots if pod.state is None else (pod.state,):
-                    self.hardware.log.add(state.slot.number)
+        for pod in live.pods.values():
+            for state in pod.machine.slots if pod.state is None else (pod.state,):
+                self.hardware.refresh(state)
 
     def _leave(self, live: Live, pod: Pod) -> None:
         is_reserved = pod.name in live.reserved

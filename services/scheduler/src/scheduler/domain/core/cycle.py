@@ -3,10 +3,10 @@
 from scheduler.domain.core.admitting import admit
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
-from scheduler.domain.core.model import Decision, Deferred, Reason, Refused, Upgraded
+from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
 from scheduler.domain.core.queue import Line, Stamp
+from scheduler.domain.core.raising import upgrade
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
-from scheduler.domain.core.standing import can_stand, stand, standing_of
 from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.waking import Waking, put_aside
 
@@ -40,7 +40,7 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _admit(cluster, failed, now)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded and not cluster.has_more and (raised := _upgrade(cluster)):
+    if cluster.downgraded and not cluster.has_more and (raised := upgrade(cluster)):
         decisions += raised
         if cluster.queue.added:
             decisions += _admit(cluster, failed, now)
@@ -54,9 +54,7 @@ def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
     """Every line that may have become placeable, in order."""
     decisions: list[Decision] = []
     waking = Waking(cluster)
-    for line, gang in cluster.queue.candidates(waking.woken):
-        if waking.is_idle(line):
-            continue
+    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle):
         if cluster.most is not None and len(decisions) >= cluster.most:
             cluster.has_more = True
             break
@@ -121,56 +119,6 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
         elif live.id not in awaited:
             decisions += start_if_free(cluster, live, now)
     return decisions
-
-
-def _upgrade(cluster: Cluster) -> list[Decision]:
-    decisions: list[Decision] = []
-    lives = [live for gang in cluster.downgraded if not _is_held(live := cluster.gangs[gang])]
-    stamps = {owner: cluster.stamps.of_quota(owner) for owner in {live.owner for live in lives}}
-    stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
-    left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
-    for live in sorted(stale, key=lambda live: (live.gang.submitted_at, live.id)):
-        if live.strangers or left[live.owner] < _least(live):
-            continue
-        versions = cluster.hardware.versions()
-        if not _raise(cluster, live):
-            cluster.hardware.unchanged(versions)
-            live.downgraded_under = cluster.stamps.of_quota(live.owner)
-        else:
-            cluster.upgrade(live)
-            left[live.owner] = cluster.charges.left_of_all(live.owner, 0)
-            decisions.append(Upgraded(live.id))
-    return decisions
-
-
-def _is_held(live: Live) -> bool:
-    """A node of it is as it was when the gang could have no cells there, whatever its quota."""
-    by = live.downgraded_by
-    return by is not None and by[0].version == by[1]
-
-
-def _least(live: Live) -> int:
-    """Leaves that all its pods need of its quota."""
-    return sum(pod.take.leaves for pod in live.pods.values() if pod.kind.pin is None)
-
-
-def _raise(cluster: Cluster, live: Live) -> bool:
-    """Give the gang cells around where it runs, all or none."""
-    hardware = cluster.hardware
-    charged = [pod for pod in live.pods.values() if pod.take.leaves]
-    pods = [standing_of(hardware, live.owner, pod) for pod in charged]
-    found = [each for each in pods if each is not None]
-    if len(found) < len(pods) or not all(can_stand(hardware, each) for each in found):
-        held = (each for each in found if not can_stand(hardware, each, binds=True))
-        states = (each.pod.state for each in held if each.pod.state is not None)
-        live.downgraded_by = next(((state, state.version) for state in states), None)
-        return False
-    if not stand(hardware, live.owner, found):
-        return False
-    for each in found:
-        each.pod.state, each.pod.leaves = each.state, each.leaves
-        hardware.recharge(each.pod, each.bindings)
-    return True
 
 
 def _explain(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:

@@ -75,6 +75,11 @@ class Ground:
         return min(self.needs, default=NEVER)
 
     @property
+    def is_loose(self) -> bool:
+        """Pods may be charged leaves that they don't use, and guests may."""
+        return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
+
+    @property
     def is_bare(self) -> bool:
         """Nothing but GPUs counts."""
         return self.hardware.amounts is None or self.seeker.is_bare
@@ -168,11 +173,16 @@ class Ground:
         if region is None:
             return None
         seeker = self.seeker
+        is_anywhere = seeker.within is None and not seeker.near
+        if seeker.owner is not None:  # mostly the best of all does
+            found = region.best(self.wish)
+            if found is None or (is_anywhere and self._fits(found[1])):
+                return found
         among = seeker.having(self.kind)
-        is_guest = seeker.owner is None
-        found = self._guest(region, among) if is_guest else region.best(self.wish, among)
-        if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
-            return found
+        if seeker.owner is None:
+            found = self._guest(region, among)
+            if found is None or (is_anywhere and self._fits(found[1])):
+                return found
         near = {rack.number for rack in seeker.near}
         best: tuple[Rank, int] | None = None
         for rank, number in region.ranked(self.wish, among):

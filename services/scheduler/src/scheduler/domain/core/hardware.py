@@ -1,6 +1,7 @@
 """The hardware as it is now: usable leaves, bound cells, and the regions that index them.
 
-Everything that changes who may use which leaf goes through here, so that the index is never behind.
+Everything that changes who may use which leaf goes through here. The index follows when somebody
+looks: what changes several times before then, or back again, is brought into it once.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.log import Log
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
+from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import Owning, pin_owner
 from scheduler.domain.core.regions import Region
 from scheduler.domain.core.tags import Tag, TagKey, Tags
@@ -23,13 +25,14 @@ class Hardware:
 
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
-    leaves in no bound cell, by node.
-    ``unwell``: nodes on which not all is usable, by number. ``log``: nodes whose leaves have
-    changed. ``searches_left``: gangs for which many nodes may still be searched in this cycle.
+    leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
+    ``behind``: nodes that have changed since somebody looked into the index, by number.
+    ``searches_left``: gangs for which many nodes may still be searched in this cycle.
     """
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
+        self.behind: dict[int, SlotState] = {}
         self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
         self.machines, self.sorts = make_machines(forest)
@@ -54,8 +57,7 @@ class Hardware:
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
-        self._behind: dict[int, SlotState] | None = None
-        self.log = Log()
+        self._log = Log()
         self.searches_left = 0
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
@@ -76,7 +78,7 @@ class Hardware:
             self.refresh(state)
 
     def _region(self, leaf: str) -> Region:
-        return Region(self.forest.racks[leaf], self._places, self._bits[leaf])
+        return Region(self.forest.racks[leaf], self._places, self, self._bits[leaf])
 
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
@@ -129,25 +131,37 @@ class Hardware:
         else:
             self.unwell[machine.number] = machine
 
-    def postpone(self) -> None:
-        """The index falls behind until `catch_up`: much is about to change, and nobody looks."""
-        self._behind = {}
-
     def catch_up(self, most: int | None = None) -> bool:
         """Bring so many nodes' leaves into the index; None: all. Whether it is behind no longer."""
-        behind, self._behind = self._behind or {}, None
-        for number in list(islice(behind, most)):
-            self.refresh(behind.pop(number))
-        if behind:
-            self._behind = behind
-        return not behind
+        behind = self.behind
+        if most is not None and len(behind) > most:
+            for number in list(islice(behind, most)):
+                self._index(behind.pop(number))
+            return False
+        while behind:
+            self._index(behind.popitem()[1])
+        return True
 
     def refresh(self, state: SlotState) -> None:
+        """The node's leaves have changed, or what else is known of them."""
+        self.behind[state.slot.number] = state
+
+    def changed_since(self, read: int) -> tuple[int, list[int] | None]:
+        """Up to where changes are read now, and which nodes have changed (`Log`)."""
+        if self.behind:
+            self.catch_up()
+        return self._log.since(read)
+
+    def having(self, kind: Kind) -> int | None:
+        """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
+        if self.amounts is None:
+            return None
+        if self.behind:
+            self.catch_up()
+        return self.amounts.having(kind)
+
+    def _index(self, state: SlotState) -> None:
         """Put what is free on the node's leaves into the index."""
-        state.version += 1
-        if self._behind is not None:
-            self._behind[state.slot.number] = state
-            return
         slot, tags, machine = state.slot, self._tags[state.sort], state.machine
         number, kind = slot.number, state.gpu_type
         if machine.free and self.amounts is not None:
@@ -165,10 +179,10 @@ class Hardware:
         if space:
             space &= free
             self.empty[kind].put(number, known.get(space) or tags.new(known, space))
-        elif number in self.empty[kind].tags:
+        else:
             self.empty[kind].drop(number)
-        if self.log.is_read:
-            self.log.add(number)
+        if self._log.is_read:
+            self._log.add(number)
 
     @property
     def physical(self) -> dict[str, Region]:

@@ -58,10 +58,9 @@ class Live:
     ``pods``: those that have a place. ``waiting``: roles whose pods have none or a reserved one; of
     a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
     places are not free yet. ``told``: the code of the last word about its wait.
-    ``downgraded_under``: its quota when it could not be raised again; ``downgraded_by``: a node, as
-    it was, that did not allow it. ``strangers``: places on nodes or GPUs that are not in the
-    configuration; what of them is there is among ``pods``. ``among``: the set of `Charges` that it
-    is in.
+    ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
+    nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.
+    ``among``: the set of `Charges` that it is in.
     """
 
     gang: Gang
@@ -76,7 +75,6 @@ class Live:
     preempted_for: str | None = None
     told: str | None = None
     downgraded_under: tuple[int, ...] | None = None
-    downgraded_by: tuple[SlotState, int] | None = None
     strangers: tuple[PodPlace, ...] = ()
     among: set[str] | None = None
     id: str = field(init=False)

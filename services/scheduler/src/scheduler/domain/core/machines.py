@@ -79,7 +79,7 @@ class SlotState:
 
     ``usable``: healthy, on a node that may take pods. ``charged``: to guaranteed gangs of the
     owner. ``held``: used by pods. ``reserved``: for pods that wait for others to leave.
-    ``lifted``: held by pods that are away in thought only. ``version``: raised by every change.
+    ``lifted``: held by pods that are away in thought only.
     ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
     ``holders`` and ``chargers``: gang → leaves.
     """
@@ -95,7 +95,6 @@ class SlotState:
     held: int = 0
     reserved: int = 0
     lifted: int = 0
-    version: int = 0
     bound: dict[str, int] = field(default_factory=dict)
     bindings: dict[str, list[tuple[int, Binding]]] = field(default_factory=dict)
     holders: dict[str, int] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from itertools import chain, islice
 from scheduler.domain.core.capacity import may_hold, rack_caps
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.machines import NEVER
 
 RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
@@ -26,6 +25,8 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
     caps = rack_caps(ground)
+    if not ground.is_loose and sum(cap for cap, _ in caps.values()) < len(names):
+        return False
     enough = _enough(ground, caps, len(names))
     if any(_all_in(ground, rack, names) for rack in enough):
         return True
@@ -69,7 +70,7 @@ def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
     """Racks that are searched: where pods may be charged leaves that guests use all of them, since
     what is free says little.
     """
-    if all(need in (ground.kind.gpus, NEVER) for need in ground.needs):
+    if not ground.is_loose:
         return enough
     hardware = ground.hardware
     racks = (hardware.rack_of(hardware.states[number]) for number in sorted(ground.numbers()))

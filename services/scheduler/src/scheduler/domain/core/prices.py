@@ -114,7 +114,7 @@ class Prices:
             may_bind = hardware.may_bind_more(self.owner, self.gpu_type)
         else:
             may_bind = True
-        self._read, numbers = hardware.log.since(self._read)
+        self._read, numbers = hardware.changed_since(self._read)
         if numbers is None:
             self._heaps.clear()
             self._prices.clear()

@@ -34,7 +34,8 @@ GUESTS: GroupKey = ("", OPPORTUNISTIC)
 @dataclass(slots=True, eq=False)
 class Line:
     """Waiting gangs of one key. ``groups``: whose changes help it, from its first failure on;
-    ``leaves``: of its quota that one of them needs at the least; ``wants``: its pods by kind.
+    ``leaves``: of its quota that one of them needs at the least; ``least_gpus``: that its smallest
+    pod wants; ``wants``: its pods by kind.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
     gangs that were not told the reason's code. ``mark``: its place among `Doubts`, once it has one.
@@ -43,6 +44,7 @@ class Line:
     key: Key
     groups: tuple[GroupKey, ...] = ()
     leaves: int = 0
+    least_gpus: int = 0
     wants: tuple[Want, ...] = ()
     waiting: list[Order] = field(default_factory=list)
     reason: Reason | None = None
@@ -112,6 +114,7 @@ class Queue:
     ) -> None:
         """The line failed: from now on it is tried when one of these groups is helped."""
         line.groups, line.leaves, line.wants = tuple(groups), leaves, tuple(wants)
+        line.least_gpus = min(kind.gpus for kind, _ in line.key[2])
         for name in groups:
             group = self.groups.get(name)
             if group is None:
@@ -130,10 +133,13 @@ class Queue:
         else:
             self.doubts.add(line)
 
-    def candidates(self, woken: Callable[[], Iterable[Line]]) -> Iterator[tuple[Line, str]]:
+    def candidates(
+        self, woken: Callable[[], Iterable[Line]], is_idle: Callable[[Line], bool]
+    ) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
         its line out. ``woken``: lines that may have been helped since it was last asked; those
-        that are not reached are there again the next time.
+        that are not reached are there again the next time. ``is_idle``: such a line is not helped
+        after all, as things are when it is its turn.
         """
         heads: list[tuple[Order, int, Line]] = []
         inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
@@ -154,6 +160,9 @@ class Queue:
                 order, _, reached = heappop(heads)
                 inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
+                    if is_idle(reached):
+                        reached = None
+                        continue
                     yield reached, order[2]
                 if reached.waiting and reached.waiting[0] != order:
                     take_in((reached,))

@@ -7,10 +7,11 @@ than GPUs is limited, so are the nodes themselves: what they have left beside GP
 """
 
 from bisect import insort
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import reduce
 from heapq import merge
 from operator import or_
+from typing import Protocol
 
 from scheduler.domain.core.forest import Rack, Slot
 from scheduler.domain.core.tags import Nodes, Tag
@@ -75,8 +76,19 @@ class Order:
         self.read = 0
 
 
+class Source(Protocol):
+    """What a region indexes. ``behind``: nodes that have changed; not empty: it has to catch up
+    before somebody looks.
+    """
+
+    @property
+    def behind(self) -> Mapping[int, object]: ...
+
+    def catch_up(self) -> object: ...
+
+
 class Region:
-    """Free leaves of one owner. ``whole[n]``: racks with n wholly free nodes, as bits; of no n
+    """Free leaves of one owner. ``_whole[n]``: racks with n wholly free nodes, as bits; of no n
     without any, in order in ``_wholes``.
 
     ``_racks``: tag → racks with such nodes; ``_nodes``: the nodes themselves, None where nothing
@@ -87,30 +99,54 @@ class Region:
         self,
         racks: Sequence[Rack],
         places: Sequence[tuple[int, int]],
+        source: Source,
         bits: Sequence[int] | None = None,
     ) -> None:
         self.racks = racks
         self.places = places
-        self.views: dict[int, View] = {}
-        self.whole: dict[int, int] = {}
+        self._source = source
+        self._behind = source.behind
+        self._views: dict[int, View] = {}
+        self._whole: dict[int, int] = {}
         self._wholes: list[int] = []
-        self.tags: dict[int, Tag] = {}
+        self._tags: dict[int, Tag] = {}
         self._racks: dict[Tag, int] = {}
         self._nodes = None if bits is None else Nodes(bits)
         self._orders: dict[Wish, Order] = {}
         self._known: list[Tag] = []
 
+    @property
+    def views(self) -> dict[int, View]:
+        """Racks with nodes of the owner, by number."""
+        if self._behind:
+            self._source.catch_up()
+        return self._views
+
+    @property
+    def whole(self) -> dict[int, int]:
+        """By number of wholly free nodes: racks, as bits."""
+        if self._behind:
+            self._source.catch_up()
+        return self._whole
+
+    @property
+    def tags(self) -> dict[int, Tag]:
+        """The owner's nodes, by number."""
+        if self._behind:
+            self._source.catch_up()
+        return self._tags
+
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
-        old = self.tags.get(number)
+        old = self._tags.get(number)
         if old is tag:
             return
-        self.tags[number] = tag
+        self._tags[number] = tag
         rack, bit = self.places[number]
-        view = self.views.get(rack)
+        view = self._views.get(rack)
         if view is None:
-            view = self.views[rack] = View(self.racks[rack])
-            self._set_whole(0, self.whole.get(0, 0) | 1 << rack)
+            view = self._views[rack] = View(self.racks[rack])
+            self._set_whole(0, self._whole.get(0, 0) | 1 << rack)
             if self._nodes is not None:
                 self._nodes.count(rack, None, 0)
         elif view.caps:
@@ -137,11 +173,11 @@ class Region:
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""
-        old = self.tags.pop(number, None)
+        old = self._tags.pop(number, None)
         if old is None:
             return
         rack, bit = self.places[number]
-        view = self.views[rack]
+        view = self._views[rack]
         view.caps.clear()
         self._take(view, rack, bit, old)
         if self._nodes is not None:
@@ -149,8 +185,8 @@ class Region:
         if old.is_whole:
             self._count(view, rack, -1)
         if not view.slots:
-            self._set_whole(0, self.whole[0] ^ 1 << rack)
-            del self.views[rack]
+            self._set_whole(0, self._whole[0] ^ 1 << rack)
+            del self._views[rack]
             if self._nodes is not None:
                 self._nodes.count(rack, 0, None)
 
@@ -158,6 +194,8 @@ class Region:
         """The best node for one pod, by its number: of the lowest rank the lowest. ``among``: of
         these nodes.
         """
+        if self._behind:
+            self._source.catch_up()
         if among is not None and self._nodes is not None:
             return next(self.ranked(wish, among), None)
         racks, front = self._racks, None
@@ -172,10 +210,10 @@ class Region:
             return None
         if len(found) > 1:
             return next(self._in_front(front, found, wish))
-        (tag, here), by_whole = found[0], self.whole
+        (tag, here), by_whole = found[0], self._whole
         for whole in reversed(self._wholes) if wish[1] else self._wholes:
             if some := here & by_whole[whole]:
-                view = self.views[(some & -some).bit_length() - 1]
+                view = self._views[(some & -some).bit_length() - 1]
                 position = view.slots[tag]
                 number = view.rack.slots[(position & -position).bit_length() - 1].number
                 rank = (*front, -whole if wish[1] else whole, tag.free.form, tag.sort)
@@ -184,6 +222,8 @@ class Region:
 
     def fullest(self, sorts: Collection[int], among: int | None) -> Iterator[int]:
         """Nodes of these sorts, those with the fewest free leaves first. ``among``: of these."""
+        if self._behind:
+            self._source.catch_up()
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
             if racks and tag.sort in sorts:
@@ -195,6 +235,8 @@ class Region:
         """How many of the pods a node's leaves do for, and the node: the most first. ``among``: of
         these nodes.
         """
+        if self._behind:
+            self._source.catch_up()
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
             if racks and _front(tag, wish) is not None:
@@ -205,15 +247,19 @@ class Region:
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
-        tag = self.tags.get(number)
+        if self._behind:
+            self._source.catch_up()
+        tag = self._tags.get(number)
         front = None if tag is None else _front(tag, wish)
         if tag is None or front is None:
             return None
-        whole = self.views[self.places[number][0]].whole
+        whole = self._views[self.places[number][0]].whole
         return *front, -whole if wish[1] else whole, tag.free.form, tag.sort
 
     def ranked(self, wish: Wish, among: int | None = None) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first. ``among``: of these nodes."""
+        if self._behind:
+            self._source.catch_up()
         nodes = None if among is None else self._nodes
         front: Front | None = None
         found: list[tuple[Tag, int]] = []
@@ -232,6 +278,8 @@ class Region:
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
+        if self._behind:
+            self._source.catch_up()
         for tag, positions in view.slots.items():
             while positions:
                 lowest = positions & -positions
@@ -250,7 +298,7 @@ class Region:
         """
         sign = -1 if wish[1] else 1
         for whole in self._wholes[::sign]:
-            within = self.whole.get(whole, 0) if nodes is None else nodes.whole[whole]
+            within = self._whole.get(whole, 0) if nodes is None else nodes.whole[whole]
             here = [
                 (tag.free.form, tag.sort, tag.number, tag, inside)
                 for tag, some in found
@@ -273,7 +321,7 @@ class Region:
         while racks:
             lowest = racks & -racks
             racks ^= lowest
-            view = self.views[lowest.bit_length() - 1]
+            view = self._views[lowest.bit_length() - 1]
             positions = view.slots.get(tag, 0)
             while positions:
                 lowest = positions & -positions
@@ -308,19 +356,19 @@ class Region:
         bit = 1 << rack
         if self._nodes is not None:
             self._nodes.count(rack, view.whole, view.whole + by)
-        self._set_whole(view.whole, self.whole[view.whole] ^ bit)
+        self._set_whole(view.whole, self._whole[view.whole] ^ bit)
         view.whole += by
-        self._set_whole(view.whole, self.whole.get(view.whole, 0) | bit)
+        self._set_whole(view.whole, self._whole.get(view.whole, 0) | bit)
 
     def _set_whole(self, whole: int, racks: int) -> None:
         """These racks have so many wholly free nodes."""
         if not racks:
-            del self.whole[whole]
+            del self._whole[whole]
             self._wholes.remove(whole)
             return
-        if whole not in self.whole:
+        if whole not in self._whole:
             insort(self._wholes, whole)
-        self.whole[whole] = racks
+        self._whole[whole] = racks
 
 
 def numbers_in(nodes: int) -> Iterator[int]:

@@ -184,7 +184,6 @@ def export(live: Live) -> Restored:
 
 def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
     """Carry nodes' health and all gangs over into a cluster of another configuration."""
-    fresh.hardware.postpone()
     for name, machine in old.hardware.machines.items():
         found = fresh.hardware.machines.get(name)
         if found is not None:

@@ -46,16 +46,16 @@ class Search:
         self.left = steps
         self.held: list[Binding] = []
         self._failed: set[object] = set()
-        grounds = {ground for want in self.wants for ground in want.grounds}
-        self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
-        self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
-        self.is_small = all(ground.is_small for ground in grounds)
-        self.owners = sorted({ground.owner or "" for ground in grounds})
 
     def run(self) -> bool:
         """Whether there is a place; it is taken then."""
         if not self._has_enough():
             return False
+        grounds = {ground for want in self.wants for ground in want.grounds}
+        self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
+        self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
+        self.is_small = all(ground.is_small for ground in grounds)
+        self.owners = sorted({ground.owner or "" for ground in grounds})
         self._looks = _Looks(self)
         if not self.is_small:
             self._keep(self._looks.some_of_each(len(self.wants)))

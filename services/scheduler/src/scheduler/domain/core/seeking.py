@@ -259,8 +259,7 @@ class Seeker:
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
-        amounts = self.hardware.amounts
-        return None if amounts is None or self.is_bare else amounts.having(kind)
+        return None if self.is_bare else self.hardware.having(kind)
 
     def _takes(self, machine: Machine, kind: Kind) -> bool:
         if not machine.is_open or (self.only is not None and machine.name not in self.only):

@@ -77,6 +77,7 @@ class Waking:
             self._freed_under = under
             self._takers.clear()
             self._machines = [machine for machine in self.freed.values() if machine.is_open]
+        if len(self._machines) <= FREED_LOOKED:
             self._most = max((machine.free_gpus() for machine in self._machines), default=0)
 
     def _helps_guest(self, line: Line) -> bool:
@@ -84,6 +85,8 @@ class Waking:
         if len(self._machines) > FREED_LOOKED:
             return True
         taken = self.cluster.hardware.taken_version
+        if line.least_gpus > self._most:
+            return False
         for kind, _ in line.key[2]:
             if kind.gpus > self._most:
                 continue

@@ -78,7 +78,7 @@ class Ways:
 
     def _update(self) -> None:
         """Forget nodes that have changed since."""
-        self._read, numbers = self.cluster.hardware.log.since(self._read)
+        self._read, numbers = self.cluster.hardware.changed_since(self._read)
         if numbers is None:
             self._of.clear()
         else:
