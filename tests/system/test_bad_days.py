@@ -13,7 +13,7 @@ from muster.bus import Bus
 from muster.contracts.topics import TOPICS, Service
 from whole_muster import Muster, a_job, a_muster, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SHORT_LEASES = {"lease_timeout_s": 2.0, "watch_s": 0.2, "stall_s": 1.0}
 """They begin anew where this process, which is also the agent's, was starved for a second."""
