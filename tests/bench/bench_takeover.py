@@ -115,7 +115,7 @@ async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) 
     state, chance = Stored(Rules(), config), random.Random(1)
     for node in nodes:
         state.report(report(node, 1), 0.0)
-    state.remake(0.0)
+    state.change(state.file, 0.0)
     places = Places(nodes, OWNERS + 1)
     for first in range(0, gangs, IN_A_CYCLE):
         placed: list[Placement] = []

@@ -142,7 +142,7 @@ class Kit:
     def decide(self, state: State, now: float) -> list[Decision]:
         """One cycle, as the service runs it; the core's clock goes like the other."""
         if state.is_outdated:
-            state.remake(now)
+            state.change(state.file, now)
         return state.decide(now, now)
 
     def free(self, state: State, now: float = 0.0) -> int:

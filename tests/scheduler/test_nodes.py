@@ -198,7 +198,7 @@ def test_a_pods_gpus_stay_its_own_when_one_of_them_is_gone(kit: Kit) -> None:
     state.request(kit.gang("g", *kit.pods("g", 1, gpus=2)), 0.0, 0.0)
     assert kit.free(state) == 0
     state.report(kit.report("n0", gpus=1, holding={"g-w-0": (0,)}, revision=2), 0.0)
-    state.remake(1.0)
+    state.change(state.file, 1.0)
     state.request(kit.gang("h", *kit.pods("h", 1, gpus=1)), 1.0, 1.0)
     assert not [d for d in kit.decide(state, 1.0) if isinstance(d, Placed)]
     state.request(_released(kit, 3), 2.0, 2.0)

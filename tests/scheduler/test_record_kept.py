@@ -14,9 +14,10 @@ from scheduler import record_store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.api.routes import routes
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.given import Batch
+from scheduler.domain.given import Noted
 from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Whole
@@ -54,19 +55,19 @@ class Kept:
     async def begin(self, at: float, *, is_written: bool = True) -> None:
         """Memory begins."""
         async with self.pool.acquire() as conn:
-            self.recorder.begin(await record_store.end(conn), self.cluster, at)
+            await self.recorder.begin(await record_store.end(conn), self.cluster, at)
         if is_written:
             await self.recorder.write_snapshot()
 
     async def cycles(self, first: float, count: int, line: str = LINE) -> None:
         """So many cycles, a second apart."""
-        self.recorder.note([Batch(first + number, (line,)) for number in range(count)])
+        self.recorder.note([Noted(first + number, (line,)) for number in range(count)])
         async with self.deciding() as conn:
             await self.recorder.write(conn)
 
     async def snapshot(self, at: float) -> None:
         """A later one."""
-        self.recorder.take(self.cluster, at)
+        await self.recorder.take(self.cluster, at)
         await self.recorder.write_snapshot()
 
     async def now(self) -> float:
@@ -171,6 +172,30 @@ async def test_a_record_that_is_too_long_keeps_no_more_than_its_days(pool: Pool)
         await kept.cycles(now - days * DAY_S + 1, 1, long)
     await kept.recorder.clean()
     assert await kept.left() == ([3, 4], [now - 3 * DAY_S])
+
+
+async def test_taking_a_snapshot_lets_others_run_between_its_steps(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.domain.formats.snapshot.STEP", 1)
+    kept, turns = Kept(pool), 0
+    for number in range(5):
+        kept.cluster.request(
+            Gang(f"g{number}", "default", "u", 0, (Role(Kind(9), (f"g{number}-w-0",), "w"),))
+        )
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await kept.recorder.take(kept.cluster, 1.0)
+    beside.cancel()
+    assert turns >= 5
+    await kept.recorder.write_snapshot()
+    assert told(await kept.exported(0)) == [(1, "gang-requested")] * 5
 
 
 async def test_numbers_go_on_after_a_restart_and_times_never_go_back(pool: Pool) -> None:
@@ -283,7 +308,7 @@ async def test_pages_are_bounded(pool: Pool) -> None:
 async def test_no_snapshot_stands_for_cycles_that_are_not_written(pool: Pool) -> None:
     kept = Kept(pool, record_snapshot_h=1e-9)
     await kept.begin(1.0)
-    kept.recorder.note([Batch(2.0, (LINE,))])
+    kept.recorder.note([Noted(2.0, (LINE,))])
     assert not kept.recorder.is_snapshot_due
     async with kept.deciding() as conn:
         await kept.recorder.write(conn)

@@ -88,17 +88,17 @@ class Told:
         """One cycle, some time later."""
         self.at = round(self.at + self.chance.choice([0.001, 0.5, 3, 20]), 3)
         if self.state.is_outdated:
-            self.state.remake(self.at)
+            self.state.change(self.state.file, self.at)
         self.state.decide(self.at, self.at)
         self.write()
 
     def write(self) -> None:
         """What a transaction would write."""
-        for batch in self.state.given.take_batches():
+        for noted in self.state.given.take_noted():
             waiting = [line for line in self.lines if not line.startswith('{"at"')]
             del self.lines[len(self.lines) - len(waiting) :]
-            for line in (*waiting, *batch.lines):
-                self.lines.append(f'{{"at":{whole(batch.at)},{line[1:]}')
+            for line in (*waiting, *noted.lines):
+                self.lines.append(f'{{"at":{whole(noted.at)},{line[1:]}')
 
     # What happens.
 

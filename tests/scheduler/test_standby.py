@@ -3,12 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from muster.db import Connection
 from muster.service import Runtime
-from scheduler import changes
+from scheduler import changes, store
+from scheduler.domain.core.forest import ConfigError, Finding
+from scheduler.domain.state import State
+from scheduler.store import KnownNode
 
 Kit = Any
 Others = Any
@@ -98,6 +103,82 @@ async def test_nodes_that_come_while_one_stands_by_are_its_own_too(
             assert [word.gang_class.value for word in others.decisions.values()] == [
                 "guaranteed"
             ] * 3
+
+
+async def test_a_standby_takes_the_lead_amid_its_load_and_goes_on_with_it(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    load_nodes, is_loading, may_load = store.load_nodes, asyncio.Event(), asyncio.Event()
+
+    async def slow(conn: Connection) -> list[KnownNode]:
+        is_loading.set()
+        await may_load.wait()
+        return await load_nodes(conn)
+
+    monkeypatch.setattr(store, "load_nodes", slow)
+    async with another_scheduler() as leader:
+        await others.report(kit.report("n0", gpus=4))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with scheduler() as standby:
+            async with asyncio.timeout(DEADLINE_S):
+                await is_loading.wait()
+                leader.kill()
+                while await standby.pool.fetchval("SELECT epoch FROM leader") < 2:
+                    await asyncio.sleep(0.02)
+            may_load.set()
+            await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=2)))
+            await others.until(lambda: others.states("b") == ["placed"])
+            assert measured(standby, "takeover_seconds_count") == 1
+            assert measured(standby, "rebuilds_total") == 0
+            assert sum(map(len, (await held(standby)).values())) == 4
+
+
+FILE = """
+cellTypes: {{node: {{child: t, count: {gpus}, node: true}}}}
+physicalCells: [{{type: node, name: n0}}]
+virtualClusters: {{default: {{cells: [{{type: node, count: 1}}]}}}}
+"""
+
+
+async def test_a_standby_that_does_not_follow_does_not_say_so(
+    scheduler: RunScheduler, tmp_path: Path
+) -> None:
+    """Its file is another, and to read everything anew it has no time yet."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(FILE.format(gpus=2))
+    async with scheduler(cluster_file=file) as leader:
+        await until(lambda: measured(leader, "is_leader") == 1)
+        quick = {"cluster_file": file, "cluster_file_poll_s": 0.05, "remake_share": 1e-6}
+        async with scheduler(**quick) as standby:
+            await until(lambda: measured(standby, "is_warm") == 1)
+            file.write_text(FILE.format(gpus=4))
+            await until(lambda: measured(standby, "is_warm") == 0)
+
+
+async def test_a_standby_whose_file_cannot_be_honoured_is_there_when_it_can(
+    scheduler: RunScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = 0
+
+    def refuses(*_: object) -> None:
+        nonlocal refused
+        refused += 1
+        raise ConfigError([Finding(("nodes",), "n0 has not so many GPUs")])
+
+    async with scheduler() as leader:
+        await until(lambda: measured(leader, "is_leader") == 1)
+        with monkeypatch.context() as patched:
+            patched.setattr(State, "change", refuses)
+            async with scheduler(remake_share=1.0) as standby:
+                await until(lambda: refused >= 3)
+                assert measured(standby, "is_warm") == 0
+                patched.undo()
+                await until(lambda: measured(standby, "is_warm") == 1)
 
 
 @pytest.fixture

@@ -2,12 +2,20 @@
 standby that follows.
 """
 
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
+import pytest
 from muster.contracts.node_orders import Order
+from muster.contracts.nodes import NodeReport
+from scheduler.changes import Changed
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import Hold
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
+from scheduler.renewing import renew
+from scheduler.store import KnownNode
 from scheduler_world import NODES, RULES, Store
 
 
@@ -30,7 +38,7 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     pods = sorted(store.holds, reverse=reverse)
     state.restore_holds([store.holds[pod] for pod in pods], now)
     hear(state, old, now)
-    state.remake(now)
+    state.change(state.file, now)
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
     while not state.cluster.hardware.catch_up(1):
@@ -48,10 +56,10 @@ def hear(state: Stored, old: State, now: float) -> None:
         state.order(name, old.orders.get(name, Order.NONE))
 
 
-def recall(state: Stored, old: State, now: float) -> None:
+def recall(state: Stored, old: State, now: float, nodes: Collection[str] = tuple(NODES)) -> None:
     """Whose heartbeats were heard."""
     for node in old.ledger.nodes.values():
-        if node.is_alive:
+        if node.is_alive and node.name in nodes:
             state.ledger.hear(node.name, "", now)
 
 
@@ -62,38 +70,85 @@ class Standby:
         self.state = loaded(history)
         self.hears_first = True
         self.gangs, self.holds = dict(history.store.gangs), dict(history.store.holds)
+        self.nodes = _nodes(history.state)
+        self.reports = _reports(history.state)
+        self.orders = dict(history.state.orders)
 
     def follow(self, history: Deciding) -> None:
+        """Nodes are heard all the time: before the look, or after it, or both."""
         old, store, now, state = history.state, history.store, history.now, self.state
         if self.hears_first:
-            hear(state, old, now)
-        state.keep_up(now)
-        gangs = {
-            name
-            for name in self.gangs.keys() | store.gangs.keys()
-            if self.gangs.get(name) != store.gangs.get(name)
-        }
-        for pod in self.holds.keys() | store.holds.keys():
+            self._hear(history)
+        nodes = _nodes(old)
+        gangs = set(_changed(self.gangs, store.gangs))
+        for pod in _changed(self.holds, store.holds):
             before, after = self.holds.get(pod), store.holds.get(pod)
-            if before != after:
-                gangs |= {hold.placement.gang for hold in (before, after) if hold is not None}
-        gangs |= state.unsure
-        self.gangs, self.holds = dict(store.gangs), dict(store.holds)
-        touched = state.forget(gangs)
-        for node in old.ledger.nodes.values():
-            state.ledger.restore_node(
-                node.name, lease=node.lease, is_lost=node.is_lost, size=node.size
-            )
-        holds = [
-            store.holds[p] for p in sorted(store.holds) if store.holds[p].placement.gang in gangs
-        ]
-        state.restore_holds(holds, now)
-        state.settle({*touched, *old.ledger.nodes}, now)
-        recall(state, old, now)
-        for name in sorted(gangs & store.gangs.keys()):
-            state.restore_gang(store.gangs[name], now, now)
-        hear(state, old, now)
+            gangs |= {hold.placement.gang for hold in (before, after) if hold is not None}
+        changed = Changed("", frozenset(gangs), frozenset(_changed(self.nodes, nodes)))
+        self.gangs, self.holds, self.nodes = dict(store.gangs), dict(store.holds), nodes
+        _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
+        self._hear(history)
         state.keep_up(now)
+
+    def _hear(self, history: Deciding) -> None:
+        """What nodes have reported since, and what was ordered: each once."""
+        old = history.state
+        reports, orders = _reports(old), dict(old.orders)
+        for name in _changed(self.reports, reports):
+            if name in reports:
+                self.state.report(reports[name], history.now)
+        for name in _changed(self.orders, orders):
+            self.state.order(name, orders.get(name, Order.NONE))
+        self.reports, self.orders = reports, orders
+
+
+class _Rows:
+    """The store's rows, one at a time."""
+
+    def __init__(self, standby: Standby, history: Deciding) -> None:
+        self._standby = standby
+        self._history = history
+
+    async def nodes(self, names: Sequence[str]) -> list[KnownNode]:
+        return [self._standby.nodes[name] for name in names]
+
+    async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
+        for _, hold in sorted(self._standby.holds.items()):
+            if hold.placement.gang in gangs:
+                yield [hold]
+
+    async def gangs(self, gangs: Sequence[str]) -> AsyncIterator[list[KnownGang]]:
+        for name in gangs:
+            if name in self._standby.gangs:
+                yield [self._standby.gangs[name]]
+
+    def recall(self, nodes: Sequence[str]) -> None:
+        recall(self._standby.state, self._history.state, self._history.now, nodes)
+
+    def at(self) -> float:
+        return self._history.now
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    names = before.keys() | after.keys()
+    return [name for name in names if before.get(name) != after.get(name)]
+
+
+def _reports(state: State) -> dict[str, NodeReport]:
+    nodes = state.ledger.nodes.values()
+    return {node.name: node.report for node in nodes if node.report is not None}
+
+
+def _nodes(state: State) -> dict[str, KnownNode]:
+    """What is stored of nodes."""
+    nodes = state.ledger.nodes.values()
+    return {n.name: KnownNode(n.name, n.lease, n.is_lost, None, size=n.size) for n in nodes}
+
+
+def _finish(work: Coroutine[Any, Any, object]) -> None:
+    """Run what waits for nothing."""
+    with pytest.raises(StopIteration):
+        work.send(None)
 
 
 def pending(state: Stored) -> Any:
@@ -118,7 +173,7 @@ def believed(state: State) -> dict[str, Any]:
         "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
         "sets": (
             cluster.reserved,
-            set(cluster.downgraded),
+            cluster.downgraded.gangs,
             cluster.told_to_leave,
             cluster.draining,
         ),

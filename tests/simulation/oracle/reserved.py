@@ -26,8 +26,8 @@ def is_place_free(state: State, record: Record) -> bool:
 
 def is_same_place(record: Record, places: Mapping[str, PodPlace]) -> bool:
     """Whether these are the reserved places; the ports may be others by the time it starts."""
-    return {pod: replace(place, ports=()) for pod, place in places.items()} == {
-        pod: replace(place, ports=()) for pod, place in record.places.items()
+    return {pod: place._replace(ports=()) for pod, place in places.items()} == {
+        pod: place._replace(ports=()) for pod, place in record.places.items()
     }
 
 

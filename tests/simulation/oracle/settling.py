@@ -30,7 +30,7 @@ def release_pod(state: State, gang_id: str, pod: str) -> None:
 
 def without_cells(record: Record, gang_class: GangClass) -> Record:
     """A gang that runs on in nobody's cells, charged nothing."""
-    places = {name: replace(place, charged=()) for name, place in record.places.items()}
+    places = {name: place._replace(charged=()) for name, place in record.places.items()}
     return replace(record, gang_class=gang_class, cells=frozenset(), places=places)
 
 
@@ -93,7 +93,7 @@ def settle(
         ][: max(more, 0)]
         taken += rest
         charged = tuple(hardware.cells[leaf].gpu or 0 for leaf in rest)
-        places[want.pod] = replace(place, charged=charged)
+        places[want.pod] = place._replace(charged=charged)
     vc = view.gang.virtual_cluster
     mine = {c: p for c, (owner, p) in view.with_bound(list(fit.bindings)).items() if owner == vc}
     return places, held_cells(hardware, mine, taken)

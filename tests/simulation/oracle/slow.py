@@ -277,7 +277,7 @@ class SlowCluster:
                 and (not own or hardware.node_cell_of(leaf) in own)
             ][: max(more, 0)]
             taken.update(leaf for _, leaf in rest)
-            places[pod] = replace(place, charged=tuple(gpu for gpu, _ in rest))
+            places[pod] = place._replace(charged=tuple(gpu for gpu, _ in rest))
         mine = {
             cell: path
             for cell, (owner, path) in view.with_bound(list(bindings)).items()

@@ -52,7 +52,7 @@ class Candidate:
                 try:
                     epoch = await self._take()
                     if epoch is None:
-                        await standby.look()
+                        standby.look()
                 except Exception as error:
                     if not is_transient(error):
                         raise
@@ -175,7 +175,7 @@ class Candidate:
         metrics.leaving.set(len(leaving))
         metrics.overdue.set(sum((live.preempted_until or 0.0) < at for live in leaving))
         metrics.reservations.set(len(cluster.reserved))
-        metrics.downgraded.set(len(cluster.downgraded))
+        metrics.downgraded.set(len(cluster.downgraded.gangs))
 
     async def resign(self) -> None:
         """Let the standby decide at once, instead of after some seconds."""

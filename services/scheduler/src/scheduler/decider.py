@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 
 import asyncpg
@@ -24,39 +24,25 @@ from scheduler import leadership, record_store, store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import told
+from scheduler.domain.pace import Pace
+from scheduler.domain.plans import made_with_line
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
+from scheduler.outcome import Outcome
 from scheduler.pauses import Collector
 from scheduler.record_store import End
 from scheduler.recorder import Recorder
+from scheduler.renewing import restore_nodes
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
-from scheduler.standby import Standby, restore_nodes
+from scheduler.standby import Standby
 from scheduler.store import KnownNode
 from scheduler.watch import Watch
 
 _log = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one cycle changed, to be written and said. ``topics``: gang → on which topic."""
-
-    changes: Changes
-    topics: dict[str, str] = field(default_factory=dict)
-    nodes: list[str] = field(default_factory=list)
-    lost: dict[str, list[str]] = field(default_factory=dict)
-    returned: list[str] = field(default_factory=list)
-    removed: list[str] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.changes or self.topics or self.nodes)
 
 
 class Decider:
@@ -90,6 +76,8 @@ class Decider:
         self._clock = (0.0, 0.0)
         self._last_at = 0.0
         self._recorded = End()
+        lease_s = settings.leader_expiry_s + settings.leader_take_s
+        self._pace = Pace(settings.cycle_gangs, min(settings.deciding_timeout_s, lease_s))
         self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
 
     @property
@@ -137,7 +125,7 @@ class Decider:
         started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
             await self.load(conn)
-        self._begin()
+        await self._begin()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
@@ -171,19 +159,19 @@ class Decider:
         if self._collector is not None:
             self._collector.filled()
 
-    def _begin(self) -> None:
+    async def _begin(self) -> None:
         """All is known that a leader before has decided."""
         self._has_words, self._has_file = True, self.state.file is not self.config
         self.watch.lead(self.known.values())
         self.state.restored(time.monotonic(), self.at())
-        self.recorder.begin(self._recorded, self.state.cluster, self._moment())
+        await self.recorder.begin(self._recorded, self.state.cluster, self._moment())
 
     async def _take_over(self) -> None:
         """What the standby's memory has, else memory anew."""
         await self.watch.wait_for_reports()
         started = time.monotonic()
         if await self.standby.catch_up():
-            self._begin()
+            await self._begin()
             self.metrics.takeover_seconds.observe(time.monotonic() - started)
         else:
             await self.rebuild()
@@ -255,9 +243,9 @@ class Decider:
                 if outcome or self.recorder.is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
-            cluster = self.state.cluster
-            if self.recorder.is_snapshot_due and not (cluster.has_more or cluster.said):
-                self.recorder.take(cluster, self._last_at)
+        cluster = self.state.cluster
+        if self.recorder.is_snapshot_due and not (cluster.has_more or cluster.said):
+            await self.recorder.take(cluster, self._last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
@@ -292,8 +280,9 @@ class Decider:
             state.ledger.take_back(name)
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
+        state.cluster.most = self._pace.most
         outcome.decisions = state.decide(now, at)
-        self.recorder.note(state.given.take_batches())
+        self.recorder.note(state.given.take_noted())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more:
@@ -304,7 +293,10 @@ class Decider:
         sized = outcome.changes.rows.sized & state.ledger.nodes.keys()
         outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new, *sized})
         outcome.nodes += outcome.removed
-        self.metrics.core_seconds.observe(time.perf_counter() - started)
+        took = time.perf_counter() - started
+        self._pace.took(took, has_more=state.cluster.has_more)
+        self.metrics.core_seconds.observe(took)
+        self.metrics.cycle_bound.set(self._pace.most)
         return outcome
 
     async def _remake(self) -> None:
@@ -318,7 +310,9 @@ class Decider:
         plan = state.plan(self.config if self._has_file else state.file)
         self._has_file = False
         try:
-            state.adopt(plan, *await asyncio.to_thread(told, state.cluster, plan, self.at()))
+            state.adopt(
+                plan, *await asyncio.to_thread(made_with_line, state.cluster, plan, self.at())
+            )
         except ConfigError as error:
             self.metrics.configs.labels("refused").inc()
             _log.error(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from muster.db import Connection
 
-from scheduler.domain.given import Batch
+from scheduler.domain.given import Noted
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Row:
     """A cycle, as it is to be stored."""
 
     number: int
-    batch: Batch
+    noted: Noted
     memory_at: float
     bytes_to: int
 
@@ -91,10 +91,10 @@ async def add(conn: Connection, rows: Sequence[Row]) -> None:
         " SELECT *, (SELECT epoch FROM leader) FROM unnest($1::bigint[], $2::double precision[],"
         " $3::double precision[], $4::bigint[], $5::text[])",
         [row.number for row in rows],
-        [row.batch.at for row in rows],
+        [row.noted.at for row in rows],
         [row.memory_at for row in rows],
         [row.bytes_to for row in rows],
-        ["\n".join(row.batch.lines) for row in rows],
+        ["\n".join(row.noted.lines) for row in rows],
     )
 
 

@@ -16,9 +16,10 @@ from muster.errors import Transient
 
 from scheduler import record_store
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.formats.snapshot import Taken, take
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
-from scheduler.domain.given import Batch, changed_line
+from scheduler.domain.given import Noted, changed_line
 from scheduler.metrics import SchedulerMetrics
 from scheduler.record_store import End, Part, Row
 from scheduler.settings import SchedulerSettings
@@ -36,10 +37,10 @@ Connect = Callable[[], AbstractAsyncContextManager[Connection]]
 class _Snapshot:
     """What is to be written of a moment."""
 
-    def __init__(self, cluster: Cluster, at: float, number: int, memory_at: float) -> None:
+    def __init__(self, at: float, number: int, memory_at: float, config: ClusterConfig) -> None:
         self.at, self.number, self.memory_at = at, number, memory_at
-        self._config = cluster.hardware.forest.config
-        self._taken: Taken = take(cluster)
+        self.taken = Taken([], [], [])
+        self._config = config
 
     def parts(self) -> list[Part]:
         """It takes long where there is much."""
@@ -52,7 +53,7 @@ class _Snapshot:
 
     def _lines(self) -> Iterator[str]:
         yield changed_line(self._config)
-        for event in self._taken.events():
+        for event in self.taken.events():
             yield to_record(event)
 
 
@@ -99,20 +100,20 @@ class Recorder:
 
     # Between the cycles, in the decider.
 
-    def begin(self, end: End, cluster: Cluster, at: float) -> None:
+    async def begin(self, end: End, cluster: Cluster, at: float) -> None:
         """Memory is new, at ``at`` seconds: what was not written of the one before never was."""
-        self._end, self._memory_at, self._rows = end, at, []
-        self.take(cluster, at)
+        self._end, self._memory_at, self._rows, self._snapshot = end, at, [], None
+        await self.take(cluster, at)
 
-    def note(self, batches: Sequence[Batch]) -> None:
+    def note(self, cycles: Sequence[Noted]) -> None:
         """What cycles were given."""
-        if batches and not self._rows:
+        if cycles and not self._rows:
             self._noted_at = time.monotonic()
-        for batch in batches:
+        for noted in cycles:
             end = self._end
-            size = sum(len(line.encode()) + 1 for line in batch.lines) - 1
-            self._end = End(end.number + 1, batch.at, end.bytes_to + size)
-            self._rows.append(Row(self._end.number, batch, self._memory_at, self._end.bytes_to))
+            size = sum(len(line.encode()) + 1 for line in noted.lines) - 1
+            self._end = End(end.number + 1, noted.at, end.bytes_to + size)
+            self._rows.append(Row(self._end.number, noted, self._memory_at, self._end.bytes_to))
 
     @property
     def is_due(self) -> bool:
@@ -140,9 +141,15 @@ class Recorder:
         age_s = time.monotonic() - self._taken_at
         return self._is_full or age_s >= self._settings.record_snapshot_h * HOUR_S
 
-    def take(self, cluster: Cluster, at: float) -> None:
-        """All that the core knows after the cycle at ``at`` seconds."""
-        self._snapshot = _Snapshot(cluster, at, self._end.number, self._memory_at)
+    async def take(self, cluster: Cluster, at: float) -> None:
+        """All that the core knows after the cycle at ``at`` seconds. There is no other cycle before
+        this returns; heartbeats are heard meanwhile, and leaderships renewed.
+        """
+        config = cluster.hardware.forest.config
+        snapshot = _Snapshot(at, self._end.number, self._memory_at, config)
+        for _ in taking(cluster, snapshot.taken):
+            await asyncio.sleep(0)
+        self._snapshot = snapshot
         self._number_taken, self._taken_at = self._end.number, time.monotonic()
         self._is_full = False
         self._woken.set()

@@ -5,17 +5,21 @@ that is not enough (another cluster, changes that are not kept any more, a conne
 memory is made anew, as at the start.
 """
 
+import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 from asyncpg.pool import PoolConnectionProxy
-from muster.db import Connection
+from muster.db import Connection, is_transient
 from muster.service import Runtime
 
 from scheduler import changes, store
-from scheduler.domain.stored import Stored
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import Hold
+from scheduler.renewing import renew
 from scheduler.store import KnownNode
 
 if TYPE_CHECKING:
@@ -34,64 +38,113 @@ class Standby:
     def __init__(self, runtime: Runtime, decider: "Decider") -> None:
         self._runtime = runtime
         self._decider = decider
+        self._looking: asyncio.Task[None] | None = None
         self._conn: PoolConnectionProxy | None = None
         self._seen: str | None = None
         self._looked_at = 0.0
         self._begin_from = 0.0
+        self._refused = ""
         decider.metrics.follow_lag.set_function(self._lag_s)
 
     def _lag_s(self) -> float:
         return 0.0 if self._seen is None else time.monotonic() - self._looked_at
 
-    async def look(self) -> None:
-        """Begin to follow, or read what was committed since. To be called all the time. Raises what
-        the database raises; then memory is made anew with the next call.
+    def look(self) -> None:
+        """Begin to follow, or read what was committed since, unless that is still under way. To be
+        called all the time: it takes as long as it takes, beside the caller. Raises what the last
+        look met; then memory is made anew.
         """
+        if self._looking is not None:
+            if not self._looking.done():
+                return
+            last, self._looking = self._looking, None
+            last.result()
+        self._looking = asyncio.create_task(self._look(), name="look")
+
+    async def _look(self) -> None:
         try:
             if self._seen is None or self._is_outdated():
+                self._note_warm(is_warm=False)
                 await self._begin()
             else:
-                await self._follow(is_last=False)
+                self._note_warm(is_warm=await self._follow(is_last=False))
             self._decider.tidy(is_idle=True)
         except BaseException:
-            await self.end()
+            await self._let_go()
             raise
 
     async def catch_up(self) -> bool:
-        """This process leads from now on: read the last of what was committed before. False where
-        memory has to be made anew. Raises what the database raises.
+        """This process leads from now on: end what is under way, and read the last of what was
+        committed before. False where memory has to be made anew. Raises what the database raises.
         """
         try:
+            await self._looked()
             if self._conn is None or self._seen is None:
                 return False
             await self._decider.read_clock(self._conn)
             return await self._follow(is_last=True) and not self._is_outdated()
         finally:
             self._begin_from = 0.0
-            await self.end()
+            await self._let_go()
+
+    async def _looked(self) -> None:
+        if self._looking is None:
+            return
+        await asyncio.wait({self._looking})
+        last, self._looking = self._looking, None
+        error = last.exception()
+        if error is not None and not is_transient(error):
+            raise error
 
     async def end(self) -> None:
         """Memory is followed no longer."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+            self._looking = None
+        await self._let_go()
+
+    async def _let_go(self) -> None:
         conn, self._conn, self._seen = self._conn, None, None
-        self._decider.metrics.is_warm.set(0)
+        self._note_warm(is_warm=False)
         if conn is not None:
             await self._runtime.pool.release(conn)
+
+    def _note_warm(self, *, is_warm: bool) -> None:
+        self._decider.metrics.is_warm.set(is_warm)
 
     async def _begin(self) -> None:
         """Memory as it is stored now. What is changed while it is read is read once more."""
         decider, started = self._decider, time.monotonic()
         if not decider.watch.reports.caught_up.is_set() or started < self._begin_from:
             return
-        await self.end()
+        await self._let_go()
         conn = self._conn = await self._runtime.pool.acquire()
         seen = await changes.snapshot(conn)
-        await decider.load(conn)
-        self._seen = seen
+        is_loaded = await self._load(conn)
         took = time.monotonic() - started
         self._begin_from = started + took / decider.settings.remake_share
+        if not is_loaded:
+            await self._let_go()
+            return
+        self._seen, self._looked_at = seen, started
         if await self._follow(is_last=True):
-            decider.metrics.is_warm.set(1)
+            self._note_warm(is_warm=True)
             _log.info("this process stands by", gangs=len(decider.state.gangs), seconds=took)
+
+    async def _load(self, conn: Connection) -> bool:
+        """False where the file can't be honoured with the nodes that there are: the leader goes on
+        with the one before, and who can't follow is still there to take the lead.
+        """
+        try:
+            await self._decider.load(conn)
+        except ConfigError as error:
+            if str(error) != self._refused:
+                self._refused = str(error)
+                _log.error("the configuration can't be honoured: not standing by", why=str(error))
+            return False
+        self._refused = ""
+        return True
 
     def _is_outdated(self) -> bool:
         """The cluster that memory is of is not the one that is there."""
@@ -119,43 +172,35 @@ class Standby:
             if changed is None:
                 self._seen = None
                 return False
-            state = decider.state
-            state.keep_up(now)
-            gangs = sorted(changed.gangs | state.unsure if is_last else changed.gangs)
-            if gangs or changed.nodes:
-                await self._restore(conn, gangs, sorted(changed.nodes))
+            source = _Database(conn, decider)
+            gangs = await renew(decider.state, changed, source, now, is_last=is_last)
         self._seen, self._looked_at = changed.seen, now
-        decider.metrics.followed.inc(len(gangs))
+        decider.metrics.followed.inc(gangs)
         return True
 
-    async def _restore(self, conn: Connection, gangs: list[str], nodes: list[str]) -> None:
-        """Gangs in parts, between which nodes are heard."""
-        decider, now = self._decider, time.monotonic()
-        state, watch, limit = decider.state, decider.watch, decider.settings.load_gangs
-        touched = state.forget(gangs)
-        if nodes:
-            known = await store.load_nodes_of(conn, nodes)
-            restore_nodes(state, known)
-            decider.known.update((node.node, node) for node in known)
-            touched.update(nodes)
-        for first in range(0, len(gangs), limit):
-            holds = await store.load_holds_of(conn, gangs[first : first + limit])
-            state.restore_holds(holds, now)
-            touched.update(hold.placement.node for hold in holds)
-        state.settle(touched, now)
-        watch.recall(nodes)
-        for first in range(0, len(gangs), limit):
-            for gang in await store.load_gangs_of(conn, gangs[first : first + limit]):
-                state.restore_gang(gang, now, decider.at())
-        state.keep_up(now)
 
+class _Database:
+    """What is stored, in a transaction that sees one moment, and what this process has heard."""
 
-def restore_nodes(state: Stored, nodes: Iterable[KnownNode]) -> None:
-    """Tell a state what is stored of nodes."""
-    for node in nodes:
-        if node.is_removed:
-            state.restore_removed(node.node, node.lease)
-        else:
-            state.ledger.restore_node(
-                node.node, lease=node.lease, is_lost=node.is_lost, size=node.size
-            )
+    def __init__(self, conn: Connection, decider: "Decider") -> None:
+        self._conn = conn
+        self._decider = decider
+        self.at = decider.at
+        self.recall = decider.watch.recall
+
+    async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
+        known = await store.load_nodes_of(self._conn, list(names))
+        self._decider.known.update((node.node, node) for node in known)
+        return known
+
+    async def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
+        for some in self._parts(gangs):
+            yield await store.load_holds_of(self._conn, some)
+
+    async def gangs(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[KnownGang]]:
+        for some in self._parts(gangs):
+            yield await store.load_gangs_of(self._conn, some)
+
+    def _parts(self, gangs: Sequence[str]) -> list[list[str]]:
+        limit = self._decider.settings.load_gangs
+        return [list(gangs[first : first + limit]) for first in range(0, len(gangs), limit)]

@@ -28,7 +28,7 @@ P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class Noted:
     """The events of the cycle at ``at`` seconds: lines of JSON without their time."""
 
     at: float
@@ -42,7 +42,7 @@ class Given:
         self.cluster = cluster
         self.is_recording = False
         self._lines: list[str] = []
-        self._batches: list[Batch] = []
+        self._noted: list[Noted] = []
 
     # Gangs.
 
@@ -131,10 +131,10 @@ class Given:
             self._end(at)
         return decisions
 
-    def take_batches(self) -> list[Batch]:
+    def take_noted(self) -> list[Noted]:
         """What was written down since this was last asked."""
-        batches, self._batches = self._batches, []
-        return batches
+        noted, self._noted = self._noted, []
+        return noted
 
     def _end(self, at: float) -> None:
         cluster = self.cluster
@@ -143,7 +143,7 @@ class Given:
             how["settled"] = False
         if how or not self._lines:
             self._say("cycle", **how)
-        self._batches.append(Batch(at, tuple(self._lines)))
+        self._noted.append(Noted(at, tuple(self._lines)))
         self._lines = []
 
     def _note(self, event_of: Callable[P, Fields], *given: P.args, **more: P.kwargs) -> None:

@@ -39,7 +39,7 @@ def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
     return fresh
 
 
-def told(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:
+def made_with_line(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:
     """The same, and the event of it, which takes long too."""
     fresh = made(cluster, plan, at)
     return fresh, changed_line(fresh.hardware.forest.config)

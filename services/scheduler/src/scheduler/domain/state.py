@@ -88,10 +88,6 @@ class State:
         self._seen.doubt(self.given, self.ledger)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
 
-    def remake(self, at: float) -> None:
-        """The cluster as the file and the nodes make it now."""
-        self.change(self.file, at)
-
     def keep_config(self, plan: Plan) -> None:
         """What the nodes have changed can't be taken: it is not tried again."""
         self._made_of = plan.version
@@ -201,7 +197,7 @@ class State:
         self._carry(now)
         is_settled = self.is_settled(now)
         found = self.given.run(at, is_settled=is_settled)
-        decisions = [decision for decision in found if self._follow(decision, now)]
+        decisions = [decision for decision in found if self._follow(decision)]
         for name, reason in self.telling.due(
             self.gangs, self.reason_of, now, is_settled=is_settled
         ):
@@ -219,7 +215,7 @@ class State:
         ledger.freed, ledger.overdue = [], []
         self._seen.carry_all(given, ledger, self.orders, now)
 
-    def _follow(self, decision: Decision, now: float) -> bool:
+    def _follow(self, decision: Decision) -> bool:
         """Note what was decided; whether it is to be said."""
         gang = self.gangs.get(decision.gang)
         if gang is None:

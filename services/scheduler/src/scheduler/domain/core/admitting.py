@@ -50,7 +50,7 @@ def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
 
 def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
     """Who looks for its places."""
-    near = cluster.near(live) if live.pods or live.gang.group is not None else ()
+    near = cluster.racks_near(live) if live.pods or live.gang.group is not None else ()
     return Seeker(
         cluster.hardware,
         live.id,

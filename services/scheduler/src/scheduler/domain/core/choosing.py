@@ -133,7 +133,5 @@ class Chooser:
         if take is None:
             return None
         mine, is_bare = ground.reach(state), self.seeker.is_bare
-        for way in self.cluster.ways.of(state, self.live, gone):
-            if way.is_enough(state, take, mine, is_bare=is_bare):
-                return way.price, way.gangs
-        return None
+        ways = self.cluster.ways.of(state, self.live, gone)
+        return ways.cheapest(state, take, mine, is_bare=is_bare)

@@ -329,7 +329,7 @@ class Cluster:
         if live.waiting and not live.is_leaving:
             self.queue.add(live, key_of(live))
 
-    def near(self, live: Live) -> list[Rack]:
+    def racks_near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
         ids = {live.id}
         if live.gang.group is not None:

@@ -40,7 +40,7 @@ def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
         decisions += _admit(cluster, failed, now)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress() or cluster.has_more
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded and not cluster.has_more and (raised := upgrade(cluster)):
+    if cluster.downgraded.gangs and not cluster.has_more and (raised := upgrade(cluster)):
         decisions += raised
         if cluster.queue.added:
             decisions += _admit(cluster, failed, now)
@@ -132,14 +132,17 @@ def _explain(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]
     some = dict.fromkeys((*failed, *_doubtful(cluster, state, now), *_outdated(cluster, state)))
     lines = [line for line in some if line.waiting]
     versions = cluster.hardware.versions()
-    explainer = Explainer(cluster)
+    explainer, others = Explainer(cluster), list[Line]()
     for line in sorted(lines, key=lambda line: line.waiting[0]):
         refusal = explainer.refusal(line)
-        if refusal is not None and cluster.is_settled:
+        if refusal is None:
+            others.append(line)
+        elif cluster.is_settled:
             decisions += _refuse(cluster, line, refusal)
         else:
-            reason = unsettled(refusal) if refusal is not None else explainer.reason(line)
-            cluster.queue.explain(line, reason, state)
+            cluster.queue.explain(line, unsettled(refusal), state)
+    for line, reason in explainer.reasons(others):
+        cluster.queue.explain(line, reason, state)
     cluster.hardware.unchanged(versions)
     return decisions + _tell(cluster)
 

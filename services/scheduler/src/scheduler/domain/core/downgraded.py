@@ -1,33 +1,29 @@
 """The gangs that run without their cells, and what each of them waits for to have them again."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from scheduler.domain.core.hardware import Hardware
 
 
 class DowngradedGangs:
-    """Ids of gangs. ``_held``: by node's number those that can't be raised while it is as it is."""
+    """``gangs``: their ids. ``_held``: by node's number those that can't be raised while it is as
+    it is.
+    """
 
     def __init__(self) -> None:
-        self._gangs: set[str] = set()
+        self.gangs: set[str] = set()
         self._stirred: set[str] = set()
         self._held: dict[int, set[str]] = {}
         self._read = -1
 
-    def __len__(self) -> int:
-        return len(self._gangs)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._gangs)
-
     def add(self, gang: str) -> None:
         """It has no cells from now on."""
-        self._gangs.add(gang)
+        self.gangs.add(gang)
         self._stirred.add(gang)
 
     def discard(self, gang: str) -> None:
         """It has its cells again, leaves, or is over."""
-        self._gangs.discard(gang)
+        self.gangs.discard(gang)
         self._stirred.discard(gang)
 
     def stirred(self, hardware: Hardware) -> Collection[str]:
@@ -36,7 +32,7 @@ class DowngradedGangs:
             self._read, numbers = hardware.changed_since(self._read)
             for number in list(self._held) if numbers is None else numbers:
                 if gangs := self._held.pop(number, None):
-                    self._stirred |= gangs & self._gangs
+                    self._stirred |= gangs & self.gangs
         return self._stirred
 
     def hold(self, gang: str, number: int, hardware: Hardware) -> None:

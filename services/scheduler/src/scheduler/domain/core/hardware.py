@@ -74,8 +74,7 @@ class Hardware:
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
             self.bind(Binding(pin_owner(pin), None, cell, part))
-        for state in self.states:
-            self.refresh(state)
+        self.behind.update(enumerate(self.states))
 
     def _region(self, leaf: str) -> Region:
         return Region(self.forest.racks[leaf], self._places, self, self._bits[leaf])
@@ -189,8 +188,7 @@ class Hardware:
         """By GPU type, what nobody uses. It is made when the first guest looks for a place."""
         if self._physical is None:
             self._physical = {leaf: self._region(leaf) for leaf in self.forest.racks}
-            for state in self.states:
-                self.refresh(state)
+            self.behind.update(enumerate(self.states))
         return self._physical
 
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:

@@ -6,7 +6,7 @@ All times are seconds of one clock that never goes back, chosen by the caller.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 OPPORTUNISTIC = -1
 """The priority of gangs that own nothing: they use what is idle."""
@@ -85,8 +85,7 @@ class Gang:
     allowed_nodes: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PodPlace:
+class PodPlace(NamedTuple):
     """Where a pod is: GPU indices and port numbers on the node. ``charged``: GPUs that it does not
     use and is charged all the same, for its share of the node.
     """

@@ -179,8 +179,9 @@ class Prices:
         if len(here) == 1:
             return found + [here[0][0]] * here[0][1]
         best = [NOBODY]
-        for price, leaves in here:
-            more = [both(best[max(0, n - leaves)], price) for n in range(len(best) + leaves)]
+        for (gpus, since), leaves in here:
+            before = [best[0]] * leaves + best  # had without it, had with it
+            more = [(g + gpus, s if s > since else since) for g, s in before]
             more[: len(best)] = map(min, best, more)
             best = more
         return found + best[1:]

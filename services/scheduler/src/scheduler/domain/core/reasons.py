@@ -1,5 +1,7 @@
 """Why a gang waits or can never be placed: a code, numbers, and what would have to happen."""
 
+from collections.abc import Collection, Iterator, Sequence
+
 from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import listed
@@ -78,19 +80,28 @@ class Explainer:
         seeker.undo()
         return found
 
-    def reason(self, line: Line) -> Reason:
-        """Why the line's gangs wait."""
-        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
-        is_guest = live.is_guest
-        if not is_guest and quota_short(cluster, live):
-            return _quota(cluster, live)
-        if self.bad and self._would_fit_healthy(live, is_guest=is_guest):
-            count = len(self.bad)
-            names = ", ".join(machine.name for machine in self.bad[:NODES_NAMED])
-            nodes = "1 node is" if count == 1 else f"{count} nodes are"
-            text = f"It would be placed if all were well: {nodes} not ({names})."
-            return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
-        if could_be_placed(cluster, live, is_guest=is_guest, is_bare=True):
+    def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
+        """Why the gangs of each line wait."""
+        cluster, others = self.cluster, list[tuple[Line, Live]]()
+        for line in lines:
+            live = cluster.gangs[line.waiting[0][2]]
+            if not live.is_guest and quota_short(cluster, live):
+                yield line, _quota(cluster, live)
+            else:
+                others.append((line, live))
+        healthy = self._fitting_if_healthy([live for _, live in others])
+        for line, live in others:
+            yield line, self._health(live) if live.id in healthy else self._rest(live)
+
+    def _health(self, live: Live) -> Reason:
+        count = len(self.bad)
+        names = ", ".join(machine.name for machine in self.bad[:NODES_NAMED])
+        nodes = "1 node is" if count == 1 else f"{count} nodes are"
+        text = f"It would be placed if all were well: {nodes} not ({names})."
+        return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
+
+    def _rest(self, live: Live) -> Reason:
+        if could_be_placed(self.cluster, live, is_guest=live.is_guest, is_bare=True):
             text = (
                 f"{_wish(live)}: there are such GPUs, but not with enough CPU, memory, ports or"
                 " other resources beside them."
@@ -99,10 +110,18 @@ class Explainer:
         text = f"{_wish(live)}: what is free does not lie together as wanted, or is too little."
         return Reason(SHAPE, text, _wanted(live))
 
-    def _would_fit_healthy(self, live: Live, *, is_guest: bool) -> bool:
-        cluster = self.cluster
-        if is_guest and len(live.waiting) == len(live.waiting[0].pods) == 1:
-            return any(self._takes(machine, live) for machine in self.bad)
+    def _fitting_if_healthy(self, lives: Sequence[Live]) -> Collection[str]:
+        """Those of the gangs that would be placed if all were well."""
+        if not self.bad:
+            return ()
+        found, others = set[str](), list[Live]()
+        for live in lives:
+            if not live.is_guest or len(live.waiting) > 1 or len(live.waiting[0].pods) > 1:
+                others.append(live)
+            elif any(self._takes(machine, live) for machine in self.bad):
+                found.add(live.id)
+        if not others:
+            return found
         before = [
             (m, m.is_healthy, m.is_cordoned, m.is_drained, [state.usable for state in m.slots])
             for m in self.bad
@@ -111,13 +130,15 @@ class Explainer:
             machine.is_healthy, machine.is_cordoned, machine.is_drained = True, False, False
             for state in machine.slots:
                 state.usable = state.slot.shape.full
-                cluster.hardware.refresh(state)
-        found = could_be_placed(cluster, live, is_guest=is_guest)
+                self.cluster.hardware.refresh(state)
+        for live in others:
+            if could_be_placed(self.cluster, live, is_guest=live.is_guest):
+                found.add(live.id)
         for machine, *flags, usable in before:
             machine.is_healthy, machine.is_cordoned, machine.is_drained = flags
             for state, mask in zip(machine.slots, usable, strict=True):
                 state.usable = mask
-                cluster.hardware.refresh(state)
+                self.cluster.hardware.refresh(state)
         return found
 
     def _takes(self, machine: Machine, live: Live) -> bool:

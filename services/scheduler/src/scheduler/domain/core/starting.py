@@ -19,10 +19,11 @@ from scheduler.domain.core.seeking import Seeker
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
     """The pods have their places."""
     live.gang_class = live.gang_class or gang_class
-    by_name = {pod.name: pod for pod in pods}
-    for role in live.waiting:
-        for name in role.pods:
-            live.pods[name] = by_name[name]
+    if len(pods) == 1:
+        live.pods[pods[0].name] = pods[0]
+    else:
+        by_name = {pod.name: pod for pod in pods}
+        live.pods.update((name, by_name[name]) for name in names_of(live.waiting))
     if live.is_charged:
         for pod in pods:
             cluster.charges.count(live, pod, 1)

@@ -1,14 +1,13 @@
 """Who could leave a node, and what that costs and frees: kept until the node changes."""
 
 from collections.abc import Collection, Sequence
-from functools import cache, reduce
+from functools import cache
 from itertools import combinations
-from operator import add, or_
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.prices import NOBODY, Price, both, floor_of, may_go, price_of
+from scheduler.domain.core.prices import NOBODY, Price, floor_of, may_go, price_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -20,28 +19,6 @@ NODES_KEPT = 50_000
 """Of so many nodes the ways are kept; then all begin anew."""
 
 
-class Way(NamedTuple):
-    """Without ``gangs`` only ``stay`` of a node's leaves are in use, and ``freed`` more of each
-    limited resource is left.
-    """
-
-    price: Price
-    gangs: Sequence[Live]
-    stay: int
-    freed: tuple[int, ...]
-
-    def is_enough(self, state: SlotState, take: Take, mine: int, *, is_bare: bool) -> bool:
-        """One more pod fits then, on the leaves ``mine``; ``is_bare``: nothing but GPUs counts."""
-        if (mine & ~self.stay).bit_count() < take.leaves:
-            return False
-        if not is_bare:
-            free = state.machine.free
-            for amount, have, more in zip(take.amounts, free, self.freed, strict=True):
-                if amount > have + more and amount:
-                    return False
-        return True
-
-
 class _Present(NamedTuple):
     """A gang on a node, its leaves there, and what it takes of each limited resource."""
 
@@ -50,16 +27,65 @@ class _Present(NamedTuple):
     amounts: tuple[int, ...]
 
 
+class NodeWays:
+    """The sets of gangs that could leave one node, cheapest first.
+
+    ``_stay``: leaves that are in use all the same. ``_order``: sets, as bits of the gangs' numbers;
+    of the same price small ones first.
+    """
+
+    __slots__ = ("_here", "_order", "_prices", "_stay")
+
+    def __init__(self, state: SlotState, here: Sequence[_Present]) -> None:
+        held, charged = state.held, state.charged | state.reserved
+        for other, _, _ in here:
+            held &= ~state.holders.get(other.id, 0)
+            charged &= ~state.chargers.get(other.id, 0)
+        self._stay = held | charged
+        self._prices: dict[int, Price] = {0: NOBODY}
+        if len(here) > ON_A_NODE:
+            here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
+            sets: Sequence[int] = [(1 << size) - 1 for size in range(1, len(here) + 1)]
+        else:
+            sets = _subsets(len(here))
+        self._here = here
+        prices, each = self._prices, [price_of((present.live,)) for present in here]
+        for some in sets:
+            last = some.bit_length() - 1
+            gpus, since = prices[some ^ 1 << last]
+            more, other_since = each[last]
+            prices[some] = gpus + more, max(since, other_since)
+        self._order = sorted((0, *sets), key=prices.__getitem__)
+
+    def cheapest(
+        self, state: SlotState, take: Take, mine: int, *, is_bare: bool
+    ) -> tuple[Price, Sequence[Live]] | None:
+        """Those without whom one more pod fits on the leaves ``mine``; ``is_bare``: nothing but
+        GPUs counts.
+        """
+        here, need = self._here, take.leaves
+        for some in self._order:
+            stay = self._stay
+            for index, present in enumerate(here):
+                if not some >> index & 1:
+                    stay |= present.leaves
+            if (mine & ~stay).bit_count() >= need:
+                gone = [present for index, present in enumerate(here) if some >> index & 1]
+                if is_bare or _has(state, take, gone):
+                    return self._prices[some], [present.live for present in gone]
+        return None
+
+
 class Ways:
     """``_of``: by node's number, and by who wants a place there."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
-        self._of: dict[int, dict[tuple[str, int], list[Way]]] = {}
+        self._of: dict[int, dict[tuple[str, int], NodeWays]] = {}
         self._read = -1
 
-    def of(self, state: SlotState, live: Live, gone: Collection[str]) -> list[Way]:
-        """Of a node, for a gang, the cheapest first. ``gone``: who is away in thought already."""
+    def of(self, state: SlotState, live: Live, gone: Collection[str]) -> NodeWays:
+        """Of a node, for a gang. ``gone``: who is away in thought already."""
         self._update()
         floor = floor_of(self.cluster, live.owner, live.gang.priority)
         key = (live.owner if floor else "", floor)
@@ -71,7 +97,7 @@ class Ways:
             of_node = self._of[number] = {}
         found = of_node.get(key)
         if found is None or live.pods:
-            found = _sorted(state, self._here(state, live, floor, gone))
+            found = NodeWays(state, self._here(state, live, floor, gone))
             if not live.pods:  # one that grows is in nobody's way but its own
                 of_node[key] = found
         return found
@@ -109,37 +135,16 @@ def _amounts(other: Live, state: SlotState) -> tuple[int, ...]:
     return tuple(map(sum, zip(*takes, strict=True)))
 
 
-def _sorted(state: SlotState, here: Sequence[_Present]) -> list[Way]:
-    """The cheapest first, of the same price small ones first."""
-    held, charged = state.held, state.charged | state.reserved
-    for other, _, _ in here:
-        held &= ~state.holders.get(other.id, 0)
-        charged &= ~state.chargers.get(other.id, 0)
-    if len(here) > ON_A_NODE:
-        here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
-        sets = [tuple(range(size)) for size in range(1, len(here) + 1)]
-    else:
-        sets = _subsets(len(here))
-    prices = [price_of((each.live,)) for each in here]
-    leaves = [each.leaves for each in here]
-    others = held | charged
-    found: dict[tuple[int, ...], Way] = {
-        (): Way(NOBODY, (), reduce(or_, leaves, others), (0,) * len(state.machine.free))
-    }
-    for some in sets:
-        before, last = found[some[:-1]], some[-1]
-        stay, freed = others, before.freed
-        for index, mask in enumerate(leaves):
-            if index not in some:
-                stay |= mask
-        if here[last].amounts:
-            freed = tuple(map(add, freed, here[last].amounts))
-        gangs = (*before.gangs, here[last].live)
-        found[some] = Way(both(before.price, prices[last]), gangs, stay, freed)
-    return sorted(found.values(), key=lambda way: way.price)
+def _has(state: SlotState, take: Take, gone: Sequence[_Present]) -> bool:
+    """Enough is left of each limited resource without these."""
+    for index, (amount, free) in enumerate(zip(take.amounts, state.machine.free, strict=True)):
+        if amount > free and amount and amount > free + sum(each.amounts[index] for each in gone):
+            return False
+    return True
 
 
 @cache
-def _subsets(count: int) -> list[tuple[int, ...]]:
-    """Numbers below ``count``, small sets first."""
-    return [some for size in range(1, count + 1) for some in combinations(range(count), size)]
+def _subsets(count: int) -> Sequence[int]:
+    """Sets of numbers below ``count``, as bits, small sets first."""
+    sets = (some for size in range(1, count + 1) for some in combinations(range(count), size))
+    return [sum(1 << number for number in some) for some in sets]

@@ -1,0 +1,74 @@
+"""What was changed is restored again: the one sequence in which a memory that follows the rows of
+another process takes them, wherever the rows come from.
+"""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Protocol
+
+from scheduler.changes import Changed
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import Hold
+from scheduler.domain.stored import Stored
+from scheduler.store import KnownNode
+
+
+class Source(Protocol):
+    """What is stored, as of one moment; and what was heard."""
+
+    async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
+        """These nodes."""
+        ...
+
+    def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
+        """The placements of these gangs, some at a time."""
+        ...
+
+    def gangs(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[KnownGang]]:
+        """These gangs, some at a time."""
+        ...
+
+    def recall(self, nodes: Sequence[str]) -> None:
+        """Tell the state again who of these was heard: it did not know then what is stored."""
+        ...
+
+    def at(self) -> float:
+        """The core's clock."""
+        ...
+
+
+async def renew(
+    state: Stored, changed: Changed, source: Source, now: float, *, is_last: bool
+) -> int:
+    """Forget what has changed, and restore it as a restart would; ``is_last``: and those in whose
+    way it may have been. Returns of how many gangs. Between parts nodes are heard.
+    """
+    state.keep_up(now)
+    gangs = sorted(changed.gangs | state.unsure if is_last else changed.gangs)
+    nodes = sorted(changed.nodes)
+    if not gangs and not nodes:
+        return 0
+    touched = state.forget(gangs)
+    if nodes:
+        restore_nodes(state, await source.nodes(nodes))
+        touched.update(nodes)
+    async for holds in source.holds(gangs):
+        state.restore_holds(holds, now)
+        touched.update(hold.placement.node for hold in holds)
+    state.settle(touched, now)
+    source.recall(nodes)
+    async for some in source.gangs(gangs):
+        for gang in some:
+            state.restore_gang(gang, now, source.at())
+    state.keep_up(now)
+    return len(gangs)
+
+
+def restore_nodes(state: Stored, nodes: Iterable[KnownNode]) -> None:
+    """Tell a state what is stored of nodes."""
+    for node in nodes:
+        if node.is_removed:
+            state.restore_removed(node.node, node.lease)
+        else:
+            state.ledger.restore_node(
+                node.node, lease=node.lease, is_lost=node.is_lost, size=node.size
+            )

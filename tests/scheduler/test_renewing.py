@@ -1,0 +1,81 @@
+"""What a standby had heard of nodes before it knew what is stored counts once that is restored."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from muster.contracts.gangs import GangRequest
+from scheduler.changes import Changed
+from scheduler.domain.known import KnownGang
+from scheduler.domain.placements import Hold
+from scheduler.domain.rules import Rules
+from scheduler.domain.state import State
+from scheduler.domain.stored import Stored
+from scheduler.renewing import renew
+from scheduler.store import KnownNode
+
+Kit = Any
+
+
+class Rows:
+    """What a leader has stored."""
+
+    def __init__(self, leader: State) -> None:
+        self._leader = leader
+
+    async def nodes(self, names: Sequence[str]) -> list[KnownNode]:
+        nodes = self._leader.ledger.nodes
+        return [KnownNode(n, nodes[n].lease, nodes[n].is_lost, None) for n in names]
+
+    async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
+        ledger = self._leader.ledger
+        holds = [hold for pod in ledger.pods if (hold := ledger.hold_of(pod)) is not None]
+        yield [hold for hold in holds if hold.placement.gang in gangs]
+
+    async def gangs(self, gangs: Sequence[str]) -> AsyncIterator[list[KnownGang]]:
+        yield [self._leader.known(gang) for gang in gangs if gang in self._leader.gangs]
+
+    def recall(self, nodes: Sequence[str]) -> None:
+        """All were heard all along."""
+
+    def at(self) -> float:
+        return 0.0
+
+
+def standing_by(kit: Kit, *gangs: GangRequest) -> tuple[State, Stored]:
+    """A leader that has placed these gangs, and a standby that knows the node."""
+    leader = kit.state(kit.report("n0", gpus=4))
+    for gang in gangs:
+        leader.request(gang, 0.0, 0.0)
+    kit.decide(leader, 0.0)
+    standby = Stored(Rules(settle_s=0.0))
+    standby.report(kit.report("n0", gpus=4), 0.0)
+    standby.ledger.hear("n0", "", 0.0)
+    standby.change(None, 0.0)
+    return leader, standby
+
+
+async def look(standby: Stored, leader: State, *gangs: str) -> None:
+    await renew(
+        standby, Changed("", frozenset(gangs), frozenset()), Rows(leader), 0.0, is_last=True
+    )
+
+
+async def test_a_pod_that_was_reported_before_it_was_known_is_no_stranger(kit: Kit) -> None:
+    leader, standby = standing_by(kit, kit.gang("g", *kit.pods("g", 1, gpus=2)))
+    standby.report(kit.report("n0", gpus=4, holding={"g-w-0": (0, 1)}, revision=2), 0.0)
+    assert standby.ledger.nodes["n0"].strangers
+    await look(standby, leader, "g")
+    assert not standby.ledger.nodes["n0"].strangers
+    assert standby.cluster.gangs["g"].pods.keys() == {"g-w-0"}
+
+
+async def test_a_pod_that_is_no_gangs_any_more_is_a_stranger_as_long_as_it_is_reported(
+    kit: Kit,
+) -> None:
+    leader, standby = standing_by(kit, kit.gang("g", *kit.pods("g", 1, gpus=2)))
+    await look(standby, leader, "g")
+    report = kit.report("n0", gpus=4, holding={"g-w-0": (0, 1)}, revision=2)
+    standby.report(report, 0.0)
+    gone = kit.state(report)
+    await look(standby, gone, "g")
+    assert standby.ledger.nodes["n0"].strangers.keys() == {"g-w-0"}
