@@ -16,6 +16,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import structlog
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
@@ -29,6 +30,17 @@ PARTITIONS = 4
 # How long an example takes is the machine's matter: no property fails by the clock.
 settings.register_profile("muster", deadline=None)
 settings.load_profile("muster")
+
+# As the services themselves tell an exception: structlog's own way draws every frame with its
+# variables, and so holds up for seconds all that runs in the test's process.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(
+            colors=False, exception_formatter=structlog.dev.plain_traceback
+        ),
+    ]
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,7 @@ from cli.jobs import detail
 pytestmark = [
     pytest.mark.system,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
     pytest.mark.xdist_group("up"),  # one at a time: each is seven processes
 ]
 DEADLINE_S, POLL_S = 120.0, 0.1

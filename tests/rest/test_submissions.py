@@ -86,7 +86,11 @@ async def test_two_replicas_keep_one_promise(start_rest: Any) -> None:
 
 async def test_what_waits_to_be_written_is_bounded(start_rest: Any) -> None:
     async with start_rest(submit_queue_bytes=2000) as rest:
-        answers = await asyncio.gather(*(rest.submit(f"flood-{n}") for n in range(60)))
+        async with rest.runtime.pool.acquire() as conn, conn.transaction():
+            await conn.execute("LOCK TABLE job IN SHARE MODE")  # nothing is written meanwhile
+            flood = [asyncio.create_task(rest.submit(f"flood-{n}")) for n in range(60)]
+            await asyncio.wait(flood, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+        answers = await asyncio.gather(*flood)
         codes = {answer.status_code for answer in answers}
         assert codes == {202, 503}
         assert all(a.headers["retry-after"] for a in answers if a.status_code == 503)

@@ -38,9 +38,16 @@ def a_pod(command: str, name: str = "pod", **more: Any) -> Pod:
 @pytest.fixture
 def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     settings = AgentSettings(
-        launch_timeout_s=0.1, launch_attempts=3, supervisor_patience_s=0.1, node="n"
+        launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
     return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell")
+
+
+@pytest.fixture
+def hasty(runner: SupervisedPods) -> SupervisedPods:
+    """Tries the launches of its pods again at once."""
+    runner.settings = runner.settings.model_copy(update={"launch_timeout_s": 0.1})
+    return runner
 
 
 def end_of(runner: SupervisedPods, pod: Pod, patience: Patience) -> Seen:
@@ -71,10 +78,10 @@ def test_a_pod_that_was_stopped_before_its_launch_never_runs(
 
 
 def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
-    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+    hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node.nursery, "start", lambda _directory: None)
-    seen = end_of(runner, a_pod("true"), patience)
+    seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert "3 attempts" in str(seen.ending.start_error)
     monkeypatch.undo()
@@ -83,13 +90,13 @@ def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
 
 
 def test_a_disk_that_takes_no_directory_fails_the_launch_and_not_the_agent(
-    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+    hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(node.pods, "prepare", full)
-    seen = end_of(runner, a_pod("true"), patience)
+    seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert seen.ending.start_error is not None
 
@@ -128,9 +135,9 @@ def test_a_stop_that_the_disk_did_not_take_is_asked_for_again(
 
     monkeypatch.setattr(node.pods, "ask_to_stop", full)
     with pytest.raises(OSError, match="No space"):
-        runner.stop("pod", Stopping("stopped", 5.0))
+        runner.stop("pod", Stopping("stopped", 60.0))
     monkeypatch.undo()
-    seen = end_of(runner, a_pod("sleep 300", stop=Stopping("stopped", 5.0)), patience)
+    seen = end_of(runner, a_pod("sleep 300", stop=Stopping("stopped", 60.0)), patience)
     assert seen.ending is not None
     assert (seen.ending.stop_reason, seen.ending.signal) == ("stopped", signal.SIGTERM)
 
@@ -158,13 +165,13 @@ def test_a_stop_that_the_disk_never_takes_ends_the_pod_with_its_supervisor(
 
 
 def test_a_launch_that_fails_says_what_hindered_it(
-    runner: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
+    hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(node.pods, "prepare", full)
-    seen = end_of(runner, a_pod("true"), patience)
+    seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert "No space left" in str(seen.ending.start_error)
 

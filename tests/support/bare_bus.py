@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 def a_bus(bootstrap: str) -> Bus:
     settings = ServiceSettings(
-        kafka_bootstrap=bootstrap, bus_watch_s=0.1, bus_timeout_s=2, fetch_wait_busy_ms=10
+        kafka_bootstrap=bootstrap, bus_watch_s=0.1, bus_timeout_s=6, fetch_wait_busy_ms=10
     )
     return Bus(settings, Service.SCHEDULER, PlumbingMetrics(CollectorRegistry()))
 

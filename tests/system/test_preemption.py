@@ -9,7 +9,7 @@ from cli.embedded.broker import EmbeddedBroker
 from muster.contracts.topics import Service
 from whole_muster import Muster, a_job, a_muster, eventually
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 QUICK = {"stop_grace_s": 2.0, "retry_backoff_first_s": 0.1}
 ON_TERM = (
