@@ -273,7 +273,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
         chooser.undo()
-        if _is_cheapest(live, chooser.seeker, found):
+        if _is_cheapest(cluster, live, chooser.seeker):
             return sorted(found, key=lambda other: other.id)
     elif chooser.is_hopeless():
         return None
@@ -288,15 +288,17 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     return choose(found, candidates, tries, are_few=are_few)
 
 
-def _is_cheapest(live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
-    """One pod that uses all that it is charged, and that only guests are in the way of, was put
-    where they cost least. Without one's own gangs cells may be bound elsewhere.
+def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
+    """Where only guests could have to leave, and cells are plain, one pod that uses all that it is
+    charged was put where they cost least. Without gangs of its own cells may be bound elsewhere.
     """
     kind, pods = live.waiting[0].kind, live.waiting[0].pods
     return (
         len(live.waiting) == len(pods) == 1
         and kind.gpus > 0
-        and not any(other.is_charged for other in found)
+        and kind.pin is None
+        and cluster.hardware.owning.is_plain(live.owner)
+        and not cluster.charges.has_below(live.owner, live.gang.priority)
         and not seeker.ground(kind, seeker.types(kind)[0]).is_loose
     )
 
