@@ -1,19 +1,24 @@
 """Nodes that are silent, lost, back and removed, over a real database and a broker."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from cli.embedded.broker import EmbeddedBroker
+from muster.db import Connection
 from muster.service import Runtime
+from scheduler import store
+from scheduler.store import KnownNode
+from scheduler.watch import Watch
 
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 LEASE_S = 2.0
+DEADLINE_S = 60.0
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
@@ -113,3 +118,44 @@ async def test_a_node_that_was_lost_for_long_is_removed_for_everybody(
     async with scheduler(lost_kept_days=1e-9, lost_repeat_s=0.1):
         await lost(kit, others, "n0")
         await others.until(lambda: others.removed == {"n0"})
+
+
+async def test_a_loss_is_not_told_before_it_is_committed(
+    kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever leads next may know nothing of it."""
+    save_nodes, tell, say = store.save_nodes, Watch.tell, Watch._say
+    is_writing, may_write, told, said = asyncio.Event(), asyncio.Event(), 0, 0
+
+    async def slow(conn: Connection, nodes: Sequence[KnownNode]) -> None:
+        if any(node.is_lost for node in nodes):
+            is_writing.set()
+            await may_write.wait()
+        await save_nodes(conn, nodes)
+
+    async def telling(watch: Watch, known: dict[str, KnownNode]) -> None:
+        nonlocal told
+        await tell(watch, known)
+        told += 1
+
+    async def saying(*given: Any) -> None:
+        nonlocal said
+        said += 1
+        await say(*given)
+
+    monkeypatch.setattr(store, "save_nodes", slow)
+    monkeypatch.setattr(Watch, "tell", telling)
+    monkeypatch.setattr(Watch, "_say", saying)
+    async with scheduler(deciding_timeout_s=60.0):
+        await others.report(kit.report("n0", gpus=1))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        del others.alive["n0"]
+        async with asyncio.timeout(DEADLINE_S):
+            await is_writing.wait()
+            before = told
+            while told < before + 3:
+                await asyncio.sleep(0.02)
+        assert said == 0
+        may_write.set()
+        await others.until(lambda: others.lost)

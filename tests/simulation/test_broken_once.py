@@ -231,3 +231,13 @@ def test_every_way_is_tried_on_many_nodes_too_before_a_gang_waits_or_is_refused(
     preempted, waits = scene.asks(wish)
     assert isinstance(preempted, Preempted)
     assert code_of([waits], "g") == "preempting"
+
+
+def test_one_pod_costs_an_own_gang_where_that_is_cheaper_than_a_guest() -> None:
+    """Without the own gang another node can be bound."""
+    cells = [PhysicalCell("node", name=name) for name in ("n0", "n1")]
+    scene = Scene(config(cells=cells, x=owning(("node", 1))))
+    scene.places(gang("low", "x", 1, allowed_nodes=frozenset({"n0"})))
+    scene.places(guest("guest", 3, "n0"))
+    decided = scene.asks(gang("high", "x", 3, priority=5))
+    assert [d.gang for d in decided if isinstance(d, Preempted)] == ["low"]

@@ -52,7 +52,7 @@ def roles_by_prerequisites() -> str:
     return f"{HEAD}prerequisites:\n{listed}taskRoles:\n{roles}"
 
 
-@pytest.mark.timeout(30)  # each takes a fraction of a second, and took minutes
+@pytest.mark.timeout(60)  # each takes a fraction of a second, and took minutes
 @pytest.mark.parametrize(
     "bomb",
     [

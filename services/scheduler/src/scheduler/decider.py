@@ -346,8 +346,7 @@ class Decider:
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
-        outcome.nodes = [node.node for node in known]
-        self.known.update((node.node, node) for node in known)
+        outcome.nodes, outcome.known = [node.node for node in known], known
 
     def _nodes(self, outcome: Outcome, now: datetime) -> list[KnownNode]:
         rows = []
@@ -368,6 +367,7 @@ class Decider:
 
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""
+        self.known.update((node.node, node) for node in outcome.known)
         for decision in outcome.decisions:
             self.metrics.decisions.labels(name_of(decision)).inc()
             log(decision)

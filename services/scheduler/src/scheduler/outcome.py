@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
+from scheduler.store import KnownNode
 
 
 @dataclass(slots=True)
@@ -13,6 +14,7 @@ class Outcome:
     changes: Changes
     topics: dict[str, str] = field(default_factory=dict)
     nodes: list[str] = field(default_factory=list)
+    known: list[KnownNode] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=dict)
     returned: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

@@ -253,7 +253,9 @@ class Watch:
         now = time.monotonic()
         for node in list(self.nodes.values()):
             row = known.get(node.name)
-            if row is None or node.lease == 0:
+            if row is None or (row.lease, row.is_lost) != (node.lease, node.is_lost):
+                continue  # not committed yet
+            if node.lease == 0:
                 continue
             at = time.time()
             if node.is_lost:

@@ -19,6 +19,7 @@ from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
 )
+from scheduler.domain.core.prices import price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
@@ -273,7 +274,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
         chooser.undo()
-        if _is_cheapest(cluster, live, chooser.seeker):
+        if _is_cheapest(cluster, live, chooser.seeker, found):
             return sorted(found, key=lambda other: other.id)
     elif chooser.is_hopeless():
         return None
@@ -288,19 +289,26 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     return choose(found, candidates, tries, are_few=are_few)
 
 
-def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
-    """Where only guests could have to leave, and cells are plain, one pod that uses all that it is
-    charged was put where they cost least. Without gangs of its own cells may be bound elsewhere.
+def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
+    """One pod that uses all that it is charged, and that one guest is in the way of, was put where
+    that costs least: where nodes are bound whole, and none of its own virtual cluster's gangs,
+    without whom cells may be bound elsewhere, costs less.
     """
-    kind, pods = live.waiting[0].kind, live.waiting[0].pods
-    return (
-        len(live.waiting) == len(pods) == 1
-        and kind.gpus > 0
-        and kind.pin is None
-        and cluster.hardware.owning.is_plain(live.owner)
-        and not cluster.charges.has_below(live.owner, live.gang.priority)
-        and not seeker.ground(kind, seeker.types(kind)[0]).is_loose
-    )
+    kind, pods, owning = live.waiting[0].kind, live.waiting[0].pods, cluster.hardware.owning
+    if (
+        len(live.waiting) > 1
+        or len(pods) > 1
+        or not kind.gpus
+        or kind.pin is not None
+        or len(found) > 1
+        or any(other.is_charged for other in found)
+        or not owning.is_regular
+        or live.owner in owning.splitters
+        or seeker.ground(kind, seeker.types(kind)[0]).is_loose
+    ):
+        return False
+    own = next(cluster.charges.smallest_below(live.owner, live.gang.priority), None)
+    return own is None or price_of(found) <= price_of((own,))
 
 
 def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:
