@@ -19,7 +19,7 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
         if region is None:
             continue
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
-        for number, view in region.views.items():
+        for number, view in region.roomy(ground.wish):
             if within is not None and view.rack is not within:
                 continue
             cap = view.caps.get(ground.needs)

@@ -52,7 +52,6 @@ class Hardware:
         self.empty = {leaf: self._region(leaf) for leaf in forest.racks}
         self._physical: dict[str, Region] | None = None
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
-        self._greed: dict[str | None, bool] = {}
         self.without_gpus = [m for m in self.machines.values() if not m.slots]
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
@@ -80,21 +79,10 @@ class Hardware:
         return Region(self.forest.racks[leaf], self._places, self, self._bits[leaf])
 
     def is_greed_exact(self, owner: str | None) -> bool:
-        """Where all cells are complete, an owner's quota of a GPU type is nodes or more and of one
-        level, and nothing but GPUs is limited, equal pods that don't fit one after another don't
-        fit at all.
+        """Where an owner's cells are plain and nothing but GPUs is limited, equal pods that don't
+        fit one after another don't fit at all.
         """
-        if owner not in self._greed:
-            self._greed[owner] = self._is_greed_exact(owner)
-        return self._greed[owner]
-
-    def _is_greed_exact(self, owner: str | None) -> bool:
-        if self.demands.is_limited or not self.owning.is_regular:
-            return False
-        quotas = self.owning.quotas.get(owner, ()) if owner is not None else ()
-        levels = {(quota.chain.leaf, quota.level) for quota in quotas}
-        is_simple = len(levels) == len({leaf for leaf, _ in levels})
-        return is_simple and all(quota.level >= quota.chain.node_level for quota in quotas)
+        return not self.demands.is_limited and self.owning.is_plain(owner)
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""

@@ -103,11 +103,16 @@ class Live:
     @property
     def gpus(self) -> int:
         """That it uses or has reserved."""
-        return sum(pod.gpus.bit_count() for pod in self.pods.values())
+        gpus = 0
+        for pod in self.pods.values():
+            gpus += pod.gpus.bit_count()
+        return gpus
 
     @property
     def gpus_in_use(self) -> int:
         """That it uses."""
+        if not self.reserved:
+            return self.gpus
         held = (pod for pod in self.pods.values() if pod.name not in self.reserved)
         return sum(pod.gpus.bit_count() for pod in held)
 

@@ -1,6 +1,8 @@
 """Who owns how much by the configuration: quotas, pins, and what they are in leaves."""
 
-from scheduler.domain.core.forest import Cell, Forest
+from collections.abc import Sequence
+
+from scheduler.domain.core.forest import Cell, Forest, Quota
 
 
 def owner_of(virtual_cluster: str) -> str:
@@ -26,6 +28,9 @@ class Owning:
             for owner, quotas in self.quotas.items()
             if any(quota.level < quota.chain.node_level for quota in quotas)
         }
+        self._uneven = {
+            owner for owner, quotas in self.quotas.items() if not _are_nodes_of_one_level(quotas)
+        }
         self.pins_of = {pin: owner_of(vc) for pin, vc in forest.pin_owners.items()}
         self.owned: dict[tuple[str, str], int] = {}
         for owner, quotas in self.quotas.items():
@@ -47,3 +52,15 @@ class Owning:
             for cells in chain.cells
             for cell in cells
         )
+
+    def is_plain(self, owner: str | None) -> bool:
+        """All cells are complete, and the owner's quota of a GPU type is nodes or more, of one
+        level.
+        """
+        return self.is_regular and owner not in self._uneven
+
+
+def _are_nodes_of_one_level(quotas: Sequence[Quota]) -> bool:
+    levels = {(quota.chain.leaf, quota.level) for quota in quotas}
+    is_one = len(levels) == len({leaf for leaf, _ in levels})
+    return is_one and all(quota.level >= quota.chain.node_level for quota in quotas)

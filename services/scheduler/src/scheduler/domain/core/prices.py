@@ -5,6 +5,7 @@ Prices are worked out again for nodes that have changed, when they are asked for
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, merge
 from math import inf
 from typing import TYPE_CHECKING
@@ -50,6 +51,16 @@ def both(one: Price, other: Price) -> Price:
     return one[0] + other[0], max(one[1], other[1])
 
 
+@dataclass(slots=True)
+class _Order:
+    """Nodes by price for one need: a heap with entries that may be out of date. ``read``: so many
+    of the nodes with other prices are in it.
+    """
+
+    heap: list[tuple[Price, int]]
+    read: int
+
+
 class Prices:
     """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
     space in no bound cell, where only guests are in the way.
@@ -67,19 +78,12 @@ class Prices:
         self._prices: dict[int, list[Price]] = {}
         self._leaves: dict[tuple[int, int], int] = {}
         self._mixed: set[int] = set()
-        self._heaps: dict[Needs, list[tuple[Price, int]]] = {}
+        self._orders: dict[Needs, _Order] = {}
+        self._repriced: list[int] = []
 
     def ordered(self, needs: Needs) -> Iterator[tuple[Price, int]]:
         """Nodes and what one pod costs there at the least, cheapest first, then by number."""
-        self._update()
-        heap = self._heaps.get(needs)
-        if heap is None or len(heap) > STALE_TIMES * len(self._prices) + ORDERS_KEPT:
-            if heap is None and len(self._heaps) >= ORDERS_KEPT:
-                del self._heaps[next(iter(self._heaps))]
-            found = ((self._price(number, needs), number) for number in self._prices)
-            heap = [(price, number) for price, number in found if price is not None]
-            heapify(heap)
-            self._heaps[needs] = heap
+        heap = self._heap(needs)
         taken: list[tuple[Price, int]] = []
         try:
             while heap:
@@ -92,6 +96,27 @@ class Prices:
         finally:
             for entry in taken:
                 heappush(heap, entry)
+
+    def _heap(self, needs: Needs) -> list[tuple[Price, int]]:
+        """Nodes by price, with entries that are out of date."""
+        self._update()
+        most = STALE_TIMES * len(self._prices) + ORDERS_KEPT
+        if len(self._repriced) > most:
+            self._orders.clear()
+            self._repriced.clear()
+        order = self._orders.get(needs)
+        if order is None or len(order.heap) > most:
+            if order is None and len(self._orders) >= ORDERS_KEPT:
+                del self._orders[next(iter(self._orders))]
+            found = ((self._price(number, needs), number) for number in self._prices)
+            heap = [(price, number) for price, number in found if price is not None]
+            heapify(heap)
+            order = self._orders[needs] = _Order(heap, len(self._repriced))
+        for number in set(self._repriced[order.read :]):
+            if (price := self._price(number, needs)) is not None:
+                heappush(order.heap, (price, number))
+        order.read = len(self._repriced)
+        return order.heap
 
     def most(self, needs: Needs) -> int:
         """How many pods there would be room for if all that may go were gone, at the most."""
@@ -116,7 +141,8 @@ class Prices:
             may_bind = True
         self._read, numbers = hardware.changed_since(self._read)
         if numbers is None:
-            self._heaps.clear()
+            self._orders.clear()
+            self._repriced.clear()
             self._prices.clear()
             self._leaves.clear()
             self._mixed.clear()
@@ -132,11 +158,8 @@ class Prices:
         for number in changed:
             if owner is not None and number not in known and owner not in states[number].bound:
                 continue
-            if self._work_out(number) and (prices := known.get(number)) is not None:
-                sort, most = states[number].sort, len(prices)
-                for needs, heap in self._heaps.items():
-                    if needs[sort] < most:
-                        heappush(heap, (prices[needs[sort]], number))
+            if self._work_out(number):
+                self._repriced.append(number)
 
     def _numbers(self) -> Iterable[int]:
         hardware = self.cluster.hardware

@@ -245,6 +245,16 @@ class Region:
             for number in self._with_any(tags[fits], among):
                 yield fits, number
 
+    def roomy(self, wish: Wish) -> Iterator[tuple[int, View]]:
+        """Racks in which there are leaves for one pod at the least, by number."""
+        if self._behind:
+            self._source.catch_up()
+        racks = 0
+        for _, _, tag in self._order(wish):
+            racks |= self._racks[tag]
+        for number in numbers_in(racks):
+            yield number, self._views[number]
+
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
         if self._behind:
