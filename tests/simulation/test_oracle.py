@@ -83,7 +83,7 @@ def test_more_cells_than_there_are_can_not_be_promised() -> None:
 
 
 def _twice(state: State) -> None:
-    place = replace(state.records["guest"].places["p0"], node="n0")
+    place = state.records["guest"].places["p0"]._replace(node="n0")
     state.records["guest"] = replace(state.records["guest"], places={"p0": place})
 
 

@@ -20,7 +20,7 @@ def test_a_restored_reservation_that_can_not_be_kept_is_asked_for_anew() -> None
     scene = reserved_place()
     late, guest = (scene.core.exported(name) for name in ("late", "guest"))
     again = Scene(config(x=owning(("rack", 1))))
-    again.core.restore(replace(late, places=(replace(late.places[0], node="gone"),)), scene.now)
+    again.core.restore(replace(late, places=(late.places[0]._replace(node="gone"),)), scene.now)
     cancelled, placed = again.cycle()
     assert cancelled == PreemptionCancelled("late")
     assert isinstance(placed, Placed)
