@@ -11,7 +11,7 @@ from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, Wish
-from scheduler.domain.core.shapes import Part, Pick
+from scheduler.domain.core.shapes import Pick
 
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
@@ -108,11 +108,8 @@ class Ground:
 
     def numbers(self) -> set[int]:
         """The nodes in question."""
-        found: set[int] = set()
-        for region in (self.bound, self.empty):
-            if region is not None:
-                found.update(region.tags)
-        return found
+        regions = (self.bound, self.empty)
+        return {number for region in regions if region is not None for number in region.tags}
 
     def room(self) -> dict[int, int]:
         """Free leaves by rack's number."""
@@ -347,16 +344,10 @@ class Ground:
         if mine is not None and (is_thrifty or mine.level <= best.level):
             yield mine
         yield best
-        picks = (shape.pick(free & (bound | part.mask), need) for part in self._parts(state))
+        ways = ways_to_bind(self.hardware, self.owner or "", state, shape.full)
+        masks = (bound | part.mask for _, _, part in ways if part is not None)
+        picks = (shape.pick(free & mask, need) for mask in masks)
         yield from sorted({pick for pick in picks if pick is not None} - {best, mine})
-
-    def _parts(self, state: SlotState) -> Iterator[Part]:
-        """Cells inside a node that may be bound for the owner."""
-        assert self.owner is not None
-        full = state.slot.shape.full
-        for _, _, part in ways_to_bind(self.hardware, self.owner, state, full):
-            if part is not None:
-                yield part
 
     def _take(self, state: SlotState, name: str, leaves: int, floor: int) -> bool:
         bindings: tuple[Binding, ...] = ()

@@ -204,7 +204,8 @@ def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
             fresh.take_in(carried)
             fresh.enqueue(carried)
         carried.told = None if live.reserved and not carried.reserved else live.told
-    fresh.hardware.catch_up()
+    for hardware in (fresh.hardware, fresh.blank):
+        hardware.catch_up()
 
 
 def _carry_masks(machine: Machine, found: Machine) -> None:

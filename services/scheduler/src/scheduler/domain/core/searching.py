@@ -1,4 +1,4 @@
-"""A place for all pods of a gang, sought in every way within a bound, on few nodes.
+"""A place for all pods of a gang, sought in every way within a bound, on a bounded number of nodes.
 
 Two simplifications lose nothing. Leaves in cells that the owner has are as good as one another, so
 a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
@@ -54,10 +54,9 @@ class Search:
         grounds = {ground for want in self.wants for ground in want.grounds}
         self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
         self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
-        self.is_small = all(ground.is_small for ground in grounds)
         self.owners = sorted({ground.owner or "" for ground in grounds})
         self._looks = _Looks(self)
-        if not self.is_small:
+        if not all(ground.is_small for ground in grounds):
             self._keep(self._looks.some_of_each(len(self.wants)))
         before = len(self.seeker.pods)
         found = self._place(0)
