@@ -139,7 +139,7 @@ async def test_a_leader_that_cannot_renew_stands_by_and_is_followed(
                     name = f"b{number}"
                     await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
                     await others.until(partial(_is_placed, others, name))
-                    assert others.decisions[name].epoch == 2
+                    assert others.decisions[name].epoch >= 2
                 cut.undo()
                 async with asyncio.timeout(DEADLINE_S):
                     while not metric("is_warm"):

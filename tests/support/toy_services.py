@@ -134,11 +134,11 @@ async def submit(rest: Runtime, job: str, name: str) -> None:
         await say_all(conn, Service.REST, [say], now)
 
 
-async def eventually(question: Callable[[], Any], wanted: object) -> None:
+async def eventually(question: Callable[[], Any], wanted: object, wait_s: float = WAIT_S) -> None:
     """Ask until the answer is as wanted; fails with the last answer."""
     answer: object = None
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(wait_s):
             while (answer := await question()) != wanted:
                 await asyncio.sleep(0.02)
     except TimeoutError:
