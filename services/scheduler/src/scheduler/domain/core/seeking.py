@@ -22,7 +22,7 @@ ORDERS = 24
 RACK_TRIES = 16
 """Racks that are tried for all kinds of a gang together, at the most."""
 
-MANY_NODES = 4096
+MANY_NODES = 1024
 """So many nodes at the most are searched in every way where all else has failed."""
 
 Kinds = Sequence[tuple[Kind, Sequence[str]]]
