@@ -22,11 +22,7 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
         for number, view in region.roomy(ground.wish):
             if within is not None and view.rack is not within:
                 continue
-            cap = view.caps.get(ground.needs)
-            if cap is None:
-                cap = view.cap(ground.needs)
-            if cap and is_exact:
-                cap = _held_by(ground, region, view)
+            cap = _held_by(ground, region, view) if is_exact else view.cap(ground.needs)
             if cap:
                 before = caps.get(number)
                 caps[number] = (cap + before[0], False) if before else (cap, is_fresh)

@@ -170,16 +170,13 @@ class Ground:
         if region is None:
             return None
         seeker = self.seeker
-        is_anywhere = seeker.within is None and not seeker.near
-        if seeker.owner is not None:  # mostly the best of all does
-            found = region.best(self.wish)
-            if found is None or (is_anywhere and self._fits(found[1])):
-                return found
-        among = seeker.having(self.kind)
         if seeker.owner is None:
-            found = self._guest(region, among)
-            if found is None or (is_anywhere and self._fits(found[1])):
-                return found
+            found = self._guest(region, seeker.having(self.kind))
+        else:  # mostly the best of all does
+            found = region.best(self.wish)
+        if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
+            return found
+        among = seeker.having(self.kind)
         near = {rack.number for rack in seeker.near}
         best: tuple[Rank, int] | None = None
         for rank, number in region.ranked(self.wish, among):

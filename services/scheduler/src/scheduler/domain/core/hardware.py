@@ -26,13 +26,13 @@ class Hardware:
     ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
     leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
-    ``behind``: nodes that have changed since somebody looked into the index, by number.
+    ``_behind``: nodes that have changed since somebody looked into the index, by number.
     ``searches_left``: gangs for which many nodes may still be searched in this cycle.
     """
 
     def __init__(self, forest: Forest) -> None:
         self.forest = forest
-        self.behind: dict[int, SlotState] = {}
+        self._behind: dict[int, SlotState] = {}
         self.gpu_types = forest.gpu_types
         self.cells = {name: Cells(chain) for name, chain in forest.chains.items()}
         self.machines, self.sorts = make_machines(forest)
@@ -73,10 +73,10 @@ class Hardware:
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
             self.bind(Binding(pin_owner(pin), None, cell, part))
-        self.behind.update(enumerate(self.states))
+        self._behind.update(enumerate(self.states))
 
     def _region(self, leaf: str) -> Region:
-        return Region(self.forest.racks[leaf], self._places, self, self._bits[leaf])
+        return Region(self.forest.racks[leaf], self._places, self.catch_up, self._bits[leaf])
 
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where an owner's cells are plain and nothing but GPUs is limited, equal pods that don't
@@ -120,7 +120,7 @@ class Hardware:
 
     def catch_up(self, most: int | None = None) -> bool:
         """Bring so many nodes' leaves into the index; None: all. Whether it is behind no longer."""
-        behind = self.behind
+        behind = self._behind
         if most is not None and len(behind) > most:
             for number in list(islice(behind, most)):
                 self._index(behind.pop(number))
@@ -131,20 +131,18 @@ class Hardware:
 
     def refresh(self, state: SlotState) -> None:
         """The node's leaves have changed, or what else is known of them."""
-        self.behind[state.slot.number] = state
+        self._behind[state.slot.number] = state
 
     def changed_since(self, read: int) -> tuple[int, list[int] | None]:
         """Up to where changes are read now, and which nodes have changed (`Log`)."""
-        if self.behind:
-            self.catch_up()
+        self.catch_up()
         return self._log.since(read)
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
         if self.amounts is None:
             return None
-        if self.behind:
-            self.catch_up()
+        self.catch_up()
         return self.amounts.having(kind)
 
     def _index(self, state: SlotState) -> None:
@@ -176,7 +174,7 @@ class Hardware:
         """By GPU type, what nobody uses. It is made when the first guest looks for a place."""
         if self._physical is None:
             self._physical = {leaf: self._region(leaf) for leaf in self.forest.racks}
-            self.behind.update(enumerate(self.states))
+            self._behind.update(enumerate(self.states))
         return self._physical
 
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:

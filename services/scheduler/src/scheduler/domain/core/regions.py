@@ -7,11 +7,10 @@ than GPUs is limited, so are the nodes themselves: what they have left beside GP
 """
 
 from bisect import insort
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
 from heapq import merge
 from operator import or_
-from typing import Protocol
 
 from scheduler.domain.core.forest import Rack, Slot
 from scheduler.domain.core.tags import Nodes, Tag
@@ -76,36 +75,25 @@ class Order:
         self.read = 0
 
 
-class Source(Protocol):
-    """What a region indexes. ``behind``: nodes that have changed; not empty: it has to catch up
-    before somebody looks.
-    """
-
-    @property
-    def behind(self) -> Mapping[int, object]: ...
-
-    def catch_up(self) -> object: ...
-
-
 class Region:
     """Free leaves of one owner. ``_whole[n]``: racks with n wholly free nodes, as bits; of no n
     without any, in order in ``_wholes``.
 
     ``_racks``: tag → racks with such nodes; ``_nodes``: the nodes themselves, None where nothing
     but GPUs is limited. ``bits``: of each rack its nodes' numbers as a bit set.
+    ``catch_up``: brings what has changed here, before somebody looks.
     """
 
     def __init__(
         self,
         racks: Sequence[Rack],
         places: Sequence[tuple[int, int]],
-        source: Source,
+        catch_up: Callable[[], object],
         bits: Sequence[int] | None = None,
     ) -> None:
         self.racks = racks
         self.places = places
-        self._source = source
-        self._behind = source.behind
+        self._catch_up = catch_up
         self._views: dict[int, View] = {}
         self._whole: dict[int, int] = {}
         self._wholes: list[int] = []
@@ -118,22 +106,19 @@ class Region:
     @property
     def views(self) -> dict[int, View]:
         """Racks with nodes of the owner, by number."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         return self._views
 
     @property
     def whole(self) -> dict[int, int]:
         """By number of wholly free nodes: racks, as bits."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         return self._whole
 
     @property
     def tags(self) -> dict[int, Tag]:
         """The owner's nodes, by number."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         return self._tags
 
     def put(self, number: int, tag: Tag) -> None:
@@ -194,8 +179,7 @@ class Region:
         """The best node for one pod, by its number: of the lowest rank the lowest. ``among``: of
         these nodes.
         """
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         if among is not None and self._nodes is not None:
             return next(self.ranked(wish, among), None)
         racks, front = self._racks, None
@@ -222,8 +206,7 @@ class Region:
 
     def fullest(self, sorts: Collection[int], among: int | None) -> Iterator[int]:
         """Nodes of these sorts, those with the fewest free leaves first. ``among``: of these."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
             if racks and tag.sort in sorts:
@@ -235,8 +218,7 @@ class Region:
         """How many of the pods a node's leaves do for, and the node: the most first. ``among``: of
         these nodes.
         """
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
             if racks and _front(tag, wish) is not None:
@@ -247,8 +229,7 @@ class Region:
 
     def roomy(self, wish: Wish) -> Iterator[tuple[int, View]]:
         """Racks in which there are leaves for one pod at the least, by number."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         racks = 0
         for _, _, tag in self._order(wish):
             racks |= self._racks[tag]
@@ -257,8 +238,7 @@ class Region:
 
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         tag = self._tags.get(number)
         front = None if tag is None else _front(tag, wish)
         if tag is None or front is None:
@@ -268,8 +248,7 @@ class Region:
 
     def ranked(self, wish: Wish, among: int | None = None) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first. ``among``: of these nodes."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         nodes = None if among is None else self._nodes
         front: Front | None = None
         found: list[tuple[Tag, int]] = []
@@ -288,8 +267,7 @@ class Region:
 
     def slots_of(self, view: View) -> Iterator[tuple[Tag, Slot]]:
         """The nodes of a rack that are the owner's."""
-        if self._behind:
-            self._source.catch_up()
+        self._catch_up()
         for tag, positions in view.slots.items():
             while positions:
                 lowest = positions & -positions

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from scheduler.domain.core.machines import NEVER, Machine
+from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind
 from scheduler.domain.core.prices import room_at_most
 from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp, Want
@@ -68,7 +68,8 @@ class Waking:
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
                 group.seen = stamp
-                lines.update(dict.fromkeys(self._helped(group)))
+                helps = self._helps_guest if group.key == GUESTS else self._helps
+                lines.update((line, None) for line in group.lines if helps(line))
         return lines
 
     def is_idle(self, line: Line) -> bool:
@@ -81,21 +82,6 @@ class Waking:
                 return False
         return True
 
-    def _helped(self, group: Group) -> list[Line]:
-        """Those of its lines that may be helped: of most a number says that they are not."""
-        if group.key == GUESTS:
-            some = (line for line in group.lines if line.least_gpus <= self._most)
-            return [line for line in some if self._helps_guest(line)]
-        left = self._left_of(group.key)
-        return [line for line in group.lines if line.leaves <= left and self._helps(line)]
-
-    def _left_of(self, group: GroupKey) -> int:
-        """Leaves that an owner has left for gangs of a priority."""
-        left = self._left.get(group)
-        if left is None:
-            left = self._left[group] = self.cluster.charges.left_of_all(*group)
-        return left
-
     def _look_at_freed(self) -> None:
         """As long as nothing more becomes free, who takes no pod of a kind takes none later."""
         hardware = self.cluster.hardware
@@ -104,7 +90,6 @@ class Waking:
             self._freed_under = under
             self._takers.clear()
             self._machines = [machine for machine in self.freed.values() if machine.is_open]
-        self._most = NEVER
         if len(self._machines) <= FREED_LOOKED:
             self._most = max((machine.free_gpus() for machine in self._machines), default=0)
 
@@ -112,9 +97,9 @@ class Waking:
         """One of its pods might be placed on a freed node as a guest."""
         if len(self._machines) > FREED_LOOKED:
             return True
-        taken = self.cluster.hardware.taken_version
         if line.least_gpus > self._most:
             return False
+        taken = self.cluster.hardware.taken_version
         for kind, _ in line.key[2]:
             if kind.gpus > self._most:
                 continue
@@ -132,7 +117,10 @@ class Waking:
         were gone; or that there is none is to be told yet.
         """
         owner, priority = group = line.key[:2]
-        if line.leaves > self._left_of(group):
+        left = self._left.get(group)
+        if left is None:
+            left = self._left[group] = self.cluster.charges.left_of_all(owner, priority)
+        if line.leaves > left:
             return False
         if line.reason is None or line.reason.code == "quota":
             return True
