@@ -248,11 +248,12 @@ class Decider:
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
-            elapsed = time.monotonic() - started
             self.tidy(is_idle=False)
-            await asyncio.sleep(max(self.settings.cycle_interval_s - elapsed, 0))
-        elif state.is_under_way:
-            await asyncio.sleep(0)  # the rest begins at once, and others want to go on too
+        interval_s = self.settings.cycle_interval_s
+        if state.is_under_way:  # the lead wants to be renewed meanwhile, and questions answered
+            await asyncio.sleep(interval_s)
+        elif outcome:
+            await asyncio.sleep(max(interval_s - (time.monotonic() - started), 0))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
