@@ -249,11 +249,11 @@ class Decider:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             self.tidy(is_idle=False)
-        interval_s = self.settings.cycle_interval_s
-        if state.is_under_way:  # the lead wants to be renewed meanwhile, and questions answered
-            await asyncio.sleep(interval_s)
-        elif outcome:
-            await asyncio.sleep(max(interval_s - (time.monotonic() - started), 0))
+        if outcome or state.is_under_way:
+            interval_s = self.settings.cycle_interval_s
+            if not state.is_under_way:  # else the lead is renewed, and questions are answered now
+                interval_s -= time.monotonic() - started
+            await asyncio.sleep(max(interval_s, 0))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
