@@ -215,10 +215,11 @@ class Cluster:
         if not live.reserved:
             self.enqueue(live)
 
-    def restored(self) -> None:
-        """Everything is as it was before a restart: who was told then why it waits was tried under
-        this state, and is not tried again before something changes.
+    def all_tried(self, *, is_settled: bool = True) -> None:
+        """Everything is as it was in another cluster after a cycle: who was told there why it waits
+        was tried in this state, and is not tried again before something changes.
         """
+        self.is_settled = is_settled
         for line in self.queue.lines.values():
             put_aside(self, line)
         settled_under(self)
