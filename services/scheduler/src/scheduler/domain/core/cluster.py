@@ -190,11 +190,11 @@ class Cluster:
                 self.hardware.refresh(state)
 
     def _leave(self, live: Live, pod: Pod) -> None:
-        is_reserved = pod.name in live.reserved
-        is_charged = live.is_charged
-        if is_charged:
+        if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
-        self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
+        self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
+        if live.preempted_until is not None:
+            self.hardware.leaving.pop(pod, None)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.stamps.touch(live.owner)
@@ -211,6 +211,8 @@ class Cluster:
         )
         self.take_in(live)
         restore(self, live, restored, now)
+        if live.is_leaving:
+            self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
         if not live.reserved:
             self.enqueue(live)
@@ -364,16 +366,13 @@ class Cluster:
         """It is downgraded before it is killed."""
         return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
 
-    def leaving(self) -> list[Live]:
-        """Gangs that were told to leave, in order."""
-        return [self.gangs[gang] for gang in sorted(self.told_to_leave)]
-
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
         self.queue.remove(live)
         live.preempted_until, live.preempted_for = until, for_gang
         self.told_to_leave.add(live.id)
         self.downgraded.discard(live.id)
+        self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
 
     def downgrade(self, live: Live) -> None:

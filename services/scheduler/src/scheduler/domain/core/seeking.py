@@ -250,11 +250,11 @@ class Seeker:
 
     def _without_gpus(self, among: int | None) -> Iterator[Machine]:
         """Machines without GPUs, in order; ``among``: of these nodes."""
-        hardware = self.hardware
-        if among is None or hardware.amounts is None:
+        hardware, amounts = self.hardware, self.hardware.index.amounts
+        if among is None or amounts is None:
             yield from hardware.without_gpus
         else:
-            for number in numbers_in(among >> hardware.amounts.first):
+            for number in numbers_in(among >> amounts.first):
                 yield hardware.without_gpus[number]
 
     def having(self, kind: Kind) -> int | None:
