@@ -189,6 +189,7 @@ def believed(state: State) -> dict[str, Any]:
                 s.blocked,
                 s.charged,
                 s.held,
+                s.leaving,
                 s.reserved,
                 s.bound,
                 s.holders,
