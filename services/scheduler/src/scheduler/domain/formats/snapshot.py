@@ -67,8 +67,8 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     """The same in steps. The cluster must not change until the last one."""
     machines, gangs = sorted(cluster.hardware.machines.items()), sorted(cluster.gangs)
     if cluster.queue.lines and not cluster.queue.added:
-        how = {} if cluster.is_settled else {"settled": False}
-        taken.tried.append({"event": "gangs-tried"} | how)
+        how: Fields = {} if cluster.is_settled else {"settled": False}
+        taken.tried.append({"event": "gangs-tried", **how})
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
             taken.nodes.extend(_of_node(name, machine))
