@@ -14,6 +14,7 @@ import pytest
 from muster.service import Runtime
 from scheduler import leadership
 from scheduler.settings import SchedulerSettings
+from scheduler.watch import Watch
 
 Kit = Any
 Others = Any
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 HOUR_S = 3600.0
 LEASE_S = 2.0
 PATIENT_LEASE_S = 6.0
-"""Longer than a standby on a starved machine is late with what it reads."""
+"""Longer than a take-over takes."""
 
 DEADLINE_S = 60.0
 
@@ -70,10 +71,14 @@ async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
     scheduler: RunScheduler,
     others: Others,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The standby has heard those nodes as well, while they lived."""
+    """The standby has heard those nodes as well, while they lived; and reads some of that only when
+    they are lost already.
+    """
     nodes = ["n0", "n1", "n2", "n3", "n4"]
     rules = {"many_silent": 0.4, "lease_timeout_s": PATIENT_LEASE_S}
+    late = Late(monkeypatch)
     async with another_scheduler(tmp_path / "leader.log", **rules) as leader:
         for node in nodes:
             await others.report(kit.report(node, gpus=1))
@@ -83,14 +88,53 @@ async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
             async with asyncio.timeout(DEADLINE_S):
                 while standby.metrics.received.labels("node-heartbeat")._value.get() < 20:
                     await asyncio.sleep(0.05)
+                late.begin()
+                while not late.heard >= set(nodes):
+                    await asyncio.sleep(0.05)
             others.alive = {node: others.alive[node] for node in nodes[2:]}
             await others.until(lambda: {word.node for word in others.lost} == set(nodes[:2]))
+            late.end()
             leader.kill()
             async with asyncio.timeout(DEADLINE_S):
                 while await standby.pool.fetchval("SELECT epoch FROM leader") < 2:
                     await asyncio.sleep(0.02)
             del others.alive["n2"]
             await others.until(lambda: {word.node for word in others.lost} == set(nodes[:3]))
+            assert len({(word.node, word.lease) for word in others.lost}) == 3
+            assert others.returned == []
+            others.alive["n0"] = "journal-of-n0"
+            await others.until(lambda: {word.node for word in others.returned} == {"n0"})
+
+
+class Late:
+    """What this process reads of heartbeats between `begin` and `end` it hears at the end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: set[str] = set()
+        self._hear = Watch.on_heartbeat
+        self._kept: list[tuple[Any, ...]] = []
+        self._is_late = False
+        late = self
+
+        def hear(*given: Any) -> None:
+            late._take(given)
+
+        monkeypatch.setattr(Watch, "on_heartbeat", hear)
+
+    def begin(self) -> None:
+        self._is_late = True
+
+    def end(self) -> None:
+        self._is_late = False
+        for given in self._kept:
+            self._hear(*given)
+
+    def _take(self, given: tuple[Any, ...]) -> None:
+        if self._is_late:
+            self._kept.append(given)
+            self.heard.add(given[2].node)
+        else:
+            self._hear(*given)
 
 
 async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(

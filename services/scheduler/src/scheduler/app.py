@@ -74,7 +74,7 @@ class Candidate:
         decider.epoch = epoch
         _log.info("this process decides now", epoch=epoch, holder=decider.holder)
         metrics.epoch.set(epoch)
-        decider.watch.begin_anew()
+        decider.watch.take_lead()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._renew(epoch), name="renew")
