@@ -1,6 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
@@ -35,10 +35,10 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``freed``: nodes on which something has become free. ``most``: decisions after which a cycle
-    admits no more gangs, and ``has_more`` says so; None: no bound. ``is_settled``: what can never
-    be placed is refused. ``moved``: gangs that got other cells for the same place, until the caller
-    clears it.
+    ``freed``: nodes on which something has become free. ``cycle``: how often `run_cycle` was
+    called, at ``now`` the last time; ``under_way``: the rest of a cycle that is to be gone on with.
+    ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
+    the same place, until the caller clears it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -62,8 +62,8 @@ class Cluster:
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.freed: dict[int, Machine] = {}
         self.cycle = 0
-        self.most: int | None = None
-        self.has_more = False
+        self.now = 0.0
+        self.under_way: Iterator[list[Decision]] | None = None
         self.is_settled = True
         self.moved: set[str] = set()
         self.kinds: dict[Kind, Kind] = {}
@@ -319,7 +319,7 @@ class Cluster:
         change(self, fresh, now)
         fresh.draining = self.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
-        fresh.most, fresh.is_settled, fresh.moved = self.most, self.is_settled, self.moved
+        fresh.is_settled, fresh.moved = self.is_settled, self.moved
         self.__dict__.update(fresh.__dict__)
 
     # For the cycle.

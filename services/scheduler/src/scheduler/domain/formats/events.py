@@ -100,7 +100,7 @@ def _node_blocked(line: _Line) -> Event:
 
 def _cycle(line: _Line) -> Event:
     is_settled = line.table.flag("settled")
-    most = line.table.count("most", least=1)
+    most = line.table.count("most", least=0)
     return CycleRun(line.at, most, is_settled is not False, line=line.number)
 
 

@@ -76,17 +76,31 @@ class Simulation:
         event = next(upcoming, None)
         while (now := self._next_at(event)) is not None:
             self.tally.advance(now)
-            for end, gang in self._agenda.due(now):
+            due = list(self._agenda.due(now))
+            if due:
+                yield from self._finish(now)
+            for end, gang in due:
                 self._end(gang, end)
             while event is not None and event.at <= now:
+                if not isinstance(event, CycleRun | SchedulerRestarted):
+                    yield from self._finish(now)
                 self._apply(event)
                 event = next(upcoming, None)
-            self.cluster.most = self._cycle.most
-            self.cluster.settle(self._cycle.is_settled)
-            self._cycle = USUAL
-            for decision in run_cycle(self.cluster, now):
-                self._follow(decision)
-                yield now, decision
+            cycle, self._cycle = self._cycle, USUAL
+            yield from self._decide(now, cycle)
+
+    def _finish(self, now: float) -> Iterator[tuple[float, Decision]]:
+        """What a bounded cycle has left is decided before anything changes."""
+        if self.cluster.under_way is not None:
+            yield from self._decide(now, USUAL)
+
+    def _decide(self, now: float, cycle: CycleRun) -> Iterator[tuple[float, Decision]]:
+        cluster = self.cluster
+        if cluster.under_way is None:
+            cluster.settle(cycle.is_settled)
+        for decision in run_cycle(cluster, now, cycle.is_enough):
+            self._follow(decision)
+            yield now, decision
 
     def _next_at(self, event: Event | None) -> float | None:
         ends_at = self._agenda.next_at()
