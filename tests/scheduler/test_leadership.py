@@ -12,9 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 from muster.service import Runtime
+from pydantic import SecretStr
 from scheduler import leadership
 from scheduler.settings import SchedulerSettings
 from scheduler.watch import Watch
+from tcp_proxy import Proxy
 
 Kit = Any
 Others = Any
@@ -158,45 +160,73 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
         assert others.decisions["a"].revision == first
 
 
-async def test_a_leader_that_cannot_renew_stands_by_and_is_followed(
+def measured(runtime: Runtime, name: str) -> float | None:
+    """A metric of the Scheduler as it is now."""
+    return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_leader_without_its_database_stands_by_and_is_followed(
     kit: Kit,
     another_scheduler: RunAnother,
     scheduler: RunScheduler,
     others: Others,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: SchedulerSettings,
 ) -> None:
-    """It is cut off from the database, and not from the bus: it leaves the reader's seat to the
-    next one, answers no more, and follows when it is back.
+    """It is cut off from the database, without a word, and not from the bus: it leaves the reader's
+    seat to the next one, answers no more, and follows when it is back.
     """
-
-    def metric(name: str) -> float | None:
-        return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
-
-    async with scheduler() as runtime:
+    async with (
+        Proxy(settings.database_url.get_secret_value()).running() as proxy,
+        scheduler(database_url=SecretStr(proxy.url)) as runtime,
+    ):
         await others.report(kit.report("n0", gpus=8))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(lambda: others.states("a") == ["placed"])
-        with monkeypatch.context() as cut:
-            for name in ("take", "renew", "check"):
-                cut.setattr(leadership, name, _fails)
-            async with asyncio.timeout(DEADLINE_S):
-                while metric("is_leader"):
-                    await asyncio.sleep(0.02)
-            async with another_scheduler():
-                for number in range(5):
-                    name = f"b{number}"
-                    await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
-                    await others.until(partial(_is_placed, others, name))
-                    assert others.decisions[name].epoch >= 2
-                cut.undo()
+        proxy.freeze()
+        await until(lambda: not measured(runtime, "is_leader"))
+        async with another_scheduler():
+            for number in range(5):
+                name = f"b{number}"
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+                await others.until(partial(_is_placed, others, name))
+                assert others.decisions[name].epoch >= 2
+            proxy.thaw()
+            await until(lambda: measured(runtime, "is_warm"))
+            assert not measured(runtime, "is_leader")
+
+
+PLACED = "SELECT count(*) FROM scheduler.placement WHERE gang = $1 AND epoch > 1"
+
+
+async def test_who_stands_by_with_dead_connections_takes_the_lead_over_others(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    settings: SchedulerSettings,
+    database: asyncpg.Connection,
+) -> None:
+    """Nobody has told it that they carry nothing any more, and a statement may take for ever."""
+    async with another_scheduler() as leader:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with Proxy(settings.database_url.get_secret_value()).running() as proxy:
+            dead = {"database_url": SecretStr(proxy.url), "statement_timeout_s": HOUR_S}
+            async with scheduler(**dead) as runtime:
+                await until(lambda: measured(runtime, "is_warm"))
+                leader.kill()
+                proxy.freeze_those_open()
+                await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=1)))
                 async with asyncio.timeout(DEADLINE_S):
-                    while not metric("is_warm"):
-                        await asyncio.sleep(0.02)
-                assert not metric("is_leader")
-
-
-async def _fails(*_: object) -> None:
-    raise OSError("the database is away")
+                    while not await database.fetchval(PLACED, "b"):
+                        await asyncio.sleep(0.05)
 
 
 def _is_placed(others: Others, gang: str) -> bool:
