@@ -19,6 +19,7 @@ from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeRetu
 from muster.contracts.notices import SettingChanged
 from muster.contracts.topics import Service
 from muster.errors import Transient
+from muster.newest import Newest
 from muster.readers import Follower
 from muster.records import Received
 
@@ -64,7 +65,7 @@ class Watch:
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
-    _ordered: dict[str, int] = field(default_factory=dict)
+    _newest: Newest = field(default_factory=Newest)
     _restarts: int = 0
     _times_begun: int = 0
     _withheld: tuple[str, ...] = ()
@@ -117,15 +118,12 @@ class Watch:
     def on_setting(self, record: Received, word: Model | None) -> None:
         """An operator's order about a node, or a null record: there is none any more."""
         key = record.key or ""
-        if not key.startswith(NODE_SETTING):
+        if not key.startswith(NODE_SETTING) or not self._newest.is_news(record, word):
             return
-        name, order = key.removeprefix(NODE_SETTING), Order.NONE
+        order = Order.NONE
         if isinstance(word, SettingChanged):
-            if word.revision < self._ordered.get(name, 0):
-                return
-            self._ordered[name] = word.revision
             order = NodeOrder.model_validate(word.value).order
-        self.state.order(name, order)
+        self.state.order(key.removeprefix(NODE_SETTING), order)
         self.wake()
 
     def on_heartbeat(self, record: Received, word: Model | None) -> None:
