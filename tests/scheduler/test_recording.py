@@ -260,6 +260,35 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first
         assert left(simulation.cluster) == left(it.state.cluster), seed
 
 
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
+    kit: Kit, is_settled: bool
+) -> None:
+    """Two GPUs are bad: 40 wishes would be placed if all were well, until a gang takes the other
+    two. Nothing becomes free, so it is found one by one that they wait for another reason.
+    """
+    settle_s = 0.0 if is_settled else 1e9
+    it = Told(kit, random.Random(0), kit.state(rules=Rules(settle_s=settle_s)))
+    report = kit.report("n0", gpus=GPUS, bad=(0, 1))
+    it.state.report(report, it.at)
+    it.state.ledger.hear("n0", report.journal, it.at)
+    it.cycle()
+    for number in range(40):
+        name = f"wish{number:02}"
+        (pod,) = kit.pods(name, 1, gpus=4, cpu=number)
+        it.say(kit.gang(name, pod, priority=-1))
+    it.cycle()
+    cluster = it.begin()
+    it.decided.clear()
+    (pod,) = kit.pods("small", 1, gpus=2)
+    it.say(kit.gang("small", pod))
+    for _ in range(30):
+        it.cycle()
+    again, _ = replayed(cluster, it.lines)
+    assert again == it.decided
+    assert len(again) > 10
+
+
 def left(cluster: Any) -> list[Any]:
     """All that is in a cluster; what its entries of pods are called has no meaning."""
     events: list[Any] = list(take(cluster).events())

@@ -74,7 +74,7 @@ class Cluster:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
         order, roles = (-gang.priority, gang.submitted_at, gang.id), self._known(gang.roles)
-        live = Live(gang, order, _owner(gang), roles)
+        live = Live(gang, order, owner_of(gang.virtual_cluster), roles)
         live.told = told
         self.take_in(live)
         self.enqueue(live)
@@ -190,11 +190,11 @@ class Cluster:
                 self.hardware.refresh(state)
 
     def _leave(self, live: Live, pod: Pod) -> None:
-        is_reserved = pod.name in live.reserved
-        is_charged = live.is_charged
-        if is_charged:
+        if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
-        self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
+        self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
+        if live.preempted_until is not None:
+            self.hardware.leaving.pop(pod, None)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.stamps.touch(live.owner)
@@ -206,19 +206,22 @@ class Cluster:
         live = Live(
             restored.gang,
             (-restored.gang.priority, restored.gang.submitted_at, restored.gang.id),
-            _owner(restored.gang),
+            owner_of(restored.gang.virtual_cluster),
             (),
         )
         self.take_in(live)
         restore(self, live, restored, now)
+        if live.is_leaving:
+            self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
         if not live.reserved:
             self.enqueue(live)
 
-    def restored(self) -> None:
-        """Everything is as it was before a restart: who was told then why it waits was tried under
-        this state, and is not tried again before something changes.
+    def all_tried(self, *, is_settled: bool = True) -> None:
+        """Everything is as it was in another cluster after a cycle: who was told there why it waits
+        was tried in this state, and is not tried again before something changes.
         """
+        self.is_settled = is_settled
         for line in self.queue.lines.values():
             put_aside(self, line)
         settled_under(self)
@@ -363,16 +366,13 @@ class Cluster:
         """It is downgraded before it is killed."""
         return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
 
-    def leaving(self) -> list[Live]:
-        """Gangs that were told to leave, in order."""
-        return [self.gangs[gang] for gang in sorted(self.told_to_leave)]
-
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
         self.queue.remove(live)
         live.preempted_until, live.preempted_for = until, for_gang
         self.told_to_leave.add(live.id)
         self.downgraded.discard(live.id)
+        self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
 
     def downgrade(self, live: Live) -> None:
@@ -394,7 +394,3 @@ class Cluster:
         if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
-
-
-def _owner(gang: Gang) -> str:
-    return owner_of(gang.virtual_cluster)

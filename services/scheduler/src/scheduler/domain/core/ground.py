@@ -10,7 +10,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, Wish
+from scheduler.domain.core.regions import NEVER_RANK, Rank, Region
 from scheduler.domain.core.shapes import Pick
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class Ground:
         "wish",
     )
 
-    def __init__(self, seeker: "Seeker", kind: Kind, wish: Wish, gpu_type: str) -> None:
+    def __init__(self, seeker: "Seeker", kind: Kind, gpu_type: str) -> None:
         self.seeker = seeker
         self.hardware = hardware = seeker.hardware
         self.kind = kind
-        self.wish = wish
-        self.needs = wish[0]
         self.owner = seeker.owner
+        self.wish = hardware.demands.wish(kind, is_guest=self.owner is None)
+        self.needs = self.wish[0]
         self.is_split = False
         self.bound: Region | None
         self.empty: Region | None = None
@@ -61,12 +61,12 @@ class Ground:
         elif kind.pin is not None:
             is_mine = hardware.owning.pins_of.get(kind.pin) == self.owner
             self.owner = pin_owner(kind.pin)
-            regions = hardware.regions.get(self.owner, {}) if is_mine else {}
+            regions = hardware.index.regions.get(self.owner, {}) if is_mine else {}
             self.bound = next(iter(regions.values()), None)
         else:
-            self.bound = hardware.regions.get(self.owner, {}).get(gpu_type)
+            self.bound = hardware.index.regions.get(self.owner, {}).get(gpu_type)
             if hardware.may_bind_more(self.owner, gpu_type):
-                self.empty = hardware.empty.get(gpu_type)
+                self.empty = hardware.index.empty.get(gpu_type)
                 self.is_split = self.owner in hardware.owning.splitters
 
     @property
@@ -82,7 +82,7 @@ class Ground:
     @property
     def is_bare(self) -> bool:
         """Nothing but GPUs counts."""
-        return self.hardware.amounts is None or self.seeker.is_bare
+        return self.hardware.index.amounts is None or self.seeker.is_bare
 
     @property
     def is_small(self) -> bool:
@@ -191,7 +191,7 @@ class Ground:
     def _guest(self, region: Region, among: int | None) -> "tuple[Rank, int] | None":
         """For an opportunistic pod: outside of bound cells, where that is as good."""
         found = region.best(self.wish, among)
-        empty = self.hardware.empty[self._type()]
+        empty = self.hardware.index.empty[self._type()]
         if found is not None:
             other = empty.best(self.wish, among)
             if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):

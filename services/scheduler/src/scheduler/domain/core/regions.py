@@ -60,6 +60,12 @@ class View:
             self.caps[needs] = found
         return found
 
+    def copy(self) -> "View":
+        """Another like it."""
+        other = View(self.rack)
+        other.slots, other.whole = self.slots.copy(), self.whole
+        return other
+
     def free(self) -> int:
         """Free leaves in it."""
         return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
@@ -103,6 +109,16 @@ class Region:
         self._orders: dict[Wish, Order] = {}
         self._known: list[Tag] = []
 
+    def copy(self) -> "Region":
+        """Another with the same nodes."""
+        other = Region(self.racks, self.places, self._catch_up)
+        other._views = {rack: view.copy() for rack, view in self._views.items()}
+        other._whole, other._wholes = self._whole.copy(), self._wholes.copy()
+        other._tags, other._racks = self._tags.copy(), self._racks.copy()
+        other._nodes = None if self._nodes is None else self._nodes.copy()
+        other._known = self._known.copy()
+        return other
+
     @property
     def views(self) -> dict[int, View]:
         """Racks with nodes of the owner, by number."""
@@ -136,9 +152,8 @@ class Region:
                 self._nodes.count(rack, None, 0)
         elif view.caps:
             view.caps.clear()
-        by = int(tag.is_whole)
+        was_whole = old is not None and old.is_whole
         if old is not None:
-            by -= old.is_whole
             self._take(view, rack, bit, old)
         positions = view.slots.get(tag)
         if positions:
@@ -153,8 +168,8 @@ class Region:
                 self._racks[tag] = before | 1 << rack
         if self._nodes is not None:
             self._nodes.move(number, old, tag)
-        if by:
-            self._count(view, rack, by)
+        if tag.is_whole != was_whole:
+            self._count(view, rack, 1 if tag.is_whole else -1)
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""

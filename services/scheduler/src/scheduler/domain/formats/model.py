@@ -197,6 +197,13 @@ class CycleRun(Happening):
 
 
 @dataclass(frozen=True, slots=True)
+class GangsTried(Happening):
+    """Who was told why it waits was tried as all is now, with the same `CycleRun.is_settled`."""
+
+    is_settled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerRestarted(Happening):
     """All gangs are forgotten, and every node is well and open; the configuration stays."""
 
@@ -224,5 +231,6 @@ Event: TypeAlias = (
     | NodeBlocked
     | ClusterChanged
     | CycleRun
+    | GangsTried
     | SchedulerRestarted
 )

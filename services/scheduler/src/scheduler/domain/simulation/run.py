@@ -33,6 +33,7 @@ from scheduler.domain.formats.model import (
     GangReleased,
     GangRequested,
     GangRestored,
+    GangsTried,
     GangWithdrawn,
     GpuHealthChanged,
     NodeBlocked,
@@ -142,6 +143,8 @@ class Simulation:
                 self._change(event)
             case CycleRun():
                 self._cycle = event
+            case GangsTried(is_settled=is_settled):
+                self.cluster.all_tried(is_settled=is_settled)
             case SchedulerRestarted():
                 self._forget_all()
             case _:
