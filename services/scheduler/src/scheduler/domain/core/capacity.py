@@ -1,5 +1,7 @@
 """How many pods of one kind racks take."""
 
+from collections.abc import Iterable
+
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
@@ -14,15 +16,20 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
     """
     caps: dict[int, tuple[int, bool]] = {}
     within = ground.seeker.within
+    is_plain = ground.hardware.owning.is_plain(ground.owner)
     is_all = ground.seeker.only is None and ground.is_bare
     for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
         if region is None:
             continue
+        chains = ground.chains() if is_fresh else None
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
-        for number, view in region.roomy(ground.wish):
-            if within is not None and view.rack is not within:
+        for number, view in _views(ground, region):
+            if chains is not None and view.rack.cell.chain not in chains:
                 continue
-            cap = _held_by(ground, region, view) if is_exact else view.cap(ground.needs)
+            if is_exact or (is_fresh and not is_plain):
+                cap = _held_by(ground, region, view, is_fresh=is_fresh)
+            else:
+                cap = view.cap(ground.needs)
             if cap:
                 before = caps.get(number)
                 caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
@@ -31,6 +38,15 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
         if within is None or rack is within:
             caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
     return caps
+
+
+def _views(ground: Ground, region: Region) -> Iterable[tuple[int, View]]:
+    """Racks in which there may be leaves for a pod."""
+    within = ground.seeker.within
+    if within is None:
+        return region.roomy(ground.wish)
+    view = region.views.get(within.number)
+    return () if view is None or view.rack is not within else ((within.number, view),)
 
 
 def may_hold(ground: Ground, rack: Rack, count: int) -> bool:
@@ -47,8 +63,11 @@ def _holds(ground: Ground, rack: Rack) -> int:
     )
 
 
-def _held_by(ground: Ground, region: Region, view: View) -> int:
+def _held_by(ground: Ground, region: Region, view: View, *, is_fresh: bool = False) -> int:
+    """How many of the pods a rack's nodes take; ``is_fresh``: of those where cells may be bound."""
+    states = ground.hardware.states
     return sum(
-        ground.fits_on(tag.count, ground.hardware.states[slot.number])
+        ground.fits_on(tag.count, states[slot.number])
         for tag, slot in region.slots_of(view)
+        if tag.count and (not is_fresh or ground.may_bind_on(states[slot.number]))
     )

@@ -18,7 +18,7 @@ from scheduler.domain.core.prices import (
     room_at_most,
 )
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.seeking import NO_END, Seeker
 
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
@@ -41,6 +41,7 @@ class Chooser:
 
     def place(self) -> bool:
         """Find room for all pods; False, with nothing changed, where that does not succeed."""
+        self.seeker.soft = self.seeker.hard = NO_END
         for kind, names in self.seeker.kinds(self.live.waiting):
             if not self._kind(kind, names):
                 self.undo()

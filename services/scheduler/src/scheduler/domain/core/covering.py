@@ -57,6 +57,7 @@ def _bind_around(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
 ) -> Binding | None:
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
+    hardware.steps += 1
     most, some = 0, None
     for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
         if part is None or not leaves & ~part.mask:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import cover, ways_to_bind
-from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.forest import Cell, Chain
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
@@ -114,10 +114,22 @@ class Ground:
     def room(self) -> dict[int, int]:
         """Free leaves by rack's number."""
         rooms: dict[int, int] = {}
+        chains = self.chains()
         for region in (self.bound, self.empty):
+            some = chains if region is self.empty else None
             for number, view in {} if region is None else region.views.items():
-                rooms[number] = rooms.get(number, 0) + view.free()
+                if some is None or view.rack.cell.chain in some:
+                    rooms[number] = rooms.get(number, 0) + view.free()
         return rooms
+
+    def chains(self) -> set[Chain] | None:
+        """The chains in which the owner may bind cells of the type; None: all that have it."""
+        if self.empty is None or self.owner is None:
+            return None
+        if self._type() not in self.hardware.owning.in_several:
+            return None
+        left = self.hardware.unbound[self.owner]
+        return {q.chain for q in self.hardware.owning.quotas[self.owner] if left[q.path]}
 
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
@@ -132,6 +144,27 @@ class Ground:
         region = self.bound or self.empty
         assert region is not None
         return region.racks[0].cell.chain.leaf
+
+    def may_bind_on(self, state: SlotState) -> bool:
+        """Whether the owner may bind some cell on or around a node. Of owners with plain cells it
+        is not asked.
+        """
+        hardware, slot = self.hardware, state.slot
+        if self.owner is None or hardware.owning.is_plain(self.owner):
+            return True
+        left, cells = hardware.unbound.get(self.owner, {}), hardware.cells[slot.chain.name]
+        space = cells.space[slot.number]
+        for quota in hardware.owning.quotas.get(self.owner, ()):
+            if quota.chain is slot.chain and left[quota.path]:
+                cell, level = slot.cell, quota.level
+                while cell.level < level and cell.parent is not None:
+                    cell = cell.parent
+                if cell.level > level:
+                    if slot.shape.has_whole(space, level):
+                        return True
+                elif cell.level == level and cells.may_bind(cell, None):
+                    return True
+        return False
 
     # One pod.
 
@@ -224,9 +257,19 @@ class Ground:
         if best is None or best[0][0] >= rank[0]:
             return False
         for found, number in self._fresh_nodes():
-            if found[0] < rank[0] and self._fits(number) and self.put(number, name):
+            if (
+                found[0] < rank[0]
+                and self._fits(number)
+                and self._is_had(number)
+                and self.put(number, name)
+            ):
                 return True
         return False
+
+    def _is_had(self, number: int) -> bool:
+        """The owner has cells on the node, or may bind some."""
+        state = self.hardware.states[number]
+        return self.owner in state.bound or self.may_bind_on(state)
 
     def _across(self, level: int, name: str) -> bool:
         """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves
@@ -314,7 +357,11 @@ class Ground:
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
     ) -> bool:
         """Put a pod on a node if it fits there; on these leaves, where any are given."""
-        state = self.hardware.states[number]
+        hardware = self.hardware
+        hardware.steps += 1
+        if hardware.steps > self.seeker.hard:
+            return False
+        state = hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
         if need > shape.leaves or not self._fits(number):
             return False

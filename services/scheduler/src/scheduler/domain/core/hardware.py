@@ -27,7 +27,8 @@ class Hardware:
     ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
     leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
     ``_behind``: nodes that have changed since somebody looked into the index, by number.
-    ``searches_left``: gangs for which many nodes may still be searched in this cycle.
+    ``searches_left``: gangs for which many nodes may still be searched in this cycle. ``steps``: so
+    many places and cells were tried so far.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -57,7 +58,7 @@ class Hardware:
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._log = Log()
-        self.searches_left = 0
+        self.searches_left = self.steps = 0
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         self.demands = Demands(self.sorts, self.machines.values(), self._samples)

@@ -25,6 +25,19 @@ RACK_TRIES = 16
 MANY_NODES = 1024
 """So many nodes at the most are searched in every way where all else has failed."""
 
+PLACE_STEPS = 1_000
+"""Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each;
+then only what is simplest is tried on, at the most so many again and `POD_STEPS` a pod.
+"""
+
+POD_STEPS = 4
+
+CHOICES_ALLOWED = 16
+"""Choices of types that are allowed so many steps each; all others together no more."""
+
+NO_END = 1 << 60
+"""More steps than are ever taken."""
+
 Kinds = Sequence[tuple[Kind, Sequence[str]]]
 
 
@@ -33,11 +46,13 @@ class Seeker:
 
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
-    ``within``: the rack to stay in. ``is_alone``: all pods are of one kind.
+    ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
+    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
     """
 
     __slots__ = (
         "gang",
+        "hard",
         "hardware",
         "is_alone",
         "is_bare",
@@ -46,6 +61,7 @@ class Seeker:
         "only",
         "owner",
         "pods",
+        "soft",
         "within",
     )
 
@@ -68,6 +84,7 @@ class Seeker:
         self.is_thorough = False
         self.within: Rack | None = None
         self.is_alone = False
+        self.soft = self.hard = NO_END
         self.pods: list[Pod] = []
 
     def place(self, roles: Sequence[Role]) -> bool:
@@ -77,12 +94,34 @@ class Seeker:
         if len(kinds) > 1:
             return self._several(kinds)
         (kind, names), self.is_alone = kinds[0], True
-        for gpu_type in self.types(kind):
+        for number, gpu_type in enumerate(self.types(kind)):
+            self._allow(number, kinds)
             if self._kind(kind, names, gpu_type):
                 return True
             if self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)):
                 return True
         return False
+
+    @property
+    def is_spent(self) -> bool:
+        """So much was tried that only what is simplest is tried on."""
+        return self.hardware.steps > self.soft
+
+    @property
+    def is_over(self) -> bool:
+        """So much was tried that nothing is tried any more."""
+        return self.hardware.steps > self.hard
+
+    def _allow(self, choice: int, kinds: Kinds) -> None:
+        """So many steps from now on; none more where many choices of types have had theirs. What is
+        promised at any size takes as many as it needs.
+        """
+        if self.is_alone and self.hardware.is_greed_exact(self.owner):
+            self.soft = self.hard = NO_END
+        elif choice < CHOICES_ALLOWED:
+            pods = sum(len(names) for _, names in kinds)
+            self.soft = self.hardware.steps + PLACE_STEPS + pods
+            self.hard = self.soft + PLACE_STEPS + POD_STEPS * pods
 
     def kinds(self, roles: Iterable[Role]) -> Kinds:
         """Pods by what they want, in order; roles that may choose their GPU type apart."""
@@ -108,8 +147,9 @@ class Seeker:
     def _several(self, kinds: Kinds) -> bool:
         choices = [self.types(kind) for kind, _ in kinds]
         for number, types in enumerate(product(*choices)):
-            if number == TYPE_CHOICES:
+            if number == TYPE_CHOICES or (number >= CHOICES_ALLOWED and self.is_spent):
                 break
+            self._allow(number, kinds)
             orders = list(self._orders(kinds))
             for rack in self._racks_for_all(kinds, types):
                 self.within = rack
@@ -117,8 +157,13 @@ class Seeker:
                 self.within = None
                 if found:
                     return True
-            if any(self._in_order(kinds, types, order) for order in orders):
-                return True
+                if self.is_spent:
+                    break
+            for order in orders:
+                if self._in_order(kinds, types, order):
+                    return True
+                if self.is_spent:
+                    break
             if self._search(kinds, types):
                 return True
         return False
