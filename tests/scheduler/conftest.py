@@ -141,7 +141,7 @@ class Kit:
 
     def decide(self, state: State, now: float) -> list[Decision]:
         """One cycle, as the service runs it; the core's clock goes like the other."""
-        if state.is_outdated:
+        if state.is_outdated and not state.is_under_way:
             state.change(state.file, now)
         return state.decide(now, now)
 

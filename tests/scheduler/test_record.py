@@ -77,8 +77,8 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Decided:
     told = Decided()
     run_cycle = given.run_cycle
 
-    def listening(cluster: Cluster, at: float) -> list[Decision]:
-        found = run_cycle(cluster, at)
+    def listening(cluster: Cluster, at: float, is_enough: Callable[[int], bool]) -> list[Decision]:
+        found = run_cycle(cluster, at, is_enough)
         for decision in found:
             told.lines.append(decision_line(at, decision))
             told.names.add(type(decision).__name__)

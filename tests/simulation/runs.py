@@ -197,7 +197,7 @@ class Run:
         for name, roles in sorted(state.growing.items()):
             if growth_of(name) not in state.records:
                 twin.grow(name, roles, codes.get(growth_of(name)))
-        twin.restored()
+        twin.all_tried()
         self.twin, self._codes_of_twin = twin, {k.rstrip("+"): v for k, v in codes.items()}
 
     def _on_cycle(self, now: float) -> None:

@@ -161,7 +161,7 @@ def test_codes_of_many_lines_change_in_the_same_cycles_after_a_restart() -> None
     again.core.restore(scene.core.exported("busy"), scene.now)
     for wish in reversed(wishes):
         again.core.request(wish, "health")
-    again.core.restored()
+    again.core.all_tried()
     again.now = scene.now
     decided = []
     for one in (scene, again):

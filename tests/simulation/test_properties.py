@@ -10,6 +10,7 @@ from oracle.private import fits_in_private
 from oracle.state import spare
 from random_clusters import Traits
 from runs import Run
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.model import Decision, Grown, Placed
 
 SEEDS = 15
@@ -77,10 +78,13 @@ def test_what_is_promised_can_be_had_at_any_time() -> None:
 
 
 class ForgetfulDoor(CoreDoor):
-    """The core that remembers nothing: neither who can't be helped nor what a place would cost."""
+    """The core that remembers nothing: neither who can't be helped, nor what a place would cost,
+    nor what will be free when those have left who leave already.
+    """
 
     def decide(self, now: float) -> Sequence[Decision]:
         self.core.prices.clear()
+        self.core.hardware.other = None
         self.core.queue.added.update(dict.fromkeys(self.core.queue.lines.values()))
         return super().decide(now)
 
@@ -91,6 +95,41 @@ def test_what_the_core_remembers_changes_no_decision(is_large: bool) -> None:
         traits = Traits(judges="", restarts=0.0, is_large=is_large)
         usual, forgetful = (history(seed, door, traits) for door in (CoreDoor, ForgetfulDoor))
         assert repr(usual.decisions) == repr(forgetful.decisions), f"seed {seed}"
+
+
+def free_leaves(hardware: Hardware) -> dict[tuple[str, int], int]:
+    """How many are free on each node: of each owner, and in no bound cell."""
+    found: dict[tuple[str, int], int] = {}
+    for state in hardware.states:
+        number, free = state.slot.number, state.usable & ~(state.held | state.reserved)
+        for owner, mask in state.bound.items():
+            found[owner, number] = (mask & free & ~state.charged).bit_count()
+        if space := hardware.spaces[number][number]:
+            found["", number] = (space & free).bit_count()
+    return found
+
+
+def indexed(hardware: Hardware) -> dict[tuple[str, int], int]:
+    """The same, as the index has it."""
+    index = hardware.index
+    regions = [(o, r) for o, of_owner in index.regions.items() for r in of_owner.values()]
+    regions += [("", region) for region in index.empty.values()]
+    return {
+        (owner, number): tag.count
+        for owner, region in regions
+        for number, tag in region.tags.items()
+    }
+
+
+def test_the_index_says_what_is_free_now_and_when_those_have_left_who_leave() -> None:
+    def watch(run: Run) -> None:
+        hardware = run.core.core.hardware  # type: ignore[attr-defined]
+        assert indexed(hardware) == free_leaves(hardware)
+        with hardware.ahead():
+            assert not any(pod.state and pod.gpus & pod.state.held for pod in hardware.leaving)
+            assert indexed(hardware) == free_leaves(hardware)
+
+    through(7000, watch, Traits(judges="", restarts=0.0, is_large=True))
 
 
 def test_safety_no_guaranteed_gang_that_fits_its_virtual_cluster_waits() -> None:

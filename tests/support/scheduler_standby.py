@@ -208,7 +208,7 @@ def believed(state: State) -> dict[str, Any]:
             (owner, leaf): {
                 number: (tag.free.form, tag.count, tag.sort) for number, tag in region.tags.items()
             }
-            for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
+            for owner, regions in (*hardware.index.regions.items(), ("", hardware.index.empty))
             for leaf, region in regions.items()
         },
         "nodes": {

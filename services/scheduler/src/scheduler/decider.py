@@ -26,7 +26,6 @@ from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.pace import Pace
 from scheduler.domain.plans import made_with_line
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
@@ -76,8 +75,6 @@ class Decider:
         self._clock = (0.0, 0.0)
         self._last_at = 0.0
         self._recorded = End()
-        lease_s = settings.leader_expiry_s + settings.leader_take_s
-        self._pace = Pace(settings.cycle_gangs, min(settings.deciding_timeout_s, lease_s))
         self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
 
     @property
@@ -229,8 +226,10 @@ class Decider:
         started = time.monotonic()
         async with self.deciding:
             watch = self.watch
-            await self._remake()
-            if self._has_words or watch.to_lose or watch.to_return or watch.to_remove:
+            if not self.state.is_under_way:
+                await self._remake()
+            has_news = self._has_words or watch.to_lose or watch.to_return or watch.to_remove
+            if has_news and not self.state.is_under_way:
                 self._has_words = False
                 async with self._transaction() as (conn, now):
                     requests = await store.take_dirty(conn, self.settings.cycle_words)
@@ -243,15 +242,18 @@ class Decider:
                 if outcome or self.recorder.is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
-        cluster = self.state.cluster
-        if self.recorder.is_snapshot_due and not (cluster.has_more or cluster.said):
-            await self.recorder.take(cluster, self._last_at)
+        state = self.state
+        if self.recorder.is_snapshot_due and not (state.is_under_way or state.cluster.said):
+            await self.recorder.take(state.cluster, self._last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
-            elapsed = time.monotonic() - started
             self.tidy(is_idle=False)
-            await asyncio.sleep(max(self.settings.cycle_interval_s - elapsed, 0))
+        if outcome or state.is_under_way:
+            interval_s = self.settings.cycle_interval_s
+            if not state.is_under_way:  # else the lead is renewed, and questions are answered now
+                interval_s -= time.monotonic() - started
+            await asyncio.sleep(max(interval_s, 0))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
@@ -273,15 +275,10 @@ class Decider:
         for request in requests:
             state.request(request, now, at)
         watch.settle()
-        for name in sorted(watch.to_lose):
-            outcome.lost[name] = state.lose(name, now, int(time.time() * 1000))
-            outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
-        for name in sorted(watch.to_return):
-            state.ledger.take_back(name)
-            outcome.returned.append(name)
-        outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
-        state.cluster.most = self._pace.most
-        outcome.decisions = state.decide(now, at)
+        if not state.is_under_way:
+            self._take_nodes(outcome, now)
+        until = started + self.settings.cycle_part_s
+        outcome.decisions = state.decide(now, at, lambda: time.perf_counter() >= until)
         self.recorder.note(state.given.take_noted())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
@@ -293,11 +290,20 @@ class Decider:
         sized = outcome.changes.rows.sized & state.ledger.nodes.keys()
         outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new, *sized})
         outcome.nodes += outcome.removed
-        took = time.perf_counter() - started
-        self._pace.took(took, has_more=state.cluster.has_more)
-        self.metrics.core_seconds.observe(took)
-        self.metrics.cycle_bound.set(self._pace.most)
+        self.metrics.core_seconds.observe(time.perf_counter() - started)
+        self.metrics.cycle_parts.inc(state.is_under_way)
         return outcome
+
+    def _take_nodes(self, outcome: Outcome, now: float) -> None:
+        """Nodes that are lost, back, or gone for good."""
+        state, watch = self.state, self.watch
+        for name in sorted(watch.to_lose):
+            outcome.lost[name] = state.lose(name, now, int(time.time() * 1000))
+            outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
+        for name in sorted(watch.to_return):
+            state.ledger.take_back(name)
+            outcome.returned.append(name)
+        outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
 
     async def _remake(self) -> None:
         """Take the file's new content, and nodes that are new or of another size. It is made in a

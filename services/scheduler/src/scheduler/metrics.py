@@ -33,8 +33,8 @@ class SchedulerMetrics:
         self.core_seconds = self._seconds(
             "core_seconds", "Time of the decisions of one cycle alone.", 0.0001, 0.0002, 0.0005
         )
-        self.cycle_bound = self._gauge(
-            "cycle_bound", "Gangs that one cycle may decide about: fewer where cycles take long."
+        self.cycle_parts = self._counter(
+            "cycle_parts", "Times that a cycle was left for its bounds, to be gone on with."
         )
         self.decisions = self._counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"

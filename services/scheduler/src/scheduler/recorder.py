@@ -39,7 +39,7 @@ class _Snapshot:
 
     def __init__(self, at: float, number: int, memory_at: float, config: ClusterConfig) -> None:
         self.at, self.number, self.memory_at = at, number, memory_at
-        self.taken = Taken([], [], [])
+        self.taken = Taken()
         self._config = config
 
     def parts(self) -> list[Part]:

@@ -40,7 +40,10 @@ class SchedulerSettings(DatabaseSettings):
     cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
     cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
     cycle_gangs: PositiveInt = Field(
-        500, description="Gangs placed, refused, or told why they wait, each, in one cycle."
+        500, description="Gangs tried, and told why they wait, each, in one transaction."
+    )
+    cycle_part_s: PositiveFloat = Field(
+        0.2, description="After so long in one transaction the rest of a cycle is the next one's."
     )
     load_gangs: PositiveInt = Field(
         1000, description="Gangs, or pods, loaded at once at a take-over."

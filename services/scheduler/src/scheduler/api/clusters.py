@@ -39,7 +39,7 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
     types = {quota.chain.leaf for quota in quotas}
     keys = [(owner, leaf) for leaf in sorted(types)] + [(pin_owner(pin), "") for pin in pins]
     for pin in pins:
-        types |= hardware.regions.get(pin_owner(pin), {}).keys()
+        types |= hardware.index.regions.get(pin_owner(pin), {}).keys()
     owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
     owned += sum(hardware.owning.pin_leaves[pin] for pin in pins)
     charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)

@@ -1,7 +1,8 @@
 """What the core is given goes through here, and is written down as the simulator reads it.
 
 A cycle's events have one time, the cycle's. Of cycles to which nothing was given those are written
-down that decided, or looked for a reason, and no others: they change nothing.
+down that decided, or looked for a reason, and no others: they change nothing. Of a cycle that was
+left and gone on with, what decided something, and its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -120,15 +121,24 @@ class Given:
 
     # The cycle.
 
-    def run(self, at: float, *, is_settled: bool) -> list[Decision]:
-        """One cycle at ``at`` seconds."""
+    def run(
+        self, at: float, is_enough: Callable[[int], bool], *, is_settled: bool
+    ) -> list[Decision]:
+        """A cycle at ``at`` seconds, or what is left of the one that is under way, as far as
+        ``is_enough`` lets it go.
+        """
         cluster = self.cluster
-        cluster.settle(is_settled)
+        goes_on = cluster.under_way is not None
+        if not goes_on:
+            cluster.settle(is_settled)
         explained = cluster.queue.explained
-        decisions = run_cycle(cluster, at)
-        is_still = not decisions and cluster.queue.explained == explained
-        if self.is_recording and (self._lines or not is_still):
-            self._end(at)
+        decisions = run_cycle(cluster, at, is_enough)
+        if cluster.under_way is None:
+            is_still = not goes_on and cluster.queue.explained == explained
+        else:
+            is_still = True
+        if self.is_recording and (self._lines or decisions or not is_still):
+            self._end(at, len(decisions))
         return decisions
 
     def take_noted(self) -> list[Noted]:
@@ -136,9 +146,9 @@ class Given:
         noted, self._noted = self._noted, []
         return noted
 
-    def _end(self, at: float) -> None:
+    def _end(self, at: float, decided: int) -> None:
         cluster = self.cluster
-        how: Fields = {"most": cluster.most} if cluster.has_more else {}
+        how: Fields = {} if cluster.under_way is None else {"most": decided}
         if not cluster.is_settled:
             how["settled"] = False
         if how or not self._lines:

@@ -7,7 +7,9 @@ A pod that was released and is not shown free yet is a gang of its own for the c
 already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import count
 from typing import assert_never
 
 from muster.contracts.gangs import GangRequest, PodRelease, Preemption
@@ -57,7 +59,6 @@ class State:
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
         self.cluster = Cluster(self.plan(file).config())
-        self.cluster.most = rules.cycle_gangs
         self.given = Given(self.cluster)
         self.has_more = False
         self._seen = Seen()
@@ -191,12 +192,27 @@ class State:
         grown_at = self.ledger.grown_at
         return grown_at is not None and now - grown_at >= self.rules.settle_s
 
-    def decide(self, now: float, at: float) -> list[Decision]:
-        """One cycle; of waits only those that are to be told now."""
-        self.ledger.expire(now)
-        self._carry(now)
-        is_settled = self.is_settled(now)
-        found = self.given.run(at, is_settled=is_settled)
+    @property
+    def is_under_way(self) -> bool:
+        """The last cycle was left before its end: nothing may change before it is over."""
+        return self.cluster.under_way is not None
+
+    def decide(
+        self, now: float, at: float, is_late: Callable[[], bool] = lambda: False
+    ) -> list[Decision]:
+        """A cycle, or what is left of the one that is under way; of waits only those that are to be
+        told now. It is left when its bound of gangs is reached, or ``is_late`` says so.
+        """
+        if not self.is_under_way:
+            self.ledger.expire(now)
+            self._carry(now)
+        is_settled, steps = self.is_settled(now), count(1)
+
+        def is_enough(_decided: int) -> bool:
+            step = next(steps)
+            return step > 1 and (step > self.rules.cycle_gangs or is_late())
+
+        found = self.given.run(at, is_enough, is_settled=is_settled)
         decisions = [decision for decision in found if self._follow(decision)]
         for name, reason in self.telling.due(
             self.gangs, self.reason_of, now, is_settled=is_settled
@@ -204,7 +220,7 @@ class State:
             core = model.Reason(reason.code, reason.text, reason.numbers)
             decisions.append(Deferred(name, core))
         self._note_reserved()
-        self.has_more = self.cluster.has_more or (is_settled and bool(self.telling.untold))
+        self.has_more = self.is_under_way or (is_settled and bool(self.telling.untold))
         return decisions
 
     def _carry(self, now: float) -> None:

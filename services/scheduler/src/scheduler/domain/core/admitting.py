@@ -11,7 +11,7 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import (
     is_room_after,
     is_room_without_cells,
-    leaving_gangs,
+    leaves_any_near,
     near,
 )
 from scheduler.domain.core.model import (
@@ -31,12 +31,18 @@ SINGLES = 64
 FEW = 64
 """Guests of whom it is asked how many could have to leave for a gang."""
 
+GANG_STEPS = 4_000
+"""Places and cells that are tried for one gang; after that who leaves for it is not spared any more,
+but found in the fewest tries.
+"""
+
 DOWNGRADED = 128
 """Gangs of which some are downgraded together, at the most."""
 
 
 def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """What is decided for a gang that waits; None where it goes on waiting."""
+    cluster.hardware.limit = cluster.hardware.steps + GANG_STEPS
     if live.is_guest:
         return _as_guest(cluster, live, now)
     if not quota_short(cluster, live):
@@ -111,37 +117,35 @@ def _at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
 
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """On what gangs hold that leave already."""
-    others = leaving_gangs(cluster, live)
-    if not others:
+    if not leaves_any_near(cluster, live):
         return None
-    seeker = seeker_of(cluster, live, is_guest=False)
-    if not is_room_after(live, seeker, others):
-        return None
-    removals = [Removal(cluster, other) for other in others]
-    if not seeker.place(live.waiting):
-        undo_all(removals)
-        return None
-    reserve(cluster, live, seeker)
-    undo_all(removals)
+    with cluster.hardware.ahead():
+        seeker = seeker_of(cluster, live, is_guest=False)
+        if not is_room_after(cluster, live, seeker) or not seeker.place(live.waiting):
+            return None
+        reserve(cluster, live, seeker)
     return start_reserved(cluster, live, now)
 
 
 def _after_downgrades(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     if not cluster.charges.has_below(live.owner, live.gang.priority):
         return None
-    found = _downgrade_some(cluster, live, (), now)
-    if found is None and (others := leaving_gangs(cluster, live)):
-        leaving = [Removal(cluster, other) for other in others]
-        found = _downgrade_some(cluster, live, leaving, now)
-        if found is None:
-            undo_all(leaving)
-    return found
+    decisions: list[Decision] = []
+    seeker = _downgrade_some(cluster, live, decisions)
+    if seeker is not None:
+        return decisions + begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    if not leaves_any_near(cluster, live):
+        return None
+    with cluster.hardware.ahead():
+        seeker = _downgrade_some(cluster, live, decisions)
+        if seeker is None:
+            return None
+        reserve(cluster, live, seeker)
+    return decisions + start_reserved(cluster, live, now)
 
 
-def _downgrade_some(
-    cluster: Cluster, live: Live, leaving: Sequence[Removal], now: float
-) -> list[Decision] | None:
-    """Downgrade one gang, else several; what gangs hold that leave is waited for."""
+def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> Seeker | None:
+    """Downgrade one gang, else several: who has found its places then."""
     if not _is_physically_free(cluster, live):
         return None
     is_loose = any(
@@ -153,11 +157,13 @@ def _downgrade_some(
     seeker = seeker_of(cluster, live, is_guest=False)
     for other in islice(alone, SINGLES):
         if is_room_without_cells(live, seeker, other):
-            found = _downgrade(cluster, live, [other], leaving, now, types)
+            found = _downgrade(cluster, live, [other], types, decisions)
             if found is not None:
                 return found
+            if cluster.hardware.is_late:
+                break
     if len(lower) > 1:
-        return _downgrade(cluster, live, lower, leaving, now, types)
+        return _downgrade(cluster, live, lower, types, decisions)
     return None
 
 
@@ -206,16 +212,16 @@ def _downgrade(
     cluster: Cluster,
     live: Live,
     others: Sequence[Live],
-    leaving: Sequence[Removal],
-    now: float,
     types: Mapping[str, str] | None,
-) -> list[Decision] | None:
+    decisions: list[Decision],
+) -> Seeker | None:
     """Place the gang without the cells of some of the others: doubled until it fits, on these types
     of GPUs.
     """
     removals: list[Removal] = []
     while len(removals) < len(others):
-        more = others[len(removals) : 2 * len(removals) + 1]
+        most = len(others) if cluster.hardware.is_late else 2 * len(removals) + 1
+        more = others[len(removals) : most]
         removals += [Removal(cluster, other, lifts=False) for other in more]
         seeker = seeker_of(cluster, live, is_guest=False)
         if seeker.place(live.waiting) and types in (None, seeker.types_taken()):
@@ -225,26 +231,19 @@ def _downgrade(
         undo_all(removals)
         return None
     settled = [removal for removal in removals if not removal.spare()]
-    decisions: list[Decision] = []
     for removal in sorted(settled, key=lambda removal: removal.live.id):
         removal.settle()
         cluster.downgrade(removal.live)
         decisions.append(Downgraded(removal.live.id, live.id))
-    if not leaving:
-        return decisions + begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
-    reserve(cluster, live, seeker)
-    undo_all(leaving)
-    return decisions + start_reserved(cluster, live, now)
+    return seeker
 
 
 def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     if _is_alone(cluster, live):
         return None
-    leaving = leaving_gangs(cluster, live)
-    removals = [Removal(cluster, other) for other in leaving]
-    chosen = _choose(cluster, live)
-    undo_all(removals)
-    return None if chosen is None else _make_room(cluster, live, leaving, chosen, now)
+    with cluster.hardware.ahead():
+        chosen = _choose(cluster, live)
+    return None if chosen is None else _make_room(cluster, live, chosen, now)
 
 
 def _is_alone(cluster: Cluster, live: Live) -> bool:
@@ -286,7 +285,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
-    return choose(found, candidates, tries, are_few=are_few)
+    return choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
 
 
 def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
@@ -318,26 +317,28 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bo
     seeker.undo()
     if found or is_guest:
         return found
-    leaving = [Removal(cluster, other) for other in leaving_gangs(cluster, live)]
-    if not leaving and _is_alone(cluster, live):
+    if _is_alone(cluster, live) and not leaves_any_near(cluster, live):
         return False
+    with cluster.hardware.ahead():
+        return _could_have_room(cluster, live, seeker)
+
+
+def _could_have_room(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
     chooser = Chooser(cluster, live, seeker)
     if chooser.place():
-        found = True
         chooser.undo()
-    elif not chooser.is_hopeless():
-        others = near(cluster, live, cluster.charges.candidates_for(live))
-        removals = [Removal(cluster, other) for other in others]
-        found = seeker.place(live.waiting)
-        seeker.undo()
-        undo_all(removals)
-    undo_all(leaving)
+        return True
+    if chooser.is_hopeless():
+        return False
+    others = near(cluster, live, cluster.charges.candidates_for(live))
+    removals = [Removal(cluster, other) for other in others]
+    found = seeker.place(live.waiting)
+    seeker.undo()
+    undo_all(removals)
     return found
 
 
-def _make_room(
-    cluster: Cluster, live: Live, leaving: Sequence[Live], victims: Sequence[Live], now: float
-) -> list[Decision]:
+def _make_room(cluster: Cluster, live: Live, victims: Sequence[Live], now: float) -> list[Decision]:
     """Tell the victims to leave, and reserve their place; who only had one reserved waits, and
     where that is enough the gang starts.
     """
@@ -349,20 +350,20 @@ def _make_room(
     if started is not None:
         return started
     victims = [other for other in victims if other.pods]
-    removals = [Removal(cluster, other) for other in (*leaving, *victims)]
-    seeker = seeker_of(cluster, live, is_guest=False)
-    seeker.is_thorough = True
-    found = seeker.place(live.waiting)
-    assert found, live.id
-    needed = overlapping(seeker.pods, [removal.live for removal in removals])
-    reserve(cluster, live, seeker)
+    with cluster.hardware.ahead():
+        removals = [Removal(cluster, other) for other in victims]
+        seeker = seeker_of(cluster, live, is_guest=False)
+        seeker.is_thorough = True
+        found = seeker.place(live.waiting)
+        assert found, live.id
+        beside = {gang for pod in seeker.pods for gang in pod.machine.pods}
+        leaving = [cluster.gangs[gang] for gang in beside & cluster.told_to_leave]
+        needed = overlapping(seeker.pods, [*leaving, *victims])
+        reserve(cluster, live, seeker)
     decisions: list[Decision] = []
     for removal in removals:
-        other = removal.live
-        if other.is_leaving:
+        if removal.live.id in needed or not removal.spare():
             removal.settle()
-        elif other.id in needed or not removal.spare():
-            removal.settle()
-            decisions.append(preempt(cluster, other, live, now))
+            decisions.append(preempt(cluster, removal.live, live, now))
     decisions.sort(key=lambda decision: decision.gang)
     return decisions + start_reserved(cluster, live, now)

@@ -6,6 +6,7 @@ sets as the number has bits, however many nodes there are.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind
@@ -26,6 +27,12 @@ class _Measure:
         self.step = max(1, most // STEPS)
         self.slices = [0] * (most // self.step).bit_length()
         self.unlimited = 0
+
+    def copy(self) -> "_Measure":
+        """Another that says the same."""
+        other = copy(self)
+        other.slices = self.slices.copy()
+        return other
 
     def steps(self, amount: int) -> int:
         """Rounded down, so that who has enough has enough steps."""
@@ -82,6 +89,14 @@ class Amounts:
                 self._now[machine.number] = [0] * len(machine.free)
                 self._changed[machine.number] = machine
         self.everywhere = (1 << above) - 1
+
+    def copy(self) -> "Amounts":
+        """Another that says the same."""
+        other = copy(self)
+        other._changed, other._answers = self._changed.copy(), self._answers.copy()
+        other._now = self._now.copy()
+        other._measures = {name: each.copy() for name, each in self._measures.items()}
+        return other
 
     def changed(self, machine: Machine) -> None:
         """Something of it was taken or given back."""

@@ -6,6 +6,9 @@ from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
 
+RACKS_A_STEP = 64
+"""So many racks are as much work as one place."""
+
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
 
@@ -23,6 +26,7 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
             continue
         chains = ground.chains() if is_fresh else None
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
+        ground.hardware.steps += len(region.views) // RACKS_A_STEP
         for number, view in _views(ground, region):
             if chains is not None and view.rack.cell.chain not in chains:
                 continue
@@ -38,6 +42,49 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
         if within is None or rack is within:
             caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
     return caps
+
+
+def may_hold_all(ground: Ground, count: int) -> bool:
+    """False: there is surely no room for so many of the pods, whatever guests there are."""
+    owner, states = ground.owner, ground.hardware.states
+    most = 0 if owner is None or ground.empty is None else _bindable(ground, owner)
+    held = fresh = 0
+    for number in _allowed(ground):
+        state = states[number]
+        free = ground.reach(state) & ~(state.charged if owner is not None else state.taken)
+        fits = ground.fits_on(free.bit_count(), state) if free else 0
+        if owner is None or free & state.bound.get(owner, 0):
+            held += fits
+        else:
+            fresh += fits
+        if held + min(fresh, most) >= count:
+            return True
+    return False
+
+
+def _allowed(ground: Ground) -> Iterable[int]:
+    """Nodes in question, on which the gang may be."""
+    only, machines = ground.seeker.only, ground.hardware.machines
+    if only is None:
+        return ground.numbers()
+    known = (machines[name] for name in only if name in machines)
+    numbers = ground.numbers()
+    slots = (state.slot.number for machine in known for state in machine.slots)
+    return (number for number in slots if number in numbers)
+
+
+def _bindable(ground: Ground, owner: str) -> int:
+    """How many of the pods cells hold that the owner may still bind, at the most."""
+    hardware, pods, leaves = ground.hardware, 0, 0
+    left = hardware.unbound[owner]
+    for quota in hardware.owning.quotas[owner]:
+        chain, cells = quota.chain, left[quota.path]
+        node = chain.leaves(chain.node_level)
+        if quota.level < chain.node_level:
+            leaves += cells * chain.leaves(quota.level)
+        else:
+            pods += cells * (chain.leaves(quota.level) // node) * (node // ground.least)
+    return pods + leaves // ground.least
 
 
 def _views(ground: Ground, region: Region) -> Iterable[tuple[int, View]]:

@@ -23,6 +23,11 @@ from scheduler.domain.core.seeking import NO_END, Seeker
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
 
+LOOKED_IN_ALL = 4_096
+"""The same for all pods of a gang, `LOOKED_AT_LEAST` for each."""
+
+LOOKED_AT_LEAST = 8
+
 PUTS = 16
 """Nodes on which a pod is tried, at the most."""
 
@@ -30,7 +35,7 @@ PUTS = 16
 class Chooser:
     """Takes gangs away in thought and puts the pods there, one after the other.
 
-    ``removals``: who would have to leave.
+    ``removals``: who would have to leave. ``looks``: nodes that are looked at for each pod.
     """
 
     def __init__(self, cluster: Cluster, live: Live, seeker: Seeker) -> None:
@@ -38,6 +43,8 @@ class Chooser:
         self.live = live
         self.seeker = seeker
         self.removals: list[Removal] = []
+        pods = sum(len(role.pods) for role in live.waiting)
+        self.looks = min(LOOKED, max(LOOKED_AT_LEAST, LOOKED_IN_ALL // pods))
 
     def place(self) -> bool:
         """Find room for all pods; False, with nothing changed, where that does not succeed."""
@@ -113,7 +120,7 @@ class Chooser:
         for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
             while ready and ready[0][0] < bound:
                 yield heappop(ready)[1:]
-            if looked == LOOKED:
+            if looked == self.looks:
                 break
             if only is not None and states[number].machine.name not in only:
                 continue

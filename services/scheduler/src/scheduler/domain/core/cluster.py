@@ -1,6 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
@@ -35,10 +35,10 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``freed``: nodes on which something has become free. ``most``: decisions after which a cycle
-    admits no more gangs, and ``has_more`` says so; None: no bound. ``is_settled``: what can never
-    be placed is refused. ``moved``: gangs that got other cells for the same place, until the caller
-    clears it.
+    ``freed``: nodes on which something has become free. ``cycle``: how often `run_cycle` was
+    called, at ``now`` the last time; ``under_way``: the rest of a cycle that is to be gone on with.
+    ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
+    the same place, until the caller clears it.
     """
 
     def __init__(self, config: ClusterConfig) -> None:
@@ -62,8 +62,8 @@ class Cluster:
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.freed: dict[int, Machine] = {}
         self.cycle = 0
-        self.most: int | None = None
-        self.has_more = False
+        self.now = 0.0
+        self.under_way: Iterator[list[Decision]] | None = None
         self.is_settled = True
         self.moved: set[str] = set()
         self.kinds: dict[Kind, Kind] = {}
@@ -190,11 +190,11 @@ class Cluster:
                 self.hardware.refresh(state)
 
     def _leave(self, live: Live, pod: Pod) -> None:
-        is_reserved = pod.name in live.reserved
-        is_charged = live.is_charged
-        if is_charged:
+        if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
-        self.hardware.leave(pod, is_charged=is_charged, is_reserved=is_reserved)
+        self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
+        if live.preempted_until is not None:
+            self.hardware.leaving.pop(pod, None)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.stamps.touch(live.owner)
@@ -211,14 +211,17 @@ class Cluster:
         )
         self.take_in(live)
         restore(self, live, restored, now)
+        if live.is_leaving:
+            self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
         if not live.reserved:
             self.enqueue(live)
 
-    def restored(self) -> None:
-        """Everything is as it was before a restart: who was told then why it waits was tried under
-        this state, and is not tried again before something changes.
+    def all_tried(self, *, is_settled: bool = True) -> None:
+        """Everything is as it was in another cluster after a cycle: who was told there why it waits
+        was tried in this state, and is not tried again before something changes.
         """
+        self.is_settled = is_settled
         for line in self.queue.lines.values():
             put_aside(self, line)
         settled_under(self)
@@ -319,7 +322,7 @@ class Cluster:
         change(self, fresh, now)
         fresh.draining = self.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
-        fresh.most, fresh.is_settled, fresh.moved = self.most, self.is_settled, self.moved
+        fresh.is_settled, fresh.moved = self.is_settled, self.moved
         self.__dict__.update(fresh.__dict__)
 
     # For the cycle.
@@ -363,16 +366,13 @@ class Cluster:
         """It is downgraded before it is killed."""
         return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
 
-    def leaving(self) -> list[Live]:
-        """Gangs that were told to leave, in order."""
-        return [self.gangs[gang] for gang in sorted(self.told_to_leave)]
-
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
         self.queue.remove(live)
         live.preempted_until, live.preempted_for = until, for_gang
         self.told_to_leave.add(live.id)
         self.downgraded.discard(live.id)
+        self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
 
     def downgrade(self, live: Live) -> None:

@@ -1,4 +1,9 @@
-"""One cycle: everything that waits is placed, gets its preemption published, or is told why not."""
+"""One cycle: everything that waits is placed, gets its preemption published, or is told why not.
+
+It goes by steps, a gang in each, and may be left after any of them to be gone on with later.
+"""
+
+from collections.abc import Callable, Iterator
 
 from scheduler.domain.core.admitting import admit
 from scheduler.domain.core.cluster import Cluster
@@ -15,60 +20,79 @@ EXPLAINED = 32
 in every cycle where they are so few; of more, one (`Doubts`).
 """
 
+EXPLAINED_AT_ONCE = 8
+"""Lines whose reasons are found in one step: for each step all bad nodes are thought well."""
+
 SEARCHES = 4
 """Gangs for which places are sought in every way on many nodes, in one cycle at the most."""
 
 
-def run_cycle(cluster: Cluster, now: float) -> list[Decision]:
-    """Decide about everything that waits. The cluster is changed accordingly."""
+def run_cycle(
+    cluster: Cluster, now: float, is_enough: Callable[[int], bool] | None = None
+) -> list[Decision]:
+    """Decide about everything that waits. The cluster is changed accordingly.
+
+    ``is_enough`` is asked before every step, with the number of decisions so far. When it says so
+    the cycle is `under_way`, and the next call goes on with it; until it is over nothing else may
+    change the cluster, so that everybody is tried however much changes.
+    """
     cluster.cycle += 1
-    cluster.has_more = False
+    cluster.now = now
+    steps, cluster.under_way = cluster.under_way or _steps(cluster), None
+    decisions: list[Decision] = []
+    while is_enough is None or not is_enough(len(decisions)):
+        decided = next(steps, None)
+        if decided is None:
+            return decisions
+        decisions += decided
+    cluster.under_way = steps
+    return decisions
+
+
+def _steps(cluster: Cluster) -> Iterator[list[Decision]]:
     cluster.hardware.searches_left = SEARCHES
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
     if cluster.draining:
-        decisions += _drain(cluster, now)
+        decisions += _drain(cluster)
     # 3. Reservations whose place is free by now start; those whose place has turned bad end.
     if cluster.reserved:
-        decisions += _start_reserved(cluster, now)
+        decisions += _start_reserved(cluster)
+    if decisions:
+        yield decisions
     # 4. Who waits, in order: any gang that fits may pass one that does not.
     failed: list[Line] = []
     is_over = not cluster.queue.lines
     while not is_over:
         before = cluster.stamps.progress()
-        decisions += _admit(cluster, failed, now)
-        is_over = not cluster.queue.lines or before == cluster.stamps.progress() or cluster.has_more
+        yield from _admit(cluster, failed)
+        is_over = not cluster.queue.lines or before == cluster.stamps.progress()
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded.gangs and not cluster.has_more and (raised := upgrade(cluster)):
-        decisions += raised
+    if cluster.downgraded.gangs and (raised := upgrade(cluster)):
+        yield raised
         if cluster.queue.added:
-            decisions += _admit(cluster, failed, now)
+            yield from _admit(cluster, failed)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
-        decisions += _explain(cluster, failed, now)
-    return decisions
+        yield from _explain(cluster, failed)
 
 
-def _admit(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
+def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
-    decisions: list[Decision] = []
     waking = Waking(cluster)
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle):
-        if cluster.most is not None and len(decisions) >= cluster.most:
-            cluster.has_more = True
-            break
         versions = cluster.hardware.versions()
-        found = admit(cluster, cluster.gangs[gang], now)
+        found = admit(cluster, cluster.gangs[gang], cluster.now)
         if found is None:
             cluster.hardware.unchanged(versions)
             put_aside(cluster, line)
             failed.append(line)
+            yield []
+        elif cluster.said:
+            yield [*found, *_said(cluster)]
         else:
-            decisions += found
-            if cluster.said:
-                decisions += _said(cluster)
-    return decisions
+            yield found
 
 
 def _said(cluster: Cluster) -> list[Decision]:
@@ -76,7 +100,7 @@ def _said(cluster: Cluster) -> list[Decision]:
     return said
 
 
-def _drain(cluster: Cluster, now: float) -> list[Decision]:
+def _drain(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
     for node in sorted(cluster.draining):
         machine = cluster.hardware.machines[node]
@@ -91,7 +115,7 @@ def _drain(cluster: Cluster, now: float) -> list[Decision]:
                     cluster.enqueue(live)
                     continue
             _withdraw_cells(cluster, live)
-            decisions.append(preempt(cluster, live, None, now))
+            decisions.append(preempt(cluster, live, None, cluster.now))
     return decisions
 
 
@@ -104,7 +128,7 @@ def _withdraw_cells(cluster: Cluster, live: Live) -> None:
         cluster.stamps.touch(live.owner)
 
 
-def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
+def _start_reserved(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
     waiting = [cluster.gangs[gang] for gang in cluster.reserved]
     awaited = {cluster.gangs[gang].preempted_for for gang in cluster.told_to_leave}
@@ -117,39 +141,46 @@ def _start_reserved(cluster: Cluster, now: float) -> list[Decision]:
             cluster.enqueue(live)
             decisions += _said(cluster)
         elif live.id not in awaited:
-            decisions += start_if_free(cluster, live, now)
+            decisions += start_if_free(cluster, live, cluster.now)
     return decisions
 
 
-def _explain(cluster: Cluster, failed: list[Line], now: float) -> list[Decision]:
+def _explain(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     decisions: list[Decision] = []
     for gang in sorted(cluster.reserved):
         live = cluster.gangs[gang]
         if live.told != "preempting":
             live.told = "preempting"
             decisions.append(Deferred(gang, preempting(cluster, live)))
+    if decisions:
+        yield decisions
     state = cluster.stamps.state()
-    some = dict.fromkeys((*failed, *_doubtful(cluster, state, now), *_outdated(cluster, state)))
-    lines = [line for line in some if line.waiting]
-    versions = cluster.hardware.versions()
+    some = dict.fromkeys((*failed, *_doubtful(cluster, state), *_outdated(cluster, state)))
+    lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
     explainer, others = Explainer(cluster), list[Line]()
-    for line in sorted(lines, key=lambda line: line.waiting[0]):
+    for line in lines:
+        versions = cluster.hardware.versions()
         refusal = explainer.refusal(line)
+        cluster.hardware.unchanged(versions)
         if refusal is None:
             others.append(line)
         elif cluster.is_settled:
-            decisions += _refuse(cluster, line, refusal)
+            yield _refuse(cluster, line, refusal)
         else:
             cluster.queue.explain(line, unsettled(refusal), state)
-    for line, reason in explainer.reasons(others):
-        cluster.queue.explain(line, reason, state)
-    cluster.hardware.unchanged(versions)
-    return decisions + _tell(cluster)
+            yield []
+    for first in range(0, len(others), EXPLAINED_AT_ONCE):
+        versions = cluster.hardware.versions()
+        for line, reason in explainer.reasons(others[first : first + EXPLAINED_AT_ONCE]):
+            cluster.queue.explain(line, reason, state)
+        cluster.hardware.unchanged(versions)
+        yield []
+    yield _tell(cluster)
 
 
-def _doubtful(cluster: Cluster, state: Stamp, now: float) -> list[Line]:
+def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number."""
-    due = cluster.queue.doubts.due(now, EXPLAINED)
+    due = cluster.queue.doubts.due(cluster.now, EXPLAINED)
     return [line for line in due if line.explained != state]
 
 

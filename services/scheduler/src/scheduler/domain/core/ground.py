@@ -61,12 +61,12 @@ class Ground:
         elif kind.pin is not None:
             is_mine = hardware.owning.pins_of.get(kind.pin) == self.owner
             self.owner = pin_owner(kind.pin)
-            regions = hardware.regions.get(self.owner, {}) if is_mine else {}
+            regions = hardware.index.regions.get(self.owner, {}) if is_mine else {}
             self.bound = next(iter(regions.values()), None)
         else:
-            self.bound = hardware.regions.get(self.owner, {}).get(gpu_type)
+            self.bound = hardware.index.regions.get(self.owner, {}).get(gpu_type)
             if hardware.may_bind_more(self.owner, gpu_type):
-                self.empty = hardware.empty.get(gpu_type)
+                self.empty = hardware.index.empty.get(gpu_type)
                 self.is_split = self.owner in hardware.owning.splitters
 
     @property
@@ -80,9 +80,15 @@ class Ground:
         return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
 
     @property
+    def is_doubtful(self) -> bool:
+        """It may take many tries to find out that pods don't fit, anywhere."""
+        seeker = self.seeker
+        return seeker.within is None and not self.hardware.is_greed_exact(seeker.owner)
+
+    @property
     def is_bare(self) -> bool:
         """Nothing but GPUs counts."""
-        return self.hardware.amounts is None or self.seeker.is_bare
+        return self.hardware.index.amounts is None or self.seeker.is_bare
 
     @property
     def is_small(self) -> bool:
@@ -224,7 +230,7 @@ class Ground:
     def _guest(self, region: Region, among: int | None) -> "tuple[Rank, int] | None":
         """For an opportunistic pod: outside of bound cells, where that is as good."""
         found = region.best(self.wish, among)
-        empty = self.hardware.empty[self._type()]
+        empty = self.hardware.index.empty[self._type()]
         if found is not None:
             other = empty.best(self.wish, among)
             if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):
@@ -260,13 +266,13 @@ class Ground:
             if (
                 found[0] < rank[0]
                 and self._fits(number)
-                and self._is_had(number)
+                and self.is_had(number)
                 and self.put(number, name)
             ):
                 return True
         return False
 
-    def _is_had(self, number: int) -> bool:
+    def is_had(self, number: int) -> bool:
         """The owner has cells on the node, or may bind some."""
         state = self.hardware.states[number]
         return self.owner in state.bound or self.may_bind_on(state)

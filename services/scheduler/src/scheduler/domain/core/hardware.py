@@ -4,31 +4,36 @@ Everything that changes who may use which leaf goes through here. The index foll
 looks: what changes several times before then, or back again, is brought into it once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 
-from scheduler.domain.core.amounts import Amounts
 from scheduler.domain.core.binding import Binding, Cells, cell_key
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.index import Index
 from scheduler.domain.core.log import Log
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import Owning, pin_owner
 from scheduler.domain.core.regions import Region
-from scheduler.domain.core.tags import Tag, TagKey, Tags
+
+COPIED = 16
+"""To bring a node into the index takes so many times longer than to copy it from another."""
 
 
 class Hardware:
     """One forest with all that is bound and used in it.
 
-    ``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell.
-    ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
-    leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
-    ``_behind``: nodes that have changed since somebody looked into the index, by number.
+    ``index``: what is free, as it is looked at now (`ahead`). ``unbound[owner]``: quota path →
+    cells still to bind. ``spaces``: of each node's chain the leaves in no bound cell, by node.
+    ``unwell``: nodes on which not all is usable, by number. ``leaving``: pods of gangs that were
+    told to leave. ``_behind``: nodes that have changed since somebody looked into the index, by
+    number; ``other``: the index that is not looked at, None where there is none.
     ``searches_left``: gangs for which many nodes may still be searched in this cycle. ``steps``: so
-    many places and cells were tried so far.
+    many places and cells were tried so far; ``limit``: from how many on nothing more is tried for
+    the gang in question than must be.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -41,49 +46,42 @@ class Hardware:
         self.states: list[SlotState] = sorted(every, key=lambda state: state.slot.number)
         self.owning = Owning(forest)
         self.unbound: dict[str, dict[str, int]] = {}
-        self.regions: dict[str, dict[str, Region]] = {}
-        self._places = forest.places()
         self.spaces = [self.cells[state.slot.chain.name].space for state in self.states]
+        samples = {state.sort: state for state in reversed(self.states)}
+        self._samples = [samples[sort] for sort in sorted(samples)]
         machines = list(self.machines.values())
-        self.amounts: Amounts | None = None
-        self._bits: dict[str, list[int] | None] = dict.fromkeys(forest.racks)
-        if any(machine.sort.names for machine in machines):
-            self.amounts = Amounts(machines, len(self.states))
-            self._bits = {leaf: _bits(racks) for leaf, racks in forest.racks.items()}
-        self.empty = {leaf: self._region(leaf) for leaf in forest.racks}
-        self._physical: dict[str, Region] | None = None
+        self.index = Index(forest, machines, self._samples, self.spaces, self.catch_up)
+        self.other: Index | None = None
+        self.leaving: dict[Pod, None] = {}
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
         self.without_gpus = [m for m in self.machines.values() if not m.slots]
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._log = Log()
-        self.searches_left = self.steps = 0
-        samples = {state.sort: state for state in reversed(self.states)}
-        self._samples = [samples[sort] for sort in sorted(samples)]
-        self.demands = Demands(self.sorts, self.machines.values(), self._samples)
-        tags: dict[TagKey, Tag] = {}
-        self._tags = [Tags(state.slot.shape, state.sort, tags) for state in self._samples]
+        self.searches_left = self.steps = self.limit = 0
+        self.demands = Demands(self.sorts, machines, self._samples)
         for owner, quotas in self.owning.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:
                 self.cells[quota.chain.name].owed[quota.level] += quota.count
-                leaf = quota.chain.leaf
-                if leaf not in self.regions.setdefault(owner, {}):
-                    self.regions[owner][leaf] = self._region(leaf)
+                self.index.own(owner, quota.chain.leaf)
         for pin, (place, part) in forest.pins.items():
             cell = place.cell if isinstance(place, Slot) else place
+            self.index.own(pin_owner(pin), cell.chain.leaf)
             self.bind(Binding(pin_owner(pin), None, cell, part))
         self._behind.update(enumerate(self.states))
-
-    def _region(self, leaf: str) -> Region:
-        return Region(self.forest.racks[leaf], self._places, self.catch_up, self._bits[leaf])
 
     def is_greed_exact(self, owner: str | None) -> bool:
         """Where an owner's cells are plain and nothing but GPUs is limited, equal pods that don't
         fit one after another don't fit at all.
         """
         return not self.demands.is_limited and self.owning.is_plain(owner)
+
+    @property
+    def is_late(self) -> bool:
+        """Nothing more is tried than must be."""
+        return self.steps > self.limit
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""
@@ -105,14 +103,10 @@ class Hardware:
         """The machine's health, cordon or a GPU's health has changed, or what is blocked of it."""
         self.usable_version += 1
         self.free_version += 1
-        if machine.free and self.amounts is not None:
-            self.amounts.changed(machine)
         for state in machine.slots:
             full = state.slot.shape.full if machine.is_open else 0
-            usable = full & ~state.sick & ~state.blocked
-            if usable != state.usable or machine.free:
-                state.usable = usable
-                self.refresh(state)
+            state.usable = full & ~state.sick & ~state.blocked
+        self._changed(machine)
         is_well = machine.is_open and all(s.usable == s.slot.shape.full for s in machine.slots)
         if is_well:
             self.unwell.pop(machine.number, None)
@@ -122,13 +116,19 @@ class Hardware:
     def catch_up(self, most: int | None = None) -> bool:
         """Bring so many nodes' leaves into the index; None: all. Whether it is behind no longer."""
         behind = self._behind
-        if most is not None and len(behind) > most:
-            for number in list(islice(behind, most)):
-                self._index(behind.pop(number))
-            return False
-        while behind:
-            self._index(behind.popitem()[1])
-        return True
+        if not behind:
+            return True
+        is_all = most is None or len(behind) <= most
+        if is_all:
+            self._behind = {}
+        else:
+            behind = {number: behind.pop(number) for number in list(islice(behind, most))}
+        if self._log.is_read:
+            self._log.add(behind)
+        if self.other is not None:
+            self.other.behind |= behind
+        self.index.catch_up(behind)
+        return is_all
 
     def refresh(self, state: SlotState) -> None:
         """The node's leaves have changed, or what else is known of them."""
@@ -141,52 +141,35 @@ class Hardware:
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
-        if self.amounts is None:
+        amounts = self.index.amounts
+        if amounts is None:
             return None
         self.catch_up()
-        return self.amounts.having(kind)
-
-    def _index(self, state: SlotState) -> None:
-        """Put what is free on the node's leaves into the index."""
-        slot, tags, machine = state.slot, self._tags[state.sort], state.machine
-        number, kind = slot.number, state.gpu_type
-        if machine.free and self.amounts is not None:
-            self.amounts.changed(machine)
-        known = tags.plain
-        free = state.usable & ~(state.held | state.reserved)
-        if self._physical is not None:
-            others = tags.shared if state.charged else known
-            self._physical[kind].put(number, others.get(free) or tags.new(others, free))
-        own = free & ~state.charged
-        for owner, mask in state.bound.items():
-            mine = mask & own
-            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
-        space = self.spaces[number][number]
-        if space:
-            space &= free
-            self.empty[kind].put(number, known.get(space) or tags.new(known, space))
-        else:
-            self.empty[kind].drop(number)
-        if self._log.is_read:
-            self._log.add(number)
+        return amounts.having(kind)
 
     @property
     def physical(self) -> dict[str, Region]:
         """By GPU type, what nobody uses. It is made when the first guest looks for a place."""
-        if self._physical is None:
-            self._physical = {leaf: self._region(leaf) for leaf in self.forest.racks}
+        found = self.index.physical
+        if found is None:
+            found = self.index.physical = self.index.blank()
             self._behind.update(enumerate(self.states))
-        return self._physical
+        return found
 
     def refresh_all(self, machine: Machine, state: SlotState | None) -> None:
         """The same where something that all of a node's GPUs share has changed too."""
         if machine.free and (state is None or len(machine.slots) > 1):
-            if self.amounts is not None:
-                self.amounts.changed(machine)
-            for each in machine.slots:
-                self.refresh(each)
+            self._changed(machine)
         elif state is not None:
             self.refresh(state)
+
+    def _changed(self, machine: Machine) -> None:
+        """All of a machine may have."""
+        for state in machine.slots:
+            self.refresh(state)
+        for index in (self.index, self.other):
+            if index is not None and not machine.slots and index.amounts is not None:
+                index.amounts.changed(machine)
 
     def versions(self) -> tuple[int, int, int]:
         """How often a cell was unbound, something became free, or was taken."""
@@ -297,36 +280,48 @@ class Hardware:
                 state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
             self.refresh(state)
 
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """What-if: who leaves already has left. Nobody starts, leaves or is told to meanwhile."""
+        if not self.leaving:
+            yield
+            return
+        self._turn(Pod.lift)
+        try:
+            yield
+        finally:
+            self._turn(Pod.lower)
+
+    def _turn(self, moves: Callable[[Pod], None]) -> None:
+        """Those that leave are away, or there again, and the other index is looked at."""
+        self.catch_up()
+        other = self.other
+        if moves is Pod.lift and (other is None or COPIED * len(other.behind) > len(self.states)):
+            other = self.index.copy()
+            for pod in self.leaving:
+                other.changed(pod.machine)
+        assert other is not None
+        self.other, self.index = self.index, other
+        for pod in self.leaving:
+            moves(pod)
+        behind, other.behind = other.behind, {}
+        other.catch_up(behind)
+
+    def told_to_leave(self, pods: Iterable[Pod]) -> None:
+        """Their gang was told to leave."""
+        for pod in pods:
+            self.leaving[pod] = None
+            self.refresh_all(pod.machine, pod.state)
+
     def lift(self, pod: Pod, *, is_reserved: bool) -> None:
         """What-if: the pod uses nothing, and nothing is reserved for it."""
-        self._lift(pod, -1)
-        state = pod.state
-        if state is not None:
-            if is_reserved:
-                state.reserved &= ~pod.gpus
-            else:
-                state.held &= ~pod.gpus
-                state.lifted |= pod.gpus
-        self.refresh_all(pod.machine, state)
+        pod.lift(is_reserved=is_reserved)
+        self.refresh_all(pod.machine, pod.state)
 
     def lower(self, pod: Pod, *, is_reserved: bool) -> None:
         """The end of the what-if."""
-        self._lift(pod, 1)
-        state = pod.state
-        if state is not None:
-            if is_reserved:
-                state.reserved |= pod.gpus
-            else:
-                state.held |= pod.gpus
-                state.lifted &= ~pod.gpus
-        self.refresh_all(pod.machine, state)
-
-    @staticmethod
-    def _lift(pod: Pod, times: int) -> None:
-        machine = pod.machine
-        machine.charge(pod.take, times)
-        if pod.ports and machine.sort.limits.ports is not None:
-            machine.hold_ports(pod.ports, times)
+        pod.lower(is_reserved=is_reserved)
+        self.refresh_all(pod.machine, pod.state)
 
     # Cells.
 
@@ -335,9 +330,6 @@ class Hardware:
         cell, part = binding.cell, binding.part
         self.cells[cell.chain.name].bind(cell, part)
         self.bindings[cell_key(cell, part)] = binding
-        regions = self.regions.setdefault(binding.owner, {})
-        if cell.chain.leaf not in regions:
-            regions[cell.chain.leaf] = self._region(cell.chain.leaf)
         for slot, mask in binding.masks():
             state = self.states[slot.number]
             state.bound[binding.owner] = state.bound.get(binding.owner, 0) | mask
@@ -355,20 +347,20 @@ class Hardware:
         cells.unbind(cell, part)
         del self.bindings[cell_key(cell, part)]
         self.unbound_version += 1
-        region = self.regions[owner][cell.chain.leaf]
         for slot, mask in binding.masks():
             state = self.states[slot.number]
             state.bound[owner] &= ~mask
             state.bindings[owner].remove((mask, binding))
             if not state.bound[owner]:
                 del state.bound[owner], state.bindings[owner]
-                region.drop(slot.number)
+                self._drop(owner, state)
             self.refresh(state)
 
-
-def _bits(racks: Sequence[Rack]) -> list[int]:
-    """Of each rack its nodes' numbers as a bit set."""
-    return [sum(1 << slot.number for slot in rack.slots) for rack in racks]
+    def _drop(self, owner: str, state: SlotState) -> None:
+        """The owner has no cell on the node any more."""
+        for index in (self.index, self.other):
+            if index is not None:
+                index.regions[owner][state.gpu_type].drop(state.slot.number)
 
 
 def _hold(state: SlotState, pod: Pod) -> None:

@@ -50,6 +50,32 @@ class Pod:
         idle = slot.indices(rest) if rest and is_charged else ()
         return PodPlace(self.name, self.machine.name, slot.indices(self.gpus), self.ports, idle)
 
+    def lift(self, *, is_reserved: bool = False) -> None:
+        """What-if: it uses nothing, and nothing is reserved for it."""
+        self._move(-1)
+        state = self.state
+        if state is not None and is_reserved:
+            state.reserved &= ~self.gpus
+        elif state is not None:
+            state.held &= ~self.gpus
+            state.lifted |= self.gpus
+
+    def lower(self, *, is_reserved: bool = False) -> None:
+        """The end of the what-if."""
+        self._move(1)
+        state = self.state
+        if state is not None and is_reserved:
+            state.reserved |= self.gpus
+        elif state is not None:
+            state.held |= self.gpus
+            state.lifted &= ~self.gpus
+
+    def _move(self, times: int) -> None:
+        machine = self.machine
+        machine.charge(self.take, times)
+        if self.ports and machine.sort.limits.ports is not None:
+            machine.hold_ports(self.ports, times)
+
 
 @dataclass(slots=True, eq=False)
 class Live:

@@ -1,26 +1,31 @@
 """Gangs that a gang might follow: where they are it might go, and whether that could help it."""
 
-from collections.abc import Sequence
-
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.seeking import Seeker
 
 
-def leaving_gangs(cluster: Cluster, live: Live) -> list[Live]:
-    """Gangs that leave already where the gang might go."""
-    return near(cluster, live, [other for other in cluster.leaving() if other is not live])
+def leaves_any_near(cluster: Cluster, live: Live) -> bool:
+    """Some gang that leaves already is where the gang might go."""
+    owners = _owners(live)
+    leaving = (cluster.gangs[gang] for gang in cluster.told_to_leave)
+    return any(owners is None or _is_near(cluster, other, owners) for other in leaving)
 
 
 def near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
     """Of these gangs the ones that are where the gang might go."""
+    owners = _owners(live)
+    return [other for other in others if owners is None or _is_near(cluster, other, owners)]
+
+
+def _owners(live: Live) -> set[str] | None:
+    """Whose cells its pods might be in; None: some may be anywhere."""
     if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
-        return others
-    owners = {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
-    return [other for other in others if _is_near(cluster, other, owners)]
+        return None
+    return {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
 
 
 def _is_near(cluster: Cluster, other: Live, owners: set[str]) -> bool:
@@ -33,14 +38,15 @@ def _is_near(cluster: Cluster, other: Live, owners: set[str]) -> bool:
     return False
 
 
-def is_room_after(live: Live, seeker: Seeker, others: Sequence[Live]) -> bool:
-    """Where these gangs are, some pod of a gang could be if they had left; or it can't be told."""
+def is_room_after(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
+    """Where gangs leave, some pod of a gang could be when they have (they are away in thought); or
+    it can't be told.
+    """
     grounds = _grounds(live, seeker)
-    there: dict[int, _There] = {}
-    for other in others:
-        for pod in other.pods.values():
-            _at(there, pod.machine).leaves(pod, is_reserved=pod.name in other.reserved)
-    return not grounds or any(each.takes(ground) for each in there.values() for ground in grounds)
+    states = {pod.state.slot.number: pod.state for pod in cluster.hardware.leaving if pod.state}
+    return not grounds or any(
+        _takes(ground, state, state.charged) for state in states.values() for ground in grounds
+    )
 
 
 def is_room_without_cells(live: Live, seeker: Seeker, other: Live) -> bool:
@@ -53,19 +59,14 @@ def is_room_without_cells(live: Live, seeker: Seeker, other: Live) -> bool:
     for pod in other.pods.values():
         if any(len(binding.users) == 1 for binding in pod.bindings):
             return True
-    there: dict[int, _There] = {}
+    there: dict[int, tuple[SlotState, int]] = {}
     for pod in other.pods.values():
         if pod.state is not None:
-            each, number = _at(there, pod.machine), pod.state.slot.number
-            each.charged[number] = each.charged.get(number, 0) | pod.leaves
-    return any(each.takes(ground) for each in there.values() for ground in grounds)
-
-
-def _at(there: "dict[int, _There]", machine: Machine) -> "_There":
-    found = there.get(machine.number)
-    if found is None:
-        found = there[machine.number] = _There(machine)
-    return found
+            state, charged = there.get(pod.state.slot.number, (pod.state, pod.state.charged))
+            there[state.slot.number] = state, charged & ~pod.leaves
+    return any(
+        _takes(ground, state, charged) for state, charged in there.values() for ground in grounds
+    )
 
 
 def _grounds(live: Live, seeker: Seeker) -> list[Ground]:
@@ -77,41 +78,12 @@ def _grounds(live: Live, seeker: Seeker) -> list[Ground]:
     ]
 
 
-class _There:
-    """What some gangs give up on a machine. ``held``, ``reserved``, ``charged``: leaves by node's
-    number; ``amounts``: of each limited resource.
-    """
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.held: dict[int, int] = {}
-        self.reserved: dict[int, int] = {}
-        self.charged: dict[int, int] = {}
-        self.amounts = [0] * len(machine.free)
-
-    def leaves(self, pod: Pod, *, is_reserved: bool) -> None:
-        """All that a pod has there."""
-        if pod.state is not None:
-            number, masks = pod.state.slot.number, self.reserved if is_reserved else self.held
-            masks[number] = masks.get(number, 0) | pod.gpus
-        for index, amount in enumerate(pod.take.amounts):
-            self.amounts[index] += amount
-
-    def takes(self, ground: Ground) -> bool:
-        """One more pod could be there then, as far as its number of leaves tells."""
-        machine, kind = self.machine, ground.kind
-        take = machine.sort.take(kind)
-        if take is None:
-            return False
-        for amount, have, more in zip(take.amounts, machine.free, self.amounts, strict=True):
-            if amount and amount > have + more:
-                return False
-        for state in machine.slots:
-            number, reach = state.slot.number, ground.reach(state)
-            used = state.held & ~self.held.get(number, 0)
-            used |= state.reserved & ~self.reserved.get(number, 0)
-            free = reach & ~(state.charged & ~self.charged.get(number, 0))
-            enough = ground.needs[state.sort]
-            if free.bit_count() >= enough and (reach & ~used).bit_count() >= kind.gpus:
-                return True
+def _takes(ground: Ground, state: SlotState, charged: int) -> bool:
+    """One more pod could be there, as far as its number of leaves tells, if these were charged."""
+    take = state.machine.sort.take(ground.kind)
+    if take is None or not state.machine.has(take):
         return False
+    reach = ground.reach(state)
+    idle = reach & ~(state.held | state.reserved)
+    enough = (reach & ~charged).bit_count() >= ground.needs[state.sort]
+    return enough and idle.bit_count() >= ground.kind.gpus

@@ -1,5 +1,7 @@
 """Which nodes have changed, for those who keep what they have worked out of them."""
 
+from collections.abc import Iterable
+
 KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
 
@@ -14,9 +16,9 @@ class Log:
         self._begin = 0
         self.is_read = False
 
-    def add(self, number: int) -> None:
-        """A node has changed."""
-        self._numbers.append(number)
+    def add(self, numbers: Iterable[int]) -> None:
+        """Nodes have changed."""
+        self._numbers.extend(numbers)
         if len(self._numbers) >= KEPT:
             del self._numbers[: KEPT // 2]
             self._begin += KEPT // 2

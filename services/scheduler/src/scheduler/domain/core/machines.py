@@ -101,6 +101,12 @@ class SlotState:
     chargers: dict[str, int] = field(default_factory=dict)
 
 
+    @property
+    def taken(self) -> int:
+        """Leaves that are used or reserved."""
+        return self.held | self.reserved
+
+
 @dataclass(slots=True, eq=False)
 class Machine:
     """A node. ``free``: what is left of each limited resource, below 0 while a reservation waits.

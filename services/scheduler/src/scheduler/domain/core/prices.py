@@ -164,8 +164,8 @@ class Prices:
     def _numbers(self) -> Iterable[int]:
         hardware = self.cluster.hardware
         if self.owner is None:
-            return list(hardware.empty[self.gpu_type].tags)
-        region = hardware.regions.get(self.owner, {}).get(self.gpu_type)
+            return list(hardware.index.empty[self.gpu_type].tags)
+        region = hardware.index.regions.get(self.owner, {}).get(self.gpu_type)
         return () if region is None else list(region.tags)
 
     def _work_out(self, number: int) -> bool:

@@ -60,6 +60,12 @@ class View:
             self.caps[needs] = found
         return found
 
+    def copy(self) -> "View":
+        """Another like it."""
+        other = View(self.rack)
+        other.slots, other.whole = self.slots.copy(), self.whole
+        return other
+
     def free(self) -> int:
         """Free leaves in it."""
         return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
@@ -102,6 +108,16 @@ class Region:
         self._nodes = None if bits is None else Nodes(bits)
         self._orders: dict[Wish, Order] = {}
         self._known: list[Tag] = []
+
+    def copy(self) -> "Region":
+        """Another with the same nodes."""
+        other = Region(self.racks, self.places, self._catch_up)
+        other._views = {rack: view.copy() for rack, view in self._views.items()}
+        other._whole, other._wholes = self._whole.copy(), self._wholes.copy()
+        other._tags, other._racks = self._tags.copy(), self._racks.copy()
+        other._nodes = None if self._nodes is None else self._nodes.copy()
+        other._known = self._known.copy()
+        return other
 
     @property
     def views(self) -> dict[int, View]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
@@ -25,7 +26,7 @@ RACK_TRIES = 16
 MANY_NODES = 1024
 """So many nodes at the most are searched in every way where all else has failed."""
 
-PLACE_STEPS = 1_000
+PLACE_STEPS = 1_500
 """Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each;
 then only what is simplest is tried on, at the most so many again and `POD_STEPS` a pod.
 """
@@ -47,7 +48,7 @@ class Seeker:
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
     ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
-    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
+    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is. ``is_cut``: not every way was tried.
     """
 
     __slots__ = (
@@ -55,6 +56,7 @@ class Seeker:
         "hard",
         "hardware",
         "is_alone",
+        "is_cut",
         "is_bare",
         "is_thorough",
         "near",
@@ -83,7 +85,7 @@ class Seeker:
         self.is_bare = is_bare
         self.is_thorough = False
         self.within: Rack | None = None
-        self.is_alone = False
+        self.is_alone = self.is_cut = False
         self.soft = self.hard = NO_END
         self.pods: list[Pod] = []
 
@@ -102,6 +104,13 @@ class Seeker:
                 return True
         return False
 
+    def could_place(self, roles: Sequence[Role]) -> bool:
+        """Whether there is a place for all pods, or on many nodes not everything was tried."""
+        found = self.place(roles)
+        self.undo()
+        is_large = len(self.hardware.states) > FEW_NODES
+        return found or (is_large and (self.is_cut or self.is_spent))
+
     @property
     def is_spent(self) -> bool:
         """So much was tried that only what is simplest is tried on."""
@@ -118,7 +127,9 @@ class Seeker:
         """
         if self.is_alone and self.hardware.is_greed_exact(self.owner):
             self.soft = self.hard = NO_END
-        elif choice < CHOICES_ALLOWED:
+            return
+        self.is_cut = self.is_cut or self.is_spent
+        if choice < CHOICES_ALLOWED:
             pods = sum(len(names) for _, names in kinds)
             self.soft = self.hardware.steps + PLACE_STEPS + pods
             self.hard = self.soft + PLACE_STEPS + POD_STEPS * pods
@@ -150,6 +161,8 @@ class Seeker:
             if number == TYPE_CHOICES or (number >= CHOICES_ALLOWED and self.is_spent):
                 break
             self._allow(number, kinds)
+            if not self._may_hold(kinds, types):
+                continue
             orders = list(self._orders(kinds))
             for rack in self._racks_for_all(kinds, types):
                 self.within = rack
@@ -167,6 +180,14 @@ class Seeker:
             if self._search(kinds, types):
                 return True
         return False
+
+    def _may_hold(self, kinds: Kinds, types: Sequence[str]) -> bool:
+        """There may be room for the pods of each kind."""
+        return all(
+            may_hold_all(self.ground(kind, gpu_type), len(names))
+            for (kind, names), gpu_type in zip(kinds, types, strict=True)
+            if kind.gpus or kind.pin is not None
+        )
 
     def _in_order(self, kinds: Kinds, types: Sequence[str], order: Sequence[int]) -> bool:
         before, near = len(self.pods), self.near
@@ -295,11 +316,11 @@ class Seeker:
 
     def _without_gpus(self, among: int | None) -> Iterator[Machine]:
         """Machines without GPUs, in order; ``among``: of these nodes."""
-        hardware = self.hardware
-        if among is None or hardware.amounts is None:
+        hardware, amounts = self.hardware, self.hardware.index.amounts
+        if among is None or amounts is None:
             yield from hardware.without_gpus
         else:
-            for number in numbers_in(among >> hardware.amounts.first):
+            for number in numbers_in(among >> amounts.first):
                 yield hardware.without_gpus[number]
 
     def having(self, kind: Kind) -> int | None:
@@ -348,7 +369,10 @@ class Seeker:
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
-        return Search(self, wants).run()
+        before = self.hardware.steps
+        found = Search(self, wants).run()
+        self.soft += self.hardware.steps - before
+        return found
 
     def search_racks(self, ground: Ground, names: Sequence[str], racks: Iterable[Rack]) -> bool:
         """Try every way to place all pods of a gang in one of these racks."""

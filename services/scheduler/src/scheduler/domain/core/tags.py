@@ -63,6 +63,12 @@ class Nodes:
         self.of: dict[Tag, int] = {}
         self.whole: dict[int, int] = {}
 
+    def copy(self) -> "Nodes":
+        """Another with the same nodes."""
+        other = Nodes(self._bits)
+        other.of, other.whole = self.of.copy(), self.whole.copy()
+        return other
+
     def move(self, number: int, old: Tag | None, new: Tag | None) -> None:
         """A node has another tag."""
         bit = 1 << number

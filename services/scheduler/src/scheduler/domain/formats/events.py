@@ -24,6 +24,7 @@ from scheduler.domain.formats.model import (
     GangReleased,
     GangRequested,
     GangRestored,
+    GangsTried,
     GangWithdrawn,
     GpuHealthChanged,
     NodeBlocked,
@@ -100,8 +101,13 @@ def _node_blocked(line: _Line) -> Event:
 
 def _cycle(line: _Line) -> Event:
     is_settled = line.table.flag("settled")
-    most = line.table.count("most", least=1)
+    most = line.table.count("most", least=0)
     return CycleRun(line.at, most, is_settled is not False, line=line.number)
+
+
+def _gangs_tried(line: _Line) -> Event:
+    is_settled = line.table.flag("settled")
+    return GangsTried(line.at, is_settled is not False, line=line.number)
 
 
 def _scheduler_restarted(line: _Line) -> Event:
@@ -178,6 +184,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     ),
     "cluster-changed": (_known("cluster"), _cluster_changed),
     "cycle": (_known("most", "settled"), _cycle),
+    "gangs-tried": (_known("settled"), _gangs_tried),
     "scheduler-restarted": (_known("gap"), _scheduler_restarted),
 }
 

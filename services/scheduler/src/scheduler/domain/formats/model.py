@@ -184,11 +184,22 @@ class NodeBlocked(Happening):
 
 @dataclass(frozen=True, slots=True)
 class CycleRun(Happening):
-    """How this moment's cycle is run. ``most``: decisions after which it admits no more gangs,
-    None: no bound. ``is_settled``: what can never be placed is refused.
+    """How this moment's cycle is run. ``most``: decisions after which it is left, to be gone on
+    with later, None: no bound. ``is_settled``: what can never be placed is refused.
     """
 
     most: int | None = None
+    is_settled: bool = True
+
+    def is_enough(self, decided: int) -> bool:
+        """Whether a cycle that has decided so much is left."""
+        return self.most is not None and decided >= self.most
+
+
+@dataclass(frozen=True, slots=True)
+class GangsTried(Happening):
+    """Who was told why it waits was tried as all is now, with the same `CycleRun.is_settled`."""
+
     is_settled: bool = True
 
 
@@ -220,5 +231,6 @@ Event: TypeAlias = (
     | NodeBlocked
     | ClusterChanged
     | CycleRun
+    | GangsTried
     | SchedulerRestarted
 )

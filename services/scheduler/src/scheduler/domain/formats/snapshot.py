@@ -1,12 +1,13 @@
 """A whole cluster as events: what a running system has in memory, to be gone on with in a
 simulation.
 
-Nodes first, then gangs that have places, then those that wait, each by its name. What is taken in
-one moment can be written later, and elsewhere: nothing that goes on changes it.
+Nodes first, then gangs that have places, then those that wait, each by its name, and last that they
+were tried, where nobody waits for the next cycle. What is taken in one moment can be written later,
+and elsewhere: nothing that goes on changes it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
@@ -28,12 +29,13 @@ STEP = 500
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
-    they were told.
+    they were told. ``tried``: the event that says that all were, if they were.
     """
 
-    nodes: list[Fields]
-    placed: list[tuple[Restored, tuple[Role, ...], str | None]]
-    waiting: list[tuple[Gang, str | None]]
+    nodes: list[Fields] = field(default_factory=list)
+    placed: list[tuple[Restored, tuple[Role, ...], str | None]] = field(default_factory=list)
+    waiting: list[tuple[Gang, str | None]] = field(default_factory=list)
+    tried: list[Fields] = field(default_factory=list)
 
     def events(self) -> Iterator[Fields]:
         """All of it as plain data, without the time."""
@@ -50,11 +52,12 @@ class Taken:
                 yield grown_event(restored.gang.id, more, told)
         for gang, told in self.waiting:
             yield requested_event(gang, told)
+        yield from self.tried
 
 
 def take(cluster: Cluster) -> Taken:
     """What is in a cluster now."""
-    taken = Taken([], [], [])
+    taken = Taken()
     for _ in taking(cluster, taken):
         pass
     return taken
@@ -63,6 +66,9 @@ def take(cluster: Cluster) -> Taken:
 def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     """The same in steps. The cluster must not change until the last one."""
     machines, gangs = sorted(cluster.hardware.machines.items()), sorted(cluster.gangs)
+    if cluster.queue.lines and not cluster.queue.added:
+        how = {} if cluster.is_settled else {"settled": False}
+        taken.tried.append({"event": "gangs-tried"} | how)
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
             taken.nodes.extend(_of_node(name, machine))

@@ -33,6 +33,7 @@ from scheduler.domain.formats.model import (
     GangReleased,
     GangRequested,
     GangRestored,
+    GangsTried,
     GangWithdrawn,
     GpuHealthChanged,
     NodeBlocked,
@@ -76,17 +77,31 @@ class Simulation:
         event = next(upcoming, None)
         while (now := self._next_at(event)) is not None:
             self.tally.advance(now)
-            for end, gang in self._agenda.due(now):
+            due = list(self._agenda.due(now))
+            if due:
+                yield from self._finish(now)
+            for end, gang in due:
                 self._end(gang, end)
             while event is not None and event.at <= now:
+                if not isinstance(event, CycleRun | SchedulerRestarted):
+                    yield from self._finish(now)
                 self._apply(event)
                 event = next(upcoming, None)
-            self.cluster.most = self._cycle.most
-            self.cluster.settle(self._cycle.is_settled)
-            self._cycle = USUAL
-            for decision in run_cycle(self.cluster, now):
-                self._follow(decision)
-                yield now, decision
+            cycle, self._cycle = self._cycle, USUAL
+            yield from self._decide(now, cycle)
+
+    def _finish(self, now: float) -> Iterator[tuple[float, Decision]]:
+        """What a bounded cycle has left is decided before anything changes."""
+        if self.cluster.under_way is not None:
+            yield from self._decide(now, USUAL)
+
+    def _decide(self, now: float, cycle: CycleRun) -> Iterator[tuple[float, Decision]]:
+        cluster = self.cluster
+        if cluster.under_way is None:
+            cluster.settle(cycle.is_settled)
+        for decision in run_cycle(cluster, now, cycle.is_enough):
+            self._follow(decision)
+            yield now, decision
 
     def _next_at(self, event: Event | None) -> float | None:
         ends_at = self._agenda.next_at()
@@ -128,6 +143,8 @@ class Simulation:
                 self._change(event)
             case CycleRun():
                 self._cycle = event
+            case GangsTried(is_settled=is_settled):
+                self.cluster.all_tried(is_settled=is_settled)
             case SchedulerRestarted():
                 self._forget_all()
             case _:

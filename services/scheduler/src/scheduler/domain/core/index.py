@@ -1,0 +1,113 @@
+"""What is free, indexed by who may have it: for the hardware as it is, or as it will be when those
+have left who leave already.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from scheduler.domain.core.amounts import Amounts
+from scheduler.domain.core.forest import Forest, Rack
+from scheduler.domain.core.machines import Machine, SlotState
+from scheduler.domain.core.regions import Region
+from scheduler.domain.core.tags import Tag, TagKey, Tags
+
+
+class Index:
+    """``regions[owner][GPU type]``: free leaves of bound cells; ``empty[type]``: of no bound cell;
+    ``physical[type]``: what nobody uses, None before a guest looks for a place. ``amounts``: what
+    is left beside GPUs, None where nothing of it is limited.
+
+    ``behind``: nodes that have changed while the other index was looked at, by number.
+    """
+
+    def __init__(
+        self,
+        forest: Forest,
+        machines: Sequence[Machine],
+        samples: Sequence[SlotState],
+        spaces: Sequence[Mapping[int, int]],
+        catch_up: Callable[[], object],
+    ) -> None:
+        bits = dict[str, list[int] | None].fromkeys(forest.racks)
+        self.amounts: Amounts | None = None
+        if any(machine.sort.names for machine in machines):
+            self.amounts = Amounts(machines, len(spaces))
+            bits = {leaf: _bits(racks) for leaf, racks in forest.racks.items()}
+        tags: dict[TagKey, Tag] = {}
+        self._tags = [Tags(state.slot.shape, state.sort, tags) for state in samples]
+        self._spaces = spaces
+        self._racks = forest.racks
+        places = forest.places()
+
+        def region(leaf: str) -> Region:
+            return Region(forest.racks[leaf], places, catch_up, bits[leaf])
+
+        self._region = region
+        self.empty = self.blank()
+        self.regions: dict[str, dict[str, Region]] = {}
+        self.physical: dict[str, Region] | None = None
+        self.behind: dict[int, SlotState] = {}
+
+    def blank(self) -> dict[str, Region]:
+        """Of each GPU type a region without any node."""
+        return {leaf: self._region(leaf) for leaf in self._racks}
+
+    def own(self, owner: str, leaf: str) -> None:
+        """The owner may have cells with GPUs of a type."""
+        regions = self.regions.setdefault(owner, {})
+        if leaf not in regions:
+            regions[leaf] = self._region(leaf)
+
+    def copy(self) -> Self:
+        """Another that says the same, to be changed by itself."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.empty = _copies(self.empty)
+        other.regions = {owner: _copies(regions) for owner, regions in self.regions.items()}
+        other.physical = None if self.physical is None else _copies(self.physical)
+        other.amounts = None if self.amounts is None else self.amounts.copy()
+        other.behind = {}
+        return other
+
+    def changed(self, machine: Machine) -> None:
+        """Something of it is another's in this index than in the one that it was copied from."""
+        for state in machine.slots:
+            self.behind[state.slot.number] = state
+        if self.amounts is not None:
+            self.amounts.changed(machine)
+
+    def catch_up(self, behind: dict[int, SlotState]) -> None:
+        """Bring these nodes into it; they are taken out."""
+        while behind:
+            self._put(behind.popitem()[1])
+
+    def _put(self, state: SlotState) -> None:
+        """What is free on the node's leaves."""
+        slot, tags, machine = state.slot, self._tags[state.sort], state.machine
+        number, kind = slot.number, state.gpu_type
+        if machine.free and self.amounts is not None:
+            self.amounts.changed(machine)
+        known = tags.plain
+        free = state.usable & ~(state.held | state.reserved)
+        if self.physical is not None:
+            others = tags.shared if state.charged else known
+            self.physical[kind].put(number, others.get(free) or tags.new(others, free))
+        own = free & ~state.charged
+        for owner, mask in state.bound.items():
+            mine = mask & own
+            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
+        space = self._spaces[number][number]
+        if space:
+            space &= free
+            self.empty[kind].put(number, known.get(space) or tags.new(known, space))
+        else:
+            self.empty[kind].drop(number)
+
+
+def _copies(regions: Mapping[str, Region]) -> dict[str, Region]:
+    return {leaf: region.copy() for leaf, region in regions.items()}
+
+
+def _bits(racks: Sequence[Rack]) -> list[int]:
+    """Of each rack its nodes' numbers as a bit set."""
+    return [sum(1 << slot.number for slot in rack.slots) for rack in racks]

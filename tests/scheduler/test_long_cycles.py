@@ -1,0 +1,89 @@
+"""Cycles that take longer than the database, or the lease, lets them."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+from muster.contracts.gangs import GangRequest
+from muster.db import Connection
+from muster.service import Runtime
+from scheduler import store
+from scheduler.domain.core import cycle
+from scheduler.domain.core.admitting import admit
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.model import Decision, Placed
+from scheduler.domain.rules import Rules
+
+Kit = Any
+Others = Any
+RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
+
+GANGS = 30
+
+
+@pytest.mark.parametrize("gpus", [1, GANGS])
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
+    gpus: int, kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All words come to one cycle, and the core is slow. None is like another, so that each is
+    tried; ``gpus``: with one only the last gang fits.
+    """
+    take_dirty = store.take_dirty
+
+    def slow(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+        time.sleep(0.1)  # its time is the test
+        return admit(cluster, live, now)
+
+    async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
+        known = await conn.fetchval("SELECT count(*) FROM gang")
+        return await take_dirty(conn, most) if known == GANGS else []
+
+    monkeypatch.setattr(cycle, "admit", slow)
+    monkeypatch.setattr(store, "take_dirty", together)
+    names = [f"g{number:02}" for number in range(GANGS)]
+    async with scheduler(deciding_timeout_s=1.0) as runtime:
+        await others.report(kit.report("n0", gpus=gpus))
+        for number, name in enumerate(names):
+            pods = kit.pods(name, GANGS - number, gpus=1)
+            await others.ask(kit.gang(name, *pods))
+        placed = names[0 if gpus > 1 else -1]
+        await others.until(lambda: set(others.states(placed)) == {"placed"})
+        value = runtime.registry.get_sample_value
+        assert value("muster_scheduler_rebuilds_total") == 1
+        assert (value("muster_scheduler_cycle_parts_total") or 0) > 0
+
+
+def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:
+    """So that a gang has its turn however often those before it are helped."""
+    state = kit.state(kit.report("n0", gpus=8), rules=Rules(settle_s=0.0, cycle_gangs=2))
+    kit.decide(state, 0.0)
+    for number in range(10):
+        (pod,) = kit.pods(f"large{number}", 1, gpus=9 + number)
+        state.request(kit.gang(f"large{number}", pod, age=number), 0.0, 0.0)
+    (pod,) = kit.pods("whole", 1, gpus=8)
+    state.request(kit.gang("whole", pod, age=99), 0.0, 0.0)
+    assert [state.decide(float(at), float(at)) for at in range(5)] == [[]] * 5
+    state.report(kit.report("n0", revision=2, gpus=8, bad=(0,)), 5.0)
+    (placed, *refused) = state.decide(5.0, 5.0)
+    assert isinstance(placed, Placed)  # on GPU 0 too, which was well when the cycle began
+    while state.is_under_way:
+        refused += state.decide(6.0, 6.0)
+    assert [each.gang for each in refused] == [f"large{number}" for number in range(10)]
+
+
+def test_a_cycle_is_left_when_it_is_late_but_never_before_one_gang_was_tried(kit: Kit) -> None:
+    state = kit.state(kit.report("n0", gpus=8))
+    kit.decide(state, 0.0)
+    for number in range(3):
+        (pod,) = kit.pods(f"g{number}", 1, gpus=1)
+        state.request(kit.gang(f"g{number}", pod, age=number), 0.0, 0.0)
+    for number in range(3):
+        (placed,) = state.decide(0.0, 0.0, lambda: True)
+        assert (placed.gang, state.is_under_way) == (f"g{number}", True)
+    assert state.decide(0.0, 0.0, lambda: True) == []
+    assert not state.is_under_way
