@@ -34,7 +34,7 @@ from figures import (
     rates,
 )
 from footprint import footprint
-from meter import NORM_NS, Meter, loop_ns
+from meter import NORM_NS, Meter, loop_ns, quantile
 from plain import NODES as PLAIN_NODES
 from plain import beside_the_core
 from rich.console import Console
@@ -235,6 +235,11 @@ def second_table(plan: Plan) -> None:
             f"  {nodes:,} queue: {len(busy.waiting):,} wait, GPUs {busy.gpu_share:.0%}, "
             f"CPU {busy.cpu_share:.0%} in use; "
             f"{dict(sorted(busy.said.items()))} {dict(sorted(busy.codes.items()))}"
+        )
+        steps = sorted(queue.steps)
+        console.print(
+            f"  {nodes:,} queue: a gang of a cycle took p50 {quantile(steps, 0.5) * 1e3:.2f} ms, "
+            f"p99 {quantile(steps, 0.99) * 1e3:.1f} ms, longest {quantile(steps, 1) * 1e3:.0f} ms"
         )
     title = "W2: short of CPU and memory, opportunistic gangs, bad nodes; then 10,000 waiting"
     console.print(rates(title, rows, has_peer=False))

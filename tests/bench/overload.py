@@ -2,11 +2,15 @@
 other.
 
 Each end is one cycle, in which new gangs are requested for those that were placed in the cycle
-before, so that the queue stays as long.
+before, so that the queue stays as long. A cycle is not left before its end; ``steps`` are the CPU
+seconds between the moments in which it could be, as the service does.
 """
 
 import random
+import time
+from array import array
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from busy import Busy, timed_gang
 from meter import Meter
@@ -30,6 +34,7 @@ class OverloadRun:
     steady: Meter = field(default_factory=Meter)
     number: int = FIRST_NUMBER
     asked: list[Gang] = field(default_factory=list)
+    steps: "array[float]" = field(default_factory=lambda: array("d"))
 
     def queue_up(self, count: int) -> None:
         """Request so many gangs, not beyond 10,000, for one cycle."""
@@ -68,14 +73,22 @@ class OverloadRun:
         if released is not None:
             busy.books.forget(released)
 
+        stops: list[float] = []
+
+        def go_on(_decided: int) -> bool:
+            stops.append(time.process_time())
+            return False
+
         def decide() -> list[Decision]:
             if released is not None:
                 cluster.release(released)
             for gang in asked:
                 cluster.request(gang)
-            return run_cycle(cluster, now)
+            return run_cycle(cluster, now, go_on)
 
         busy.heed(timed_gang(meter, decide), meter)
+        if meter is self.steady:
+            self.steps.extend(after - before for before, after in pairwise(stops))
 
 
 def start(busy: Busy, seed: int) -> OverloadRun:

@@ -102,7 +102,8 @@ def short(value: Any) -> str:
         shown = [
             f"{f.name}={short(getattr(value, f.name))}"
             for f in fields(value)
-            if getattr(value, f.name)
+            if f.repr
+            and getattr(value, f.name)
             != (f.default_factory() if callable(f.default_factory) else f.default)
         ]
         return f"{type(value).__name__}({', '.join(shown)})"

@@ -43,7 +43,7 @@ class SchedulerSettings(DatabaseSettings):
         500, description="Gangs tried, and told why they wait, each, in one transaction."
     )
     cycle_part_s: PositiveFloat = Field(
-        0.2, description="After so long in one transaction the rest of a cycle is the next one's."
+        0.05, description="After so long in one transaction the rest of a cycle is the next one's."
     )
     load_gangs: PositiveInt = Field(
         1000, description="Gangs, or pods, loaded at once at a take-over."

@@ -1,6 +1,7 @@
 """Who is charged what of which quota, and who could have to leave for whom."""
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 
@@ -20,8 +21,8 @@ class Charges:
     def __init__(self, hardware: Hardware, gangs: dict[str, Live]) -> None:
         self.hardware = hardware
         self.gangs = gangs
-        self.leaves: dict[tuple[str, str], dict[int, int]] = {}
-        self.guaranteed: dict[str, dict[int, set[str]]] = {}
+        self.leaves: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+        self.guaranteed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.guests: set[str] = set()
         self._order = SizeOrder()
 
@@ -31,14 +32,10 @@ class Charges:
             live.among.discard(live.id)
             live.among = None
         if live.pods and live.preempted_until is None and live.id in self.gangs:
-            live.among = self.guests
-            if live.gang_class is GangClass.GUARANTEED:
-                of_owner, priority = self.guaranteed.setdefault(live.owner, {}), live.gang.priority
-                found = of_owner.get(priority)
-                if found is None:
-                    found = of_owner[priority] = set()
-                live.among = found
-            live.among.add(live.id)
+            is_guest = live.gang_class is not GangClass.GUARANTEED
+            among = self.guests if is_guest else self.guaranteed[live.owner][live.gang.priority]
+            among.add(live.id)
+            live.among = among
 
     def count(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
@@ -46,11 +43,7 @@ class Charges:
         if state is None:
             return
         key = (live.owner, state.gpu_type) if pin is None else (pin_owner(pin), "")
-        counts = self.leaves.get(key)
-        if counts is None:
-            counts = self.leaves[key] = {}
-        priority = live.gang.priority
-        counts[priority] = counts.get(priority, 0) + times * pod.leaves.bit_count()
+        self.leaves[key][live.gang.priority] += times * pod.leaves.bit_count()
 
     def left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
         """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this

@@ -74,7 +74,7 @@ class Cluster:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
         order, roles = (-gang.priority, gang.submitted_at, gang.id), self._known(gang.roles)
-        live = Live(gang, order, _owner(gang), roles)
+        live = Live(gang, order, owner_of(gang.virtual_cluster), roles)
         live.told = told
         self.take_in(live)
         self.enqueue(live)
@@ -206,7 +206,7 @@ class Cluster:
         live = Live(
             restored.gang,
             (-restored.gang.priority, restored.gang.submitted_at, restored.gang.id),
-            _owner(restored.gang),
+            owner_of(restored.gang.virtual_cluster),
             (),
         )
         self.take_in(live)
@@ -394,7 +394,3 @@ class Cluster:
         if live.id in self.queue.gangs:  # what it grows by is of another class now
             self.queue.remove(live)
             self.enqueue(live)
-
-
-def _owner(gang: Gang) -> str:
-    return owner_of(gang.virtual_cluster)

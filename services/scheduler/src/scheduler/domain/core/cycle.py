@@ -20,8 +20,8 @@ EXPLAINED = 32
 in every cycle where they are so few; of more, one (`Doubts`).
 """
 
-EXPLAINED_AT_ONCE = 8
-"""Lines whose reasons are found in one step: for each step all bad nodes are thought well."""
+EXPLAINED_AT_ONCE = 4
+"""Lines whose reasons are found in one step where nodes are bad: in each all are thought well."""
 
 SEARCHES = 4
 """Gangs for which places are sought in every way on many nodes, in one cycle at the most."""
@@ -169,9 +169,10 @@ def _explain(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         else:
             cluster.queue.explain(line, unsettled(refusal), state)
             yield []
-    for first in range(0, len(others), EXPLAINED_AT_ONCE):
+    at_once = EXPLAINED_AT_ONCE if explainer.bad else 1
+    for first in range(0, len(others), at_once):
         versions = cluster.hardware.versions()
-        for line, reason in explainer.reasons(others[first : first + EXPLAINED_AT_ONCE]):
+        for line, reason in explainer.reasons(others[first : first + at_once]):
             cluster.queue.explain(line, reason, state)
         cluster.hardware.unchanged(versions)
         yield []

@@ -82,6 +82,10 @@ class Slot:
     gpus: tuple[int, ...]
     names: Mapping[tuple[int, int], str] = field(default_factory=dict)
     pins: tuple[tuple[str, Part], ...] = ()
+    _indices: dict[int, tuple[int, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._indices = self.shape.indices.setdefault(self.gpus, {})
 
     @property
     def chain(self) -> Chain:
@@ -99,12 +103,12 @@ class Slot:
 
     def indices(self, mask: int) -> tuple[int, ...]:
         """GPU indices of leaves."""
-        found = self.shape.indices.get((mask, self.gpus))
+        found = self._indices.get(mask)
         if found is None:
-            if len(self.shape.indices) >= REMEMBERED:
-                self.shape.indices.clear()
+            if len(self._indices) >= REMEMBERED:
+                self._indices.clear()
             found = tuple(sorted(gpu for leaf, gpu in enumerate(self.gpus) if mask >> leaf & 1))
-            self.shape.indices[mask, self.gpus] = found
+            self._indices[mask] = found
         return found
 
     def address(self, part: Part) -> str:

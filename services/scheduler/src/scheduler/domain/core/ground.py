@@ -10,7 +10,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.regions import NEVER_RANK, Rank, Region, Wish
+from scheduler.domain.core.regions import NEVER_RANK, Rank, Region
 from scheduler.domain.core.shapes import Pick
 
 if TYPE_CHECKING:
@@ -46,13 +46,13 @@ class Ground:
         "wish",
     )
 
-    def __init__(self, seeker: "Seeker", kind: Kind, wish: Wish, gpu_type: str) -> None:
+    def __init__(self, seeker: "Seeker", kind: Kind, gpu_type: str) -> None:
         self.seeker = seeker
         self.hardware = hardware = seeker.hardware
         self.kind = kind
-        self.wish = wish
-        self.needs = wish[0]
         self.owner = seeker.owner
+        self.wish = hardware.demands.wish(kind, is_guest=self.owner is None)
+        self.needs = self.wish[0]
         self.is_split = False
         self.bound: Region | None
         self.empty: Region | None = None

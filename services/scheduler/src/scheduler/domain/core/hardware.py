@@ -183,18 +183,19 @@ class Hardware:
 
     def enter(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod takes its place, or has it reserved."""
-        machine, state = pod.machine, pod.state
+        machine, state, gang = pod.machine, pod.state, pod.gang
         self.taken_version += 1
-        machine.charge(pod.take, 1)
+        if machine.free:
+            machine.charge(pod.take, 1)
         if pod.ports:
             machine.hold_ports(pod.ports, 1)
-        machine.pods[pod.gang] = machine.pods.get(pod.gang, 0) + 1
+        machine.pods[gang] = machine.pods.get(gang, 0) + 1
         for binding in pod.bindings:
-            binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
+            binding.users[gang] = binding.users.get(gang, 0) + 1
         if state is not None:
             if is_charged and pod.leaves:
                 state.charged |= pod.leaves
-                state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
+                state.chargers[gang] = state.chargers.get(gang, 0) | pod.leaves
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
@@ -224,22 +225,23 @@ class Hardware:
 
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
-        machine, state = pod.machine, pod.state
-        machine.charge(pod.take, -1)
+        machine, state, gang = pod.machine, pod.state, pod.gang
+        if machine.free:
+            machine.charge(pod.take, -1)
         if pod.ports:
             machine.hold_ports(pod.ports, -1)
-        left = machine.pods[pod.gang] - 1
+        left = machine.pods[gang] - 1
         if left:
-            machine.pods[pod.gang] = left
+            machine.pods[gang] = left
         else:
-            del machine.pods[pod.gang]
+            del machine.pods[gang]
         self.free_version += 1
         if state is not None:
             if is_reserved:
                 state.reserved &= ~pod.gpus
             else:
                 state.held &= ~pod.gpus
-                _subtract(state.holders, pod.gang, pod.gpus)
+                _subtract(state.holders, gang, pod.gpus)
         if is_charged:
             self.discharge(pod)
         if not is_charged or state is None or len(machine.slots) > 1:

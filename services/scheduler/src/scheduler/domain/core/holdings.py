@@ -121,9 +121,8 @@ class Live:
     @property
     def is_guest(self) -> bool:
         """It is placed where nobody is, whoever's cells that may be in."""
-        return self.gang.priority == OPPORTUNISTIC or self.gang_class in (
-            GangClass.OPPORTUNISTIC,
-            GangClass.DOWNGRADED,
+        return self.gang.priority == OPPORTUNISTIC or (
+            self.gang_class is not None and self.gang_class is not GangClass.GUARANTEED
         )
 
     @property

@@ -30,7 +30,7 @@ class GangClass(StrEnum):
     OPPORTUNISTIC = "opportunistic"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kind:
     """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type.
 
@@ -44,20 +44,24 @@ class Kind:
     memory_mb: int = 0
     ports: int = 0
     resources: tuple[tuple[str, int], ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Once: a kind is the key of every memory of what was worked out for it.
         wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
-        self.__dict__["hash"] = hash(wants)
+        object.__setattr__(self, "_hash", hash(wants))
 
     def __hash__(self) -> int:
-        found: int = self.__dict__["hash"]
-        return found
+        return self._hash
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Role:
-    """Equal pods of a gang, by name, in order. A gang grows by pods of a ``name`` that it has."""
+    """Equal pods of a gang, by name, in order. A gang grows by pods of a ``name`` that it has.
+
+    It never changes; that nobody makes sure of it is because one is made for each gang that comes,
+    and a frozen one takes three times as long.
+    """
 
     kind: Kind
     pods: tuple[str, ...]

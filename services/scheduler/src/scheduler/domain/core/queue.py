@@ -179,7 +179,7 @@ class Queue:
 def key_of(live: Live) -> Key:
     """What its line has in common."""
     gang = live.gang
-    shape = tuple((role.kind, len(role.pods)) for role in live.waiting)
+    shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
     near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
     growing = live.id if live.pods or live.strangers else ""
     return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing

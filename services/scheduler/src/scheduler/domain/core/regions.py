@@ -152,9 +152,8 @@ class Region:
                 self._nodes.count(rack, None, 0)
         elif view.caps:
             view.caps.clear()
-        by = int(tag.is_whole)
+        was_whole = old is not None and old.is_whole
         if old is not None:
-            by -= old.is_whole
             self._take(view, rack, bit, old)
         positions = view.slots.get(tag)
         if positions:
@@ -169,8 +168,8 @@ class Region:
                 self._racks[tag] = before | 1 << rack
         if self._nodes is not None:
             self._nodes.move(number, old, tag)
-        if by:
-            self._count(view, rack, by)
+        if tag.is_whole != was_whole:
+            self._count(view, rack, 1 if tag.is_whole else -1)
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""

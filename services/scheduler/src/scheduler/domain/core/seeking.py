@@ -11,7 +11,7 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import Wish, numbers_in
+from scheduler.domain.core.regions import numbers_in
 from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
@@ -233,7 +233,8 @@ class Seeker:
     def _orders(self, kinds: Kinds) -> Iterator[Sequence[int]]:
         def size(index: int) -> tuple[int, int, int, int]:
             kind = kinds[index][0]
-            leaves = min(self._wish(kind)[0], default=0)
+            needs, _ = self.hardware.demands.wish(kind, is_guest=self.owner is None)
+            leaves = min(needs, default=0)
             return (-max(leaves, kind.gpus), -kind.cpu, -kind.memory_mb, index)
 
         first = sorted(range(len(kinds)), key=size)
@@ -245,24 +246,21 @@ class Seeker:
 
     def ground(self, kind: Kind, gpu_type: str) -> Ground:
         """Where pods of a kind may be."""
-        return Ground(self, kind, self._wish(kind), gpu_type)
-
-    def _wish(self, kind: Kind) -> Wish:
-        return self.hardware.demands.wish(kind, is_guest=self.owner is None)
+        return Ground(self, kind, gpu_type)
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
+        if kind.gpus or kind.pin is not None:
+            return self._on_gpus(kind, names, gpu_type)
         before = len(self.pods)
-        if kind.gpus == 0 and kind.pin is None:
-            rest = self.for_nothing(kind, names)
-            if not rest or (
-                self.owner is not None
-                and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
-            ):
-                return True
-            self.undo(before)
-            return False
-        return self._on_gpus(kind, names, gpu_type)
+        rest = self.for_nothing(kind, names)
+        if not rest or (
+            self.owner is not None
+            and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
+        ):
+            return True
+        self.undo(before)
+        return False
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)

@@ -53,7 +53,7 @@ class Free:
 
 class Shape:
     """A node's inside. ``counts[level]``: how many children a complete cell of that level has;
-    ``levels``: the node's own level. ``indices``: leaves and GPU indices → those of the leaves.
+    ``levels``: the node's own level. ``indices``: by the GPU index of each leaf, those of masks.
     """
 
     def __init__(self, tree: Tree, counts: Sequence[int]) -> None:
@@ -63,7 +63,7 @@ class Shape:
         self.parts: list[list[Part]] = [[] for _ in counts]
         self.root, self.leaves = self._part(tree, self.levels, 0)
         self.full = self.root.mask
-        self.indices: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        self.indices: dict[tuple[int, ...], dict[int, tuple[int, ...]]] = {}
         self._free: dict[int, Free] = {}
         self._forms: dict[tuple[object, ...], Free] = {}
         self._picks: dict[tuple[int, int], Pick | None] = {}

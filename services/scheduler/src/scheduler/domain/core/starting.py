@@ -40,8 +40,10 @@ def start(live: Live, names: Iterable[str], now: float) -> Decision:
     return Placed(live.id, places)
 
 
-def names_of(roles: Iterable[Role]) -> list[str]:
+def names_of(roles: Sequence[Role]) -> Sequence[str]:
     """Of all their pods, in order."""
+    if len(roles) == 1:
+        return roles[0].pods
     return [name for role in roles for name in role.pods]
 
 
