@@ -31,9 +31,9 @@ SINGLES = 64
 FEW = 64
 """Guests of whom it is asked how many could have to leave for a gang."""
 
-GANG_STEPS = 4_000
-"""Places and cells that are tried for one gang; after that who leaves for it is not spared any more,
-but found in the fewest tries.
+GANG_STEPS = 2_000
+"""Places and cells that are tried for one gang; from then on who leaves for it is found in the
+fewest tries.
 """
 
 DOWNGRADED = 128

@@ -1,13 +1,17 @@
 """How many pods of one kind racks take."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from scheduler.domain.core.covering import chains_to_bind, may_bind_on
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
 
 RACKS_A_STEP = 64
 """So many racks are as much work as one place."""
+
+NODES_A_STEP = 16
+"""So many nodes are as much work as one place."""
 
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
@@ -18,15 +22,16 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
     leaves), and whether only in cells to be bound.
     """
     caps: dict[int, tuple[int, bool]] = {}
-    within = ground.seeker.within
-    is_plain = ground.hardware.owning.is_plain(ground.owner)
+    within, hardware = ground.seeker.within, ground.hardware
+    is_plain = hardware.owning.is_plain(ground.owner)
     is_all = ground.seeker.only is None and ground.is_bare
     for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
         if region is None:
             continue
-        chains = ground.chains() if is_fresh else None
+        gpu_type = region.racks[0].cell.chain.leaf
+        chains = chains_to_bind(hardware, ground.owner, gpu_type) if is_fresh else None
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
-        ground.hardware.steps += len(region.views) // RACKS_A_STEP
+        hardware.steps += len(region.views) // RACKS_A_STEP
         for number, view in _views(ground, region):
             if chains is not None and view.rack.cell.chain not in chains:
                 continue
@@ -38,18 +43,47 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
                 before = caps.get(number)
                 caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
     for number, cap in ground.mixed():
-        rack = ground.hardware.rack_of(ground.hardware.states[number])
+        rack = hardware.rack_of(hardware.states[number])
         if within is None or rack is within:
             caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
     return caps
 
 
+def rooms(ground: Ground) -> dict[int, int]:
+    """Free leaves by rack's number."""
+    found: dict[int, int] = {}
+    for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
+        if region is None:
+            continue
+        gpu_type = region.racks[0].cell.chain.leaf
+        chains = chains_to_bind(ground.hardware, ground.owner, gpu_type) if is_fresh else None
+        for number, view in region.views.items():
+            if chains is None or view.rack.cell.chain in chains:
+                found[number] = found.get(number, 0) + view.free()
+    return found
+
+
+def could_hold_all(ground: Ground, count: int) -> bool:
+    """False: so surely, were none of the owner's gangs there either."""
+    owner, hardware = ground.owner, ground.hardware
+    if owner not in hardware.unbound or hardware.is_greed_exact(owner) or not ground.least:
+        return True
+    cells = {quota.path: quota.count for quota in hardware.owning.quotas[owner]}
+    return _bindable(ground, owner, cells) >= count
+
+
 def may_hold_all(ground: Ground, count: int) -> bool:
     """False: there is surely no room for so many of the pods, whatever guests there are."""
     owner, states = ground.owner, ground.hardware.states
-    most = 0 if owner is None or ground.empty is None else _bindable(ground, owner)
+    if not ground.least:
+        return True
+    most = 0
+    if owner is not None and ground.empty is not None:
+        most = _bindable(ground, owner, ground.hardware.unbound[owner])
     held = fresh = 0
-    for number in _allowed(ground):
+    for looks, number in enumerate(_allowed(ground)):
+        if looks % NODES_A_STEP == 0:
+            ground.hardware.steps += 1
         state = states[number]
         free = ground.reach(state) & ~(state.charged if owner is not None else state.taken)
         fits = ground.fits_on(free.bit_count(), state) if free else 0
@@ -73,11 +107,13 @@ def _allowed(ground: Ground) -> Iterable[int]:
     return (number for number in slots if number in numbers)
 
 
-def _bindable(ground: Ground, owner: str) -> int:
-    """How many of the pods cells hold that the owner may still bind, at the most."""
-    hardware, pods, leaves = ground.hardware, 0, 0
-    left = hardware.unbound[owner]
-    for quota in hardware.owning.quotas[owner]:
+def _bindable(ground: Ground, owner: str, left: Mapping[str, int]) -> int:
+    """How many of the pods so many cells of each quota of the owner hold, at the most."""
+    pods = leaves = 0
+    region = ground.bound or ground.empty
+    for quota in ground.hardware.owning.quotas[owner] if region is not None else ():
+        if quota.chain.leaf != region.racks[0].cell.chain.leaf:
+            continue
         chain, cells = quota.chain, left[quota.path]
         node = chain.leaves(chain.node_level)
         if quota.level < chain.node_level:
@@ -116,5 +152,6 @@ def _held_by(ground: Ground, region: Region, view: View, *, is_fresh: bool = Fal
     return sum(
         ground.fits_on(tag.count, states[slot.number])
         for tag, slot in region.slots_of(view)
-        if tag.count and (not is_fresh or ground.may_bind_on(states[slot.number]))
+        if tag.count
+        and (not is_fresh or may_bind_on(ground.hardware, ground.owner, states[slot.number]))
     )

@@ -5,6 +5,7 @@ from contextlib import closing
 from heapq import heappop, heappush
 from itertools import islice
 
+from scheduler.domain.core.capacity import could_hold_all
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.holdings import Live
@@ -49,6 +50,8 @@ class Chooser:
     def place(self) -> bool:
         """Find room for all pods; False, with nothing changed, where that does not succeed."""
         self.seeker.soft = self.seeker.hard = NO_END
+        if self._is_beyond():
+            return False
         for kind, names in self.seeker.kinds(self.live.waiting):
             if not self._kind(kind, names):
                 self.undo()
@@ -58,9 +61,20 @@ class Chooser:
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
         owner, priority = self.live.owner, self.live.gang.priority
-        return any(
+        return self._is_beyond() or any(
             room_at_most(self.cluster, owner, kind, priority) < len(names)
             for kind, names in self.seeker.kinds(self.live.waiting)
+        )
+
+    def _is_beyond(self) -> bool:
+        """Some kind of pods are more than the quota holds."""
+        seeker = self.seeker
+        return any(
+            kind.gpus > 0
+            and not any(
+                could_hold_all(seeker.ground(kind, each), len(names)) for each in seeker.types(kind)
+            )
+            for kind, names in seeker.kinds(self.live.waiting)
         )
 
     def undo(self, pods: int = 0, removals: int = 0) -> None:

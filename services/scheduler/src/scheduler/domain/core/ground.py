@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, ways_to_bind
-from scheduler.domain.core.forest import Cell, Chain
+from scheduler.domain.core.covering import cover, may_have, ways_to_bind
+from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
@@ -80,12 +80,6 @@ class Ground:
         return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
 
     @property
-    def is_doubtful(self) -> bool:
-        """It may take many tries to find out that pods don't fit, anywhere."""
-        seeker = self.seeker
-        return seeker.within is None and not self.hardware.is_greed_exact(seeker.owner)
-
-    @property
     def is_bare(self) -> bool:
         """Nothing but GPUs counts."""
         return self.hardware.index.amounts is None or self.seeker.is_bare
@@ -117,26 +111,6 @@ class Ground:
         regions = (self.bound, self.empty)
         return {number for region in regions if region is not None for number in region.tags}
 
-    def room(self) -> dict[int, int]:
-        """Free leaves by rack's number."""
-        rooms: dict[int, int] = {}
-        chains = self.chains()
-        for region in (self.bound, self.empty):
-            some = chains if region is self.empty else None
-            for number, view in {} if region is None else region.views.items():
-                if some is None or view.rack.cell.chain in some:
-                    rooms[number] = rooms.get(number, 0) + view.free()
-        return rooms
-
-    def chains(self) -> set[Chain] | None:
-        """The chains in which the owner may bind cells of the type; None: all that have it."""
-        if self.empty is None or self.owner is None:
-            return None
-        if self._type() not in self.hardware.owning.in_several:
-            return None
-        left = self.hardware.unbound[self.owner]
-        return {q.chain for q in self.hardware.owning.quotas[self.owner] if left[q.path]}
-
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
         if self.empty is None or self.owner is None:
@@ -150,27 +124,6 @@ class Ground:
         region = self.bound or self.empty
         assert region is not None
         return region.racks[0].cell.chain.leaf
-
-    def may_bind_on(self, state: SlotState) -> bool:
-        """Whether the owner may bind some cell on or around a node. Of owners with plain cells it
-        is not asked.
-        """
-        hardware, slot = self.hardware, state.slot
-        if self.owner is None or hardware.owning.is_plain(self.owner):
-            return True
-        left, cells = hardware.unbound.get(self.owner, {}), hardware.cells[slot.chain.name]
-        space = cells.space[slot.number]
-        for quota in hardware.owning.quotas.get(self.owner, ()):
-            if quota.chain is slot.chain and left[quota.path]:
-                cell, level = slot.cell, quota.level
-                while cell.level < level and cell.parent is not None:
-                    cell = cell.parent
-                if cell.level > level:
-                    if slot.shape.has_whole(space, level):
-                        return True
-                elif cell.level == level and cells.may_bind(cell, None):
-                    return True
-        return False
 
     # One pod.
 
@@ -266,16 +219,11 @@ class Ground:
             if (
                 found[0] < rank[0]
                 and self._fits(number)
-                and self.is_had(number)
+                and may_have(self.hardware, self.owner, self.hardware.states[number])
                 and self.put(number, name)
             ):
                 return True
         return False
-
-    def is_had(self, number: int) -> bool:
-        """The owner has cells on the node, or may bind some."""
-        state = self.hardware.states[number]
-        return self.owner in state.bound or self.may_bind_on(state)
 
     def _across(self, level: int, name: str) -> bool:
         """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves

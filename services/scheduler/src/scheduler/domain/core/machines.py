@@ -100,7 +100,6 @@ class SlotState:
     holders: dict[str, int] = field(default_factory=dict)
     chargers: dict[str, int] = field(default_factory=dict)
 
-
     @property
     def taken(self) -> int:
         """Leaves that are used or reserved."""

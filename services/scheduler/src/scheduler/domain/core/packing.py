@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
 from scheduler.domain.core.capacity import may_hold, may_hold_all, rack_caps
+from scheduler.domain.core.covering import may_have
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 
@@ -25,7 +26,8 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
     if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
-    if ground.is_doubtful and not may_hold_all(ground, len(names)):
+    is_known = ground.hardware.is_greed_exact(ground.seeker.owner) or ground.seeker.within
+    if not is_known and not may_hold_all(ground, len(names)):
         return False
     caps = rack_caps(ground)
     if not ground.is_loose and sum(cap for cap, _ in caps.values()) < len(names):
@@ -255,13 +257,14 @@ def _nearest(
 
 def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
     """Put as many as possible on a rack's nodes; how many that were."""
-    ground.hardware.steps += 1
+    hardware = ground.hardware
+    hardware.steps += 1
     done, nodes = 0, _nodes(ground, rack)
     while done < len(names) and nodes:
         left = len(names) - done
         *_, is_fresh, number = min((*_fit(left, *found), n) for n, found in nodes.items())
         del nodes[number]
-        if is_fresh and not ground.is_had(number):
+        if is_fresh and not may_have(hardware, ground.owner, hardware.states[number]):
             continue
         while done < len(names) and (
             ground.put(number, names[done], 0, floor)

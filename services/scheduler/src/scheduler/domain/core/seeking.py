@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
-from scheduler.domain.core.capacity import may_hold_all
+from scheduler.domain.core.capacity import may_hold_all, rooms
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
@@ -27,9 +27,13 @@ MANY_NODES = 1024
 """So many nodes at the most are searched in every way where all else has failed."""
 
 PLACE_STEPS = 1_500
-"""Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each;
-then only what is simplest is tried on, at the most so many again and `POD_STEPS` a pod.
+"""Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each,
+and one a pod; then only what is simplest is tried on, at the most so many again and `POD_STEPS` a
+pod.
 """
+
+PLACE_STEPS_ON_MANY = 500
+"""The same on more than `FEW_NODES` nodes."""
 
 POD_STEPS = 4
 
@@ -48,7 +52,8 @@ class Seeker:
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
     ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
-    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is. ``is_cut``: not every way was tried.
+    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
+    ``is_cut``: not every way was tried.
     """
 
     __slots__ = (
@@ -56,8 +61,8 @@ class Seeker:
         "hard",
         "hardware",
         "is_alone",
-        "is_cut",
         "is_bare",
+        "is_cut",
         "is_thorough",
         "near",
         "only",
@@ -131,8 +136,10 @@ class Seeker:
         self.is_cut = self.is_cut or self.is_spent
         if choice < CHOICES_ALLOWED:
             pods = sum(len(names) for _, names in kinds)
-            self.soft = self.hardware.steps + PLACE_STEPS + pods
-            self.hard = self.soft + PLACE_STEPS + POD_STEPS * pods
+            is_large = len(self.hardware.states) > FEW_NODES
+            steps = PLACE_STEPS_ON_MANY if is_large else PLACE_STEPS
+            self.soft = self.hardware.steps + steps + pods
+            self.hard = self.soft + steps + POD_STEPS * pods if pods > 1 else NO_END
 
     def kinds(self, roles: Iterable[Role]) -> Kinds:
         """Pods by what they want, in order; roles that may choose their GPU type apart."""
@@ -208,10 +215,11 @@ class Seeker:
         gpu_type = names.pop()
         grounds = [(self.ground(kind, gpu_type), len(pods)) for kind, pods in kinds]
         wanted = sum(ground.least * count for ground, count in grounds)
-        rooms = grounds[0][0].room()
         near = {rack.number for rack in self.near}
         enough = sorted(
-            (number not in near, room, number) for number, room in rooms.items() if room >= wanted
+            (number not in near, room, number)
+            for number, room in rooms(grounds[0][0]).items()
+            if room >= wanted
         )
         for _, _, number in enough[:RACK_TRIES]:
             yield self.hardware.forest.racks[gpu_type][number]
