@@ -17,6 +17,12 @@ def a_book(key: str = "key") -> Book:
     return Book(SecretStr(key), AlertingMetrics(CollectorRegistry()))
 
 
+def remove(book: Book, revision: int) -> None:
+    """A null record: the event's id names its revision."""
+    headers = {"ce_id": f"rest/setting/{SETTING}/{revision}"}
+    book.on_record(Received("settings-changed", 1, 0, SETTING, headers, None), None)
+
+
 def say(book: Book, revision: int | None, **fields: Any) -> None:
     record = Received("settings-changed", 0, 0, SETTING, {}, None)
     value = {"id": "s1", "owner": "ada", "events": ["job-failed"], "email": "a@b.c", **fields}
@@ -43,6 +49,28 @@ def test_a_removed_subscription_is_gone() -> None:
     say(book, None)
     assert emails(book) == []
     assert book.take_changes() == {SETTING: None}
+
+
+def test_the_newest_counts_also_of_a_removal_and_a_change_in_whatever_order() -> None:
+    """After a change of the topic's partitions the older may be read last."""
+    book = a_book()
+    remove(book, 3)
+    say(book, 2)
+    assert emails(book) == []
+    say(book, 5)
+    remove(book, 3)
+    assert emails(book) == ["a@b.c"]
+    remove(book, 5)
+    say(book, 5)
+    assert emails(book) == []
+
+
+def test_a_removal_from_before_what_is_kept_removes_nothing() -> None:
+    book = a_book()
+    value = {"id": "s1", "owner": "ada", "events": ["job-failed"], "email": "a@b.c"}
+    assert book.learn(SettingChanged(setting=SETTING, revision=4, value=value))
+    remove(book, 3)
+    assert emails(book) == ["a@b.c"]
 
 
 def test_what_is_no_subscription_is_left_alone() -> None:

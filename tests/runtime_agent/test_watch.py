@@ -206,7 +206,8 @@ async def test_of_an_operators_wishes_the_newest_counts_in_whatever_order_they_a
     world.journal.save([], marks={RESYNC_SETTING: 5})
     for revision in revisions:
         word = SettingChanged(setting=RESYNC_SETTING, revision=revision, value={})
-        world.watch.on_setting(word)
+        record = Received("settings-changed", 0, 0, RESYNC_SETTING, {}, None)
+        world.watch.on_setting(record, word)
     has_begun = asyncio.Event()
     has_begun.set()
     wishes = asyncio.create_task(world.watch.run_wishes(has_begun))

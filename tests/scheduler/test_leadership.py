@@ -12,8 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 from muster.service import Runtime
+from pydantic import SecretStr
 from scheduler import leadership
 from scheduler.settings import SchedulerSettings
+from scheduler.watch import Watch
+from tcp_proxy import Proxy
 
 Kit = Any
 Others = Any
@@ -24,7 +27,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 HOUR_S = 3600.0
 LEASE_S = 2.0
 PATIENT_LEASE_S = 6.0
-"""Longer than a standby on a starved machine is late with what it reads."""
+"""Longer than a take-over takes."""
 
 DEADLINE_S = 60.0
 
@@ -70,10 +73,14 @@ async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
     scheduler: RunScheduler,
     others: Others,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The standby has heard those nodes as well, while they lived."""
+    """The standby has heard those nodes as well, while they lived; and reads some of that only when
+    they are lost already.
+    """
     nodes = ["n0", "n1", "n2", "n3", "n4"]
     rules = {"many_silent": 0.4, "lease_timeout_s": PATIENT_LEASE_S}
+    late = Late(monkeypatch)
     async with another_scheduler(tmp_path / "leader.log", **rules) as leader:
         for node in nodes:
             await others.report(kit.report(node, gpus=1))
@@ -83,14 +90,53 @@ async def test_what_a_leader_before_has_lost_is_no_silence_of_now(
             async with asyncio.timeout(DEADLINE_S):
                 while standby.metrics.received.labels("node-heartbeat")._value.get() < 20:
                     await asyncio.sleep(0.05)
+                late.begin()
+                while not late.heard >= set(nodes):
+                    await asyncio.sleep(0.05)
             others.alive = {node: others.alive[node] for node in nodes[2:]}
             await others.until(lambda: {word.node for word in others.lost} == set(nodes[:2]))
+            late.end()
             leader.kill()
             async with asyncio.timeout(DEADLINE_S):
                 while await standby.pool.fetchval("SELECT epoch FROM leader") < 2:
                     await asyncio.sleep(0.02)
             del others.alive["n2"]
             await others.until(lambda: {word.node for word in others.lost} == set(nodes[:3]))
+            assert len({(word.node, word.lease) for word in others.lost}) == 3
+            assert others.returned == []
+            others.alive["n0"] = "journal-of-n0"
+            await others.until(lambda: {word.node for word in others.returned} == {"n0"})
+
+
+class Late:
+    """What this process reads of heartbeats between `begin` and `end` it hears at the end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heard: set[str] = set()
+        self._hear = Watch.on_heartbeat
+        self._kept: list[tuple[Any, ...]] = []
+        self._is_late = False
+        late = self
+
+        def hear(*given: Any) -> None:
+            late._take(given)
+
+        monkeypatch.setattr(Watch, "on_heartbeat", hear)
+
+    def begin(self) -> None:
+        self._is_late = True
+
+    def end(self) -> None:
+        self._is_late = False
+        for given in self._kept:
+            self._hear(*given)
+
+    def _take(self, given: tuple[Any, ...]) -> None:
+        if self._is_late:
+            self._kept.append(given)
+            self.heard.add(given[2].node)
+        else:
+            self._hear(*given)
 
 
 async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
@@ -114,45 +160,73 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
         assert others.decisions["a"].revision == first
 
 
-async def test_a_leader_that_cannot_renew_stands_by_and_is_followed(
+def measured(runtime: Runtime, name: str) -> float | None:
+    """A metric of the Scheduler as it is now."""
+    return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
+
+
+async def until(what: Callable[[], object]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not what():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_leader_without_its_database_stands_by_and_is_followed(
     kit: Kit,
     another_scheduler: RunAnother,
     scheduler: RunScheduler,
     others: Others,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: SchedulerSettings,
 ) -> None:
-    """It is cut off from the database, and not from the bus: it leaves the reader's seat to the
-    next one, answers no more, and follows when it is back.
+    """It is cut off from the database, without a word, and not from the bus: it leaves the reader's
+    seat to the next one, answers no more, and follows when it is back.
     """
-
-    def metric(name: str) -> float | None:
-        return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
-
-    async with scheduler() as runtime:
+    async with (
+        Proxy(settings.database_url.get_secret_value()).running() as proxy,
+        scheduler(database_url=SecretStr(proxy.url)) as runtime,
+    ):
         await others.report(kit.report("n0", gpus=8))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(lambda: others.states("a") == ["placed"])
-        with monkeypatch.context() as cut:
-            for name in ("take", "renew", "check"):
-                cut.setattr(leadership, name, _fails)
-            async with asyncio.timeout(DEADLINE_S):
-                while metric("is_leader"):
-                    await asyncio.sleep(0.02)
-            async with another_scheduler():
-                for number in range(5):
-                    name = f"b{number}"
-                    await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
-                    await others.until(partial(_is_placed, others, name))
-                    assert others.decisions[name].epoch >= 2
-                cut.undo()
+        proxy.freeze()
+        await until(lambda: not measured(runtime, "is_leader"))
+        async with another_scheduler():
+            for number in range(5):
+                name = f"b{number}"
+                await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+                await others.until(partial(_is_placed, others, name))
+                assert others.decisions[name].epoch >= 2
+            proxy.thaw()
+            await until(lambda: measured(runtime, "is_warm"))
+            assert not measured(runtime, "is_leader")
+
+
+PLACED = "SELECT count(*) FROM scheduler.placement WHERE gang = $1 AND epoch > 1"
+
+
+async def test_who_stands_by_with_dead_connections_takes_the_lead_over_others(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    settings: SchedulerSettings,
+    database: asyncpg.Connection,
+) -> None:
+    """Nobody has told it that they carry nothing any more, and a statement may take for ever."""
+    async with another_scheduler() as leader:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with Proxy(settings.database_url.get_secret_value()).running() as proxy:
+            dead = {"database_url": SecretStr(proxy.url), "statement_timeout_s": HOUR_S}
+            async with scheduler(**dead) as runtime:
+                await until(lambda: measured(runtime, "is_warm"))
+                leader.kill()
+                proxy.freeze_those_open()
+                await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=1)))
                 async with asyncio.timeout(DEADLINE_S):
-                    while not metric("is_warm"):
-                        await asyncio.sleep(0.02)
-                assert not metric("is_leader")
-
-
-async def _fails(*_: object) -> None:
-    raise OSError("the database is away")
+                    while not await database.fetchval(PLACED, "b"):
+                        await asyncio.sleep(0.05)
 
 
 def _is_placed(others: Others, gang: str) -> bool:

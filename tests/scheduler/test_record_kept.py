@@ -352,6 +352,7 @@ class Leader:
 
     epoch = 1
     is_leading = True
+    deciding = asyncio.Lock()
 
     def at(self) -> float:
         return 1e9

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
+from muster.connections import SERVER_SETTINGS, BoundedConnection
 from muster.settings import DatabaseSettings
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -37,7 +38,9 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
         timeout=10,
         command_timeout=settings.statement_timeout_s,
         max_inactive_connection_lifetime=60,
+        connection_class=BoundedConnection,
         server_settings={
+            **SERVER_SETTINGS,
             "search_path": schema,
             "application_name": f"muster-{schema}",
             "jit": "off",

@@ -12,6 +12,7 @@ import structlog
 from muster.contracts.model import Model
 from muster.contracts.notices import SettingChanged
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING, Subscription
+from muster.newest import Newest
 from muster.records import Received
 from muster.webhook_secrets import signing_secret
 from pydantic import SecretStr, ValidationError
@@ -39,6 +40,7 @@ class Book:
     def __init__(self, key: SecretStr, metrics: AlertingMetrics) -> None:
         self._key = key
         self._metrics = metrics
+        self._newest = Newest()
         self._settings: dict[str, SettingChanged] = {}
         self._from_bus: dict[str, Entry] = {}
         self._from_file: Mapping[str, Entry] = {}
@@ -67,7 +69,7 @@ class Book:
     def on_record(self, record: Received, model: Model | None) -> None:
         """Take a setting from the bus; those that are no subscriptions are nobody's business."""
         setting = record.key or ""
-        if not setting.startswith(SUBSCRIPTION_SETTING):
+        if not setting.startswith(SUBSCRIPTION_SETTING) or not self._newest.is_news(record, model):
             return
         if isinstance(model, SettingChanged):
             if self.learn(model):
@@ -95,6 +97,7 @@ class Book:
                 "a subscription can't be used", setting=setting.setting, field="id, revision"
             )
             return False
+        self._newest.note(setting.setting, setting.revision)
         self._settings[setting.setting] = setting
         self._from_bus[subscription.id] = Entry(subscription, str(setting.revision))
         self._count()

@@ -273,9 +273,9 @@ def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFa
 def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
-    def on_one_way_word(_record: Received, word: Model | None) -> None:
+    def on_one_way_word(record: Received, word: Model | None) -> None:
         reporter.on_returned(word)
-        watch.on_setting(word)
+        watch.on_setting(record, word)
 
     # What was said is gone with the old bus: words as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_new_bus, reporter.changed))

@@ -21,6 +21,8 @@ import structlog
 from muster.contracts.model import Model
 from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
 from muster.metrics import PlumbingMetrics
+from muster.newest import Newest
+from muster.records import Received
 
 from runtime_agent.domain.pods import Effect, Forget, Launch, Phase, Stop
 from runtime_agent.handlers import Handlers
@@ -80,6 +82,7 @@ class Watch:
     settings: AgentSettings
     metrics: AgentMetrics
     plumbing: PlumbingMetrics
+    _newest: Newest = field(default_factory=Newest)
     _wishes: dict[str, int] = field(default_factory=dict)
     _has_wishes: asyncio.Event = field(default_factory=asyncio.Event)
     _rung: set[str] = field(default_factory=set)
@@ -210,11 +213,12 @@ class Watch:
             await asyncio.sleep(RETURNS_APART_S)
             has_returned.clear()
 
-    def on_setting(self, word: Model | None) -> None:
+    def on_setting(self, record: Received, word: Model | None) -> None:
         """A setting of the cluster; what concerns no agent is nobody's wish here."""
-        if isinstance(word, SettingChanged) and word.setting in WISHES:
-            # Where the number of partitions has changed, an older wish may come after a newer one.
-            self._wishes[word.setting] = max(word.revision, self._wishes.get(word.setting, 0))
+        if not isinstance(word, SettingChanged) or word.setting not in WISHES:
+            return
+        if self._newest.is_news(record, word):
+            self._wishes[word.setting] = word.revision
             self._has_wishes.set()
 
     async def run_wishes(self, has_begun: asyncio.Event) -> None:

@@ -66,7 +66,7 @@ class Candidate:
 
     async def _take(self) -> int | None:
         self._renewed_at = time.monotonic()
-        async with self._runtime.pool.acquire() as conn:
+        async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
             return await leadership.take(conn, self._decider.holder, self._settings)
 
     async def _lead(self, epoch: int) -> None:
@@ -74,7 +74,7 @@ class Candidate:
         decider.epoch = epoch
         _log.info("this process decides now", epoch=epoch, holder=decider.holder)
         metrics.epoch.set(epoch)
-        decider.watch.begin_anew()
+        decider.watch.take_lead()
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._renew(epoch), name="renew")
@@ -118,7 +118,7 @@ class Candidate:
         any more, nor take back the reader's seat. It is found twice before it is believed: a
         process that was starved renews first. Raises Transient.
         """
-        limit_s = self._settings.leader_expiry_s + self._settings.leader_take_s
+        limit_s = self._settings.lead_s
         was_late = False
         while True:
             await asyncio.sleep(self._settings.leader_renew_s)

@@ -141,6 +141,11 @@ class SchedulerSettings(DatabaseSettings):
                 )
         return self
 
+    @property
+    def lead_s(self) -> float:
+        """Who has not renewed its lead for so long may have been followed by another."""
+        return self.leader_expiry_s + self.leader_take_s
+
     def policy(self) -> Policy:
         """How the core decides where no file says it."""
         return Policy(is_lazy=self.lazy_preemption, grace_s=self.preemption_grace_s)

@@ -75,13 +75,15 @@ class Standby:
 
     async def catch_up(self) -> bool:
         """This process leads from now on: end what is under way, and read the last of what was
-        committed before. False where memory has to be made anew. Raises what the database raises.
+        committed before. False where memory has to be made anew. Raises what the database raises,
+        and TimeoutError where the connection is open and carries nothing.
         """
         try:
             await self._looked()
             if self._conn is None or self._seen is None:
                 return False
-            await self._decider.read_clock(self._conn)
+            async with asyncio.timeout(self._decider.settings.lead_s):
+                await self._decider.read_clock(self._conn)
             return await self._follow(is_last=True) and not self._is_outdated()
         finally:
             self._begin_from = 0.0
@@ -90,7 +92,12 @@ class Standby:
     async def _looked(self) -> None:
         if self._looking is None:
             return
-        await asyncio.wait({self._looking})
+        is_following = self._seen is not None
+        limit_s = self._decider.settings.lead_s if is_following else None
+        await asyncio.wait({self._looking}, timeout=limit_s)
+        if not self._looking.done():
+            await self.end()
+            return
         last, self._looking = self._looking, None
         error = last.exception()
         if error is not None and not is_transient(error):

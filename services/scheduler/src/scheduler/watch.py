@@ -19,6 +19,7 @@ from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeRetu
 from muster.contracts.notices import SettingChanged
 from muster.contracts.topics import Service
 from muster.errors import Transient
+from muster.newest import Newest
 from muster.readers import Follower
 from muster.records import Received
 
@@ -64,8 +65,9 @@ class Watch:
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
-    _ordered: dict[str, int] = field(default_factory=dict)
+    _newest: Newest = field(default_factory=Newest)
     _restarts: int = 0
+    _times_begun: int = 0
     _withheld: tuple[str, ...] = ()
     _was_round: bool = True
 
@@ -108,22 +110,20 @@ class Watch:
         self.to_remove.discard(word.node)
         self.state.report(word, now)
         is_fresh = self.reports.caught_up.is_set()
-        if is_fresh and self.nodes[word.node].report is word:
-            self._hear(word.node, word.journal, now)
+        node = self.nodes[word.node]
+        if is_fresh and node.report is word:
+            self._hear(word.node, word.journal, now, is_new=node.knows_lease)
         self.wake()
 
     def on_setting(self, record: Received, word: Model | None) -> None:
         """An operator's order about a node, or a null record: there is none any more."""
         key = record.key or ""
-        if not key.startswith(NODE_SETTING):
+        if not key.startswith(NODE_SETTING) or not self._newest.is_news(record, word):
             return
-        name, order = key.removeprefix(NODE_SETTING), Order.NONE
+        order = Order.NONE
         if isinstance(word, SettingChanged):
-            if word.revision < self._ordered.get(name, 0):
-                return
-            self._ordered[name] = word.revision
             order = NodeOrder.model_validate(word.value).order
-        self.state.order(name, order)
+        self.state.order(key.removeprefix(NODE_SETTING), order)
         self.wake()
 
     def on_heartbeat(self, record: Received, word: Model | None) -> None:
@@ -132,18 +132,22 @@ class Watch:
         if not isinstance(word, NodeHeartbeat):
             return
         if word.probe is not None:
-            if word.probe == self.holder:
+            if word.probe == self._probe:
                 self.leases.probe_heard(record.partition, now)
         elif word.node:
-            self._hear(word.node, word.journal, now)
+            is_new = self.leases.is_current(record.partition)
+            self._hear(word.node, word.journal, now, is_new=is_new)
 
-    def _hear(self, node: str, journal: str, now: float) -> None:
+    def _hear(self, node: str, journal: str, now: float, *, is_new: bool) -> None:
+        """``is_new``: this was not said before a leader before has lost the node."""
         was_alive = node in self.nodes and self.nodes[node].is_alive
         self.heard[node] = (now, journal)
+        if self.state.ledger.hear(node, journal, now):
+            if not is_new:
+                return
+            self.to_return.add(node)
         self.leases.hear(node, now)
         self.to_lose.discard(node)
-        if self.state.ledger.hear(node, journal, now):
-            self.to_return.add(node)
         if not was_alive:
             self.wake()
 
@@ -156,9 +160,22 @@ class Watch:
 
     # Leading.
 
+    def take_lead(self) -> None:
+        """This process leads from now on: what it found when it led before is no news."""
+        self.to_lose.clear()
+        self.to_return.clear()
+        self.begin_anew()
+
     def begin_anew(self) -> None:
-        """A new leader, bus or reader: nobody has been silent before."""
+        """A new leader, bus or reader: nobody has been silent before, and no probe that is on its
+        way counts.
+        """
+        self._times_begun += 1
         self.leases.begin_anew(time.monotonic())
+
+    @property
+    def _probe(self) -> str:
+        return f"{self.holder}/{self._times_begun}"
 
     def pass_on(self, state: Stored) -> None:
         """Tell a state that is being restored what nodes have reported, and what was ordered."""
@@ -177,22 +194,29 @@ class Watch:
         self.recall(self.heard)
 
     def recall(self, nodes: Iterable[str]) -> None:
-        """Tell the state again who of these was heard: it did not know then what is stored."""
+        """Tell the state again who of these was heard: it did not know then what is stored. Who is
+        lost is back by what it says from now on only: this may have been said before.
+        """
         now = time.monotonic()
         for name in nodes:
             at, journal = self.heard.get(name, (-math.inf, ""))
-            if self._is_fresh(at, now) and self.state.ledger.hear(name, journal, now):
-                self.to_return.add(name)
+            if self._is_fresh(at, now):
+                self.state.ledger.hear(name, journal, now)
 
     def lead(self, nodes: Iterable[KnownNode]) -> None:
-        """From now on judge who is silent, by what was heard so far."""
-        now = time.monotonic()
+        """From now on judge who is silent, by what was heard so far. The silence of those who were
+        lost already is no news.
+        """
+        now, lost = time.monotonic(), set()
         for known in nodes:
-            if known.is_lost:  # by a leader before: its silence is no news
+            if known.is_lost and known.node not in self.to_return:
+                lost.add(known.node)
                 self.leases.forget(known.node)
             elif known.node not in self.leases.heard:
                 self.leases.hear(known.node, now)
         for name, (at, _) in self.heard.items():
+            if name in lost:
+                continue
             if self._is_fresh(at, now):
                 self.leases.hear(name, at)
             else:  # while this process stood by, where silence is not judged
@@ -235,7 +259,7 @@ class Watch:
     async def probe(self) -> None:
         """Send the probe round every partition; one that is away gets the next one."""
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
-        word = NodeHeartbeat(node="", probe=self.holder).model_dump_json(exclude_defaults=False)
+        word = NodeHeartbeat(node="", probe=self._probe).model_dump_json(exclude_defaults=False)
         at = time.time()
         records = [
             Outgoing(HEARTBEAT, key, word.encode(), f"scheduler/probe/{key}/{int(at * 1000)}", at)

@@ -36,8 +36,10 @@ async def forget_over(conn: Connection, days: int) -> None:
     )
 
 
+# A first revision is above all of a row that was forgotten: who has read those takes no lower one.
 _GIVE = """
-    INSERT INTO node_order AS o (node, "order", ordered_by) VALUES ($1, $2, $3)
+    INSERT INTO node_order AS o (node, "order", ordered_by, revision)
+    VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     ON CONFLICT (node) DO UPDATE
     SET "order" = excluded."order", ordered_by = excluded.ordered_by, ordered_at = now(),
         revision = o.revision + 1

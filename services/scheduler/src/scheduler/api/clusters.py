@@ -1,12 +1,13 @@
 """Virtual clusters with what they own and use; and all of it in the simulator's form."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import NO_ONE
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.formats.cluster_file import cluster_data
-from scheduler.domain.formats.snapshot import cluster_events
+from scheduler.domain.formats.snapshot import Taken, timed
 from scheduler.domain.state import State
 
 Answer = dict[str, Any]
@@ -59,14 +60,16 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
     }
 
 
-def export(state: State, at: float) -> Answer:
-    """The cluster's file and the events after which the simulator goes on from here. What ended
-    pods hold still counts as free.
+def export(state: State, taken: Taken, at: float) -> Answer:
+    """The cluster's file and the events after which the simulator goes on from what was taken at
+    ``at`` seconds, made one by one. What ended pods hold still counts as free.
     """
-    events = [
-        event
-        for event in cluster_events(state.cluster, at)
-        if not (isinstance(gang := event.get("gang"), dict) and gang["virtualCluster"] == NO_ONE)
-    ]
     config = cluster_data(state.cluster.hardware.forest.config)
-    return {"asOf": state.cluster.cycle, "cluster": config, "events": events}
+    return {"asOf": state.cluster.cycle, "cluster": config, "events": _events(taken, at)}
+
+
+def _events(taken: Taken, at: float) -> Iterator[Answer]:
+    for event in timed(taken, at):
+        gang = event.get("gang")
+        if not (isinstance(gang, dict) and gang["virtualCluster"] == NO_ONE):
+            yield event

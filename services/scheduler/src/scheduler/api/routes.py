@@ -2,7 +2,7 @@
 
 import asyncio
 import hmac
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
 import structlog
@@ -15,6 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from scheduler import record_store
 from scheduler.api import clusters, views
 from scheduler.api.exporting import Connect, Export, stretch_of
+from scheduler.domain.formats.snapshot import Taken, taking
+from scheduler.domain.formats.writing import to_line
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
@@ -26,6 +28,7 @@ class Leading(Protocol):
 
     epoch: int
     is_leading: bool
+    deciding: asyncio.Lock
 
     @property
     def state(self) -> State: ...
@@ -37,7 +40,7 @@ LIMIT_DIGITS = 9
 
 LINES = "application/x-ndjson"
 
-Answer = Callable[[Request], views.Answer | None]
+Handle = Callable[[Request], Awaitable[Response]]
 
 
 def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> list[Route]:
@@ -46,40 +49,71 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     """
     seats = Seats(settings)
 
-    def route(path: str, answer: Answer) -> Route:
-        async def handle(request: Request) -> Response:
-            found = answer(request)
-            if found is None:
-                return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
-            return JSONResponse(found)
-
+    def route(path: str, handle: Handle) -> Route:
         return Route(path, _guarded(handle, decider, settings))
+
+    async def queue(request: Request) -> Response:
+        wanted = request.query_params.get("limit", "")
+        is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= LIMIT_DIGITS
+        limit = int(wanted) if is_number else settings.queue_answer
+        return await _shown(await views.queue(decider.state, min(limit, settings.queue_answer)))
+
+    async def gang(request: Request) -> Response:
+        return await _shown(views.gang(decider.state, request.path_params["name"], decider.epoch))
+
+    async def job(request: Request) -> Response:
+        return await _shown(views.job(decider.state, request.path_params["name"], decider.epoch))
+
+    async def nodes(_: Request) -> Response:
+        return await _shown(await views.nodes(decider.state))
+
+    async def virtual_clusters(_: Request) -> Response:
+        return await _shown(clusters.virtual_clusters(decider.state))
 
     async def export(request: Request) -> Response:
         if request.query_params:
             return await _stretch(request, connect, seats, decider.at())
-        return JSONResponse(clusters.export(decider.state, decider.at()))
-
-    def queue(request: Request) -> views.Answer:
-        wanted = request.query_params.get("limit", "")
-        is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= LIMIT_DIGITS
-        limit = int(wanted) if is_number else settings.queue_answer
-        return views.queue(decider.state, min(limit, settings.queue_answer))
+        return await _whole(decider)
 
     return [
         route("/queue", queue),
-        route(
-            "/gangs/{name}",
-            lambda r: views.gang(decider.state, r.path_params["name"], decider.epoch),
-        ),
-        route(
-            "/jobs/{name}/why",
-            lambda r: views.job(decider.state, r.path_params["name"], decider.epoch),
-        ),
-        route("/nodes", lambda _: views.nodes(decider.state)),
-        route("/virtual-clusters", lambda _: clusters.virtual_clusters(decider.state)),
-        Route("/export", _guarded(export, decider, settings)),
+        route("/gangs/{name}", gang),
+        route("/jobs/{name}/why", job),
+        route("/nodes", nodes),
+        route("/virtual-clusters", virtual_clusters),
+        route("/export", export),
     ]
+
+
+async def _shown(answer: views.Answer | None) -> Response:
+    """An answer as JSON, which is written in steps where it has long lists."""
+    if answer is None:
+        return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
+    fields: list[str] = []
+    for name, value in answer.items():
+        if isinstance(value, list | Iterator):
+            lines: list[str] = []
+            for each in value:
+                lines.append(to_line(each))
+                if len(lines) % views.STEP == 0:
+                    await asyncio.sleep(0)
+            fields.append(f'"{name}":[{",".join(lines)}]')
+        else:
+            fields.append(f'"{name}":{to_line(value)}')
+    return Response(f"{{{','.join(fields)}}}", media_type="application/json")
+
+
+async def _whole(decider: Leading) -> Response:
+    """The cluster of now. It is taken between two cycles, and written beside them."""
+    taken = Taken()
+    async with decider.deciding:
+        state, at = decider.state, decider.at()
+        for _ in taking(state.cluster, taken):
+            await asyncio.sleep(0)
+            if not decider.is_leading:  # it follows another's gangs now
+                return _standing_by()
+        answer = clusters.export(state, taken, at)
+    return await _shown(answer)
 
 
 async def _stretch(request: Request, connect: Connect, seats: "Seats", now: float) -> Response:
@@ -133,9 +167,6 @@ class Seated(StreamingResponse):
                 _log.warning("an export was cut off", error=str(error))
 
 
-Handle = Callable[[Request], Awaitable[Response]]
-
-
 def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> Handle:
     token = settings.internal_token.get_secret_value()
 
@@ -144,10 +175,14 @@ def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> H
         if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
             return _error(401, "UnauthorizedError", "The internal token is missing or wrong.")
         if not decider.is_leading:
-            return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
+            return _standing_by()
         return await answer(request)
 
     return handle
+
+
+def _standing_by() -> JSONResponse:
+    return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
 
 
 def _error(status: int, code: str, message: str) -> JSONResponse:

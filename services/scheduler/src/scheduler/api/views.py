@@ -1,5 +1,10 @@
-"""What the HTTP answers show, made from the state as it is now."""
+"""What the HTTP answers show, made from the state as it is now.
 
+What can be long is made in steps, between which nodes are heard and cycles begin: who is placed
+meanwhile, or gone, is left out.
+"""
+
+import asyncio
 from bisect import bisect_left
 from collections.abc import Sequence
 from heapq import nsmallest
@@ -16,17 +21,23 @@ from scheduler.domain.words import word_of
 
 AHEAD_NAMED = 5
 
+STEP = 100
+"""Gangs, nodes or events that are shown at once: some 5 ms."""
+
 Answer = dict[str, Any]
 
 
-def queue(state: State, limit: int) -> Answer:
+async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    orders = _orders(state)
-    gangs = [
-        {"position": place} | _gang(state, state.gangs[name])
-        for place, (_, _, name) in enumerate(nsmallest(limit, orders), 1)
-    ]
-    return {"asOf": state.cluster.cycle, "waiting": len(orders), "gangs": gangs}
+    as_of, orders = state.cluster.cycle, _orders(state)
+    gangs: list[Answer] = []
+    for place, (_, _, name) in enumerate(nsmallest(limit, orders), 1):
+        if place % STEP == 0:
+            await asyncio.sleep(0)
+        found = state.gangs.get(name)
+        if found is not None and state.is_waiting(name):
+            gangs.append({"position": place} | _gang(state, found))
+    return {"asOf": as_of, "waiting": len(orders), "gangs": gangs}
 
 
 def gang(state: State, name: str, epoch: int) -> Answer | None:
@@ -51,13 +62,16 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     }
 
 
-def nodes(state: State) -> Answer:
+async def nodes(state: State) -> Answer:
     """The nodes and what is free on them."""
-    found = state.ledger.nodes
-    return {
-        "asOf": state.cluster.cycle,
-        "nodes": [_node(state, found[name]) for name in sorted(found)],
-    }
+    as_of, found = state.cluster.cycle, state.ledger.nodes
+    shown: list[Answer] = []
+    for number, name in enumerate(sorted(found), 1):
+        if number % STEP == 0:
+            await asyncio.sleep(0)
+        if name in found:
+            shown.append(_node(state, found[name]))
+    return {"asOf": as_of, "nodes": shown}
 
 
 def _orders(state: State) -> list[Order]:

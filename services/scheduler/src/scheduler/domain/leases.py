@@ -59,6 +59,10 @@ class Leases:
         """The Scheduler's own probe came round on a partition."""
         self.probes[partition] = now
 
+    def is_current(self, partition: int) -> bool:
+        """What is read there now was said after this began anew."""
+        return self.probes.get(partition, -1.0) >= self.probes_from
+
     def begin_anew(self, now: float) -> None:
         """A new leader, a new bus or a new reader: nobody has been silent before."""
         self.anew_at = self.probes_from = now

@@ -66,8 +66,8 @@ def take(cluster: Cluster) -> Taken:
 def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     """The same in steps. The cluster must not change until the last one."""
     machines, gangs = sorted(cluster.hardware.machines.items()), sorted(cluster.gangs)
-    if cluster.queue.lines and not cluster.queue.added:
-        how = {} if cluster.is_settled else {"settled": False}
+    if cluster.queue.lines and not cluster.queue.added and cluster.under_way is None:
+        how: Fields = {} if cluster.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
@@ -85,7 +85,12 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
 
 def cluster_events(cluster: Cluster, at: float) -> Iterator[Fields]:
     """All that is in a cluster at ``at`` seconds, as plain data."""
-    for event in take(cluster).events():
+    return timed(take(cluster), at)
+
+
+def timed(taken: Taken, at: float) -> Iterator[Fields]:
+    """The events of what was taken at ``at`` seconds, as plain data."""
+    for event in taken.events():
         yield {"at": whole(at)} | event
 
 

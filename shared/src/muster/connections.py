@@ -1,0 +1,82 @@
+"""Connections to PostgreSQL that can be given up, whatever the network does.
+
+asyncpg asks the server to cancel what is given up, and waits for its answer as long as a statement
+may take: for minutes where packets are dropped without a word, or the server is stopped. And who
+was cancelled in a transaction whose connection ended with that would hear of the connection only,
+and go on.
+"""
+
+import asyncio
+import socket
+from typing import Any
+
+import asyncpg
+from asyncpg.transaction import Transaction
+
+CANCEL_S = 1.0
+"""What is given up has this long to end in order; then its connection is ended."""
+
+SILENT_S = 5.0
+"""A connection whose other side has taken nothing for so long is ended, on both sides: what it has
+locked is free then, also where the server waits until its answer is taken."""
+
+_PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1
+_PROBES = int(SILENT_S) - _PROBE_AFTER_S
+
+SERVER_SETTINGS = {
+    "tcp_user_timeout": str(int(SILENT_S * 1000)),
+    "tcp_keepalives_idle": str(_PROBE_AFTER_S),
+    "tcp_keepalives_interval": str(_PROBE_EVERY_S),
+    "tcp_keepalives_count": str(_PROBES),
+}
+"""The server's side of it, which has no effect where the system can't do it."""
+
+_SOCKET_OPTIONS = (
+    ("TCP_KEEPIDLE", _PROBE_AFTER_S),
+    ("TCP_KEEPINTVL", _PROBE_EVERY_S),
+    ("TCP_KEEPCNT", _PROBES),
+    ("TCP_USER_TIMEOUT", int(SILENT_S * 1000)),
+)
+
+
+class BoundedTransaction(Transaction):
+    """One that doesn't hide what has ended it behind the end of its connection."""
+
+    async def __aexit__(self, kind: object, error: object, at: object) -> None:
+        """Commit, or roll back."""
+        try:
+            await super().__aexit__(kind, error, at)
+        except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
+            if error is None:
+                raise
+
+
+class BoundedConnection(asyncpg.Connection):
+    """A connection on which no wait lasts for ever."""
+
+    def __init__(self, protocol: Any, transport: asyncio.Transport, *rest: Any) -> None:
+        super().__init__(protocol, transport, *rest)
+        used = transport.get_extra_info("socket")
+        if used is None or used.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        used.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _SOCKET_OPTIONS:
+            if hasattr(socket, name):
+                used.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def transaction(self, **how: Any) -> Transaction:
+        """A transaction, or a savepoint within one."""
+        isolation = how.get("isolation")
+        is_readonly, is_deferrable = how.get("readonly", False), how.get("deferrable", False)
+        return BoundedTransaction(self, isolation, is_readonly, is_deferrable)
+
+    def _cancel_current_command(
+        self, sent: asyncio.Future[None], acknowledged: asyncio.Future[None] | None = None
+    ) -> None:
+        # asyncpg has no public way to bound it; tests/muster/test_connections.py guards the name.
+        super()._cancel_current_command(sent, acknowledged)  # type: ignore[misc]
+        asyncio.get_running_loop().call_later(CANCEL_S, self._end_unless_done, acknowledged or sent)
+
+    def _end_unless_done(self, cancelled: asyncio.Future[None]) -> None:
+        if not cancelled.done():
+            self.terminate()

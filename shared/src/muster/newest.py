@@ -1,0 +1,43 @@
+"""Of what is said of one key the newest counts, in whatever order it is read.
+
+Where the number of a topic's partitions has changed, an older record may be read after a newer one.
+A removed key's null record carries no revision: it is in the event's id.
+"""
+
+from muster.contracts.model import Model
+from muster.records import REVISION_DIGITS, Received
+
+
+class Newest:
+    """The newest revision of each key that was read, and whether it removes the key."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, bool]] = {}
+
+    def is_news(self, record: Received, model: Model | None) -> bool:
+        """Whether nothing newer was read before; then it is the newest from now on.
+
+        A null record whose id names no revision is somebody's own: it counts, and whatever comes
+        after it.
+        """
+        key = record.key or ""
+        revision = _named_by(record) if model is None else getattr(model, "revision", None)
+        if not isinstance(revision, int):
+            self._known.pop(key, None)
+            return True
+        return self.note(key, revision, is_removed=model is None)
+
+    def note(self, key: str, revision: int, *, is_removed: bool = False) -> bool:
+        """The same, of what is known from elsewhere."""
+        said = (revision, is_removed)
+        if said < self._known.get(key, (0, False)):
+            return False
+        self._known[key] = said
+        return True
+
+
+def _named_by(record: Received) -> int | None:
+    """The revision in the event's id, which ends with the key and its revision."""
+    head, _, revision = record.event_id.rpartition("/")
+    is_revision = revision.isascii() and revision.isdecimal() and len(revision) <= REVISION_DIGITS
+    return int(revision) if is_revision and head.endswith(f"/{record.key}") else None
