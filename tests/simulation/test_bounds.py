@@ -1,4 +1,4 @@
-"""How much is tried for one gang: few places and cells where it does not fit, however it is made."""
+"""How much is tried for one gang: few places and cells where it does not fit."""
 
 import pytest
 from scenes import Scene, config, gang, owning

@@ -111,7 +111,9 @@ def _bindable(ground: Ground, owner: str, left: Mapping[str, int]) -> int:
     """How many of the pods so many cells of each quota of the owner hold, at the most."""
     pods = leaves = 0
     region = ground.bound or ground.empty
-    for quota in ground.hardware.owning.quotas[owner] if region is not None else ():
+    if region is None:
+        return 0
+    for quota in ground.hardware.owning.quotas[owner]:
         if quota.chain.leaf != region.racks[0].cell.chain.leaf:
             continue
         chain, cells = quota.chain, left[quota.path]
