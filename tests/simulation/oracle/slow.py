@@ -48,7 +48,7 @@ class SlowCluster:
         if told is not None:
             self._codes[gang.id] = told
 
-    def restored(self) -> None:
+    def all_tried(self) -> None:
         """Nothing is left to be done."""
 
     def withdraw(self, gang_id: str) -> None:

@@ -100,7 +100,8 @@ class Amounts:
 
     def changed(self, machine: Machine) -> None:
         """Something of it was taken or given back."""
-        self._changed[machine.number] = machine
+        if machine.free:
+            self._changed[machine.number] = machine
 
     def having(self, kind: Kind) -> int:
         """Nodes that have what a pod takes beside GPUs; some may lack a fraction of a step."""

@@ -300,7 +300,8 @@ class Ground:
             return state.usable
         mine = state.bound.get(self.owner, 0)
         if self.empty is not None:
-            mine |= self.hardware.cells[state.slot.chain.name].space[state.slot.number]
+            number = state.slot.number
+            mine |= self.hardware.spaces[number][number]
         return state.usable & mine
 
     def _free(self, state: SlotState, *, is_loose: bool = False) -> int:

@@ -77,31 +77,27 @@ class Index:
             self.amounts.changed(machine)
 
     def catch_up(self, behind: dict[int, SlotState]) -> None:
-        """Bring these nodes into it; they are taken out."""
-        while behind:
-            self._put(behind.popitem()[1])
-
-    def _put(self, state: SlotState) -> None:
-        """What is free on the node's leaves."""
-        slot, tags, machine = state.slot, self._tags[state.sort], state.machine
-        number, kind = slot.number, state.gpu_type
-        if machine.free and self.amounts is not None:
-            self.amounts.changed(machine)
-        known = tags.plain
-        free = state.usable & ~(state.held | state.reserved)
-        if self.physical is not None:
-            others = tags.shared if state.charged else known
-            self.physical[kind].put(number, others.get(free) or tags.new(others, free))
-        own = free & ~state.charged
-        for owner, mask in state.bound.items():
-            mine = mask & own
-            self.regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
-        space = self._spaces[number][number]
-        if space:
-            space &= free
-            self.empty[kind].put(number, known.get(space) or tags.new(known, space))
-        else:
-            self.empty[kind].drop(number)
+        """Bring what is free on these nodes' leaves into it."""
+        regions, physical, amounts = self.regions, self.physical, self.amounts
+        for state in reversed(behind.values()):
+            number, kind, tags = state.slot.number, state.gpu_type, self._tags[state.sort]
+            if amounts is not None and state.machine.free:
+                amounts.changed(state.machine)
+            known = tags.plain
+            free = state.usable & ~(state.held | state.reserved)
+            if physical is not None:
+                others = tags.shared if state.charged else known
+                physical[kind].put(number, others.get(free) or tags.new(others, free))
+            own = free & ~state.charged
+            for owner, mask in state.bound.items():
+                mine = mask & own
+                regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
+            space = self._spaces[number][number]
+            if space:
+                space &= free
+                self.empty[kind].put(number, known.get(space) or tags.new(known, space))
+            else:
+                self.empty[kind].drop(number)
 
 
 def _copies(regions: Mapping[str, Region]) -> dict[str, Region]:

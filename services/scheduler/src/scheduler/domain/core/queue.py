@@ -5,7 +5,7 @@ Between cycles a line is tried again only after something changed that could hel
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -102,7 +102,8 @@ class Queue:
         del self.lines[line.key]
         self.news.pop(line, None)
         self.added.pop(line, None)
-        self.doubts.discard(line)
+        if line.mark:
+            self.doubts.discard(line)
         for name in line.groups:
             group = self.groups[name]
             del group.lines[line]
@@ -134,7 +135,7 @@ class Queue:
             self.doubts.add(line)
 
     def candidates(
-        self, woken: Callable[[], Iterable[Line]], is_idle: Callable[[Line], bool]
+        self, woken: Callable[[], Collection[Line]], is_idle: Callable[[Line], bool]
     ) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
         its line out. ``woken``: lines that may have been helped since it was last asked; those
@@ -144,19 +145,17 @@ class Queue:
         heads: list[tuple[Order, int, Line]] = []
         inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
         number = 0
-
-        def take_in(lines: Iterable[Line]) -> None:
-            nonlocal number
-            for line in lines:
-                if line.waiting and line not in inside:
-                    number += 1
-                    inside.add(line)
-                    heappush(heads, (line.waiting[0], number, line))
-
-        take_in(woken())
-        reached: Line | None = None
+        lines, reached = woken(), None
         try:
-            while heads:
+            while lines or heads:
+                for line in lines:
+                    if line.waiting and line not in inside:
+                        number += 1
+                        inside.add(line)
+                        heappush(heads, (line.waiting[0], number, line))
+                lines = ()
+                if not heads:
+                    break
                 order, _, reached = heappop(heads)
                 inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
@@ -164,14 +163,13 @@ class Queue:
                         reached = None
                         continue
                     yield reached, order[2]
+                lines = woken()
                 if reached.waiting and reached.waiting[0] != order:
-                    take_in((reached,))
+                    lines = (reached, *lines)
                 reached = None
-                take_in(woken())
         finally:
-            if reached is not None:
-                take_in((reached,))
-            for _, _, line in heads:
+            rest = [line for _, _, line in heads]
+            for line in rest if reached is None else (*rest, reached):
                 if line.waiting:
                     self.added[line] = None
 

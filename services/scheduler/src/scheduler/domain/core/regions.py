@@ -39,12 +39,15 @@ longest goes first.
 
 
 class View:
-    """A rack as one owner sees it. ``slots``: tag → its nodes' positions as bits."""
+    """A rack as one owner sees it. ``bit``: the rack among all of them. ``slots``: tag → its nodes'
+    positions as bits.
+    """
 
-    __slots__ = ("caps", "rack", "slots", "whole")
+    __slots__ = ("bit", "caps", "rack", "slots", "whole")
 
     def __init__(self, rack: Rack) -> None:
         self.rack = rack
+        self.bit = 1 << rack.number
         self.slots: dict[Tag, int] = {}
         self.whole = 0
         self.caps: dict[Needs, int] = {}
@@ -147,14 +150,14 @@ class Region:
         view = self._views.get(rack)
         if view is None:
             view = self._views[rack] = View(self.racks[rack])
-            self._set_whole(0, self._whole.get(0, 0) | 1 << rack)
+            self._set_whole(0, self._whole.get(0, 0) | view.bit)
             if self._nodes is not None:
                 self._nodes.count(rack, None, 0)
         elif view.caps:
             view.caps.clear()
         was_whole = old is not None and old.is_whole
         if old is not None:
-            self._take(view, rack, bit, old)
+            self._take(view, bit, old)
         positions = view.slots.get(tag)
         if positions:
             view.slots[tag] = positions | bit
@@ -162,10 +165,10 @@ class Region:
             view.slots[tag] = bit
             before = self._racks.get(tag)
             if before is None:
-                self._racks[tag] = 1 << rack
+                self._racks[tag] = view.bit
                 self._known.append(tag)
             else:
-                self._racks[tag] = before | 1 << rack
+                self._racks[tag] = before | view.bit
         if self._nodes is not None:
             self._nodes.move(number, old, tag)
         if tag.is_whole != was_whole:
@@ -179,13 +182,13 @@ class Region:
         rack, bit = self.places[number]
         view = self._views[rack]
         view.caps.clear()
-        self._take(view, rack, bit, old)
+        self._take(view, bit, old)
         if self._nodes is not None:
             self._nodes.move(number, old, None)
         if old.is_whole:
             self._count(view, rack, -1)
         if not view.slots:
-            self._set_whole(0, self._whole[0] ^ 1 << rack)
+            self._set_whole(0, self._whole[0] ^ view.bit)
             del self._views[rack]
             if self._nodes is not None:
                 self._nodes.count(rack, 0, None)
@@ -346,22 +349,21 @@ class Region:
             order.read = len(self._known)
         return order.ranked
 
-    def _take(self, view: View, rack: int, bit: int, tag: Tag) -> None:
+    def _take(self, view: View, bit: int, tag: Tag) -> None:
         positions = view.slots[tag] ^ bit
         if positions:
             view.slots[tag] = positions
         else:
             del view.slots[tag]
-            self._racks[tag] ^= 1 << rack
+            self._racks[tag] ^= view.bit
 
     def _count(self, view: View, rack: int, by: int) -> None:
         """The rack's number of wholly free nodes changes."""
-        bit = 1 << rack
         if self._nodes is not None:
             self._nodes.count(rack, view.whole, view.whole + by)
-        self._set_whole(view.whole, self._whole[view.whole] ^ bit)
+        self._set_whole(view.whole, self._whole[view.whole] ^ view.bit)
         view.whole += by
-        self._set_whole(view.whole, self._whole.get(view.whole, 0) | bit)
+        self._set_whole(view.whole, self._whole.get(view.whole, 0) | view.bit)
 
     def _set_whole(self, whole: int, racks: int) -> None:
         """These racks have so many wholly free nodes."""

@@ -66,7 +66,7 @@ def take(cluster: Cluster) -> Taken:
 def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     """The same in steps. The cluster must not change until the last one."""
     machines, gangs = sorted(cluster.hardware.machines.items()), sorted(cluster.gangs)
-    if cluster.queue.lines and not cluster.queue.added:
+    if cluster.queue.lines and not cluster.queue.added and cluster.under_way is None:
         how: Fields = {} if cluster.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
     for first in range(0, len(machines), STEP):

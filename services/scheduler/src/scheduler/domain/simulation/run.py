@@ -77,10 +77,9 @@ class Simulation:
         event = next(upcoming, None)
         while (now := self._next_at(event)) is not None:
             self.tally.advance(now)
-            due = list(self._agenda.due(now))
-            if due:
+            if (end_at := self._agenda.next_at()) is not None and end_at <= now:
                 yield from self._finish(now)
-            for end, gang in due:
+            for end, gang in self._agenda.due(now):
                 self._end(gang, end)
             while event is not None and event.at <= now:
                 if not isinstance(event, CycleRun | SchedulerRestarted):
