@@ -16,6 +16,7 @@ from pydantic import SecretStr
 from scheduler import leadership
 from scheduler.settings import SchedulerSettings
 from scheduler.watch import Watch
+from scheduler_watched import measured, until
 from tcp_proxy import Proxy
 
 Kit = Any
@@ -158,17 +159,6 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
         assert {word.epoch for word in others.decisions.values()} == {1}
         assert await runtime.pool.fetchval("SELECT count(*) FROM held_gpu") == 4
         assert others.decisions["a"].revision == first
-
-
-def measured(runtime: Runtime, name: str) -> float | None:
-    """A metric of the Scheduler as it is now."""
-    return runtime.registry.get_sample_value(f"muster_scheduler_{name}")
-
-
-async def until(what: Callable[[], object]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not what():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_leader_without_its_database_stands_by_and_is_followed(

@@ -14,6 +14,7 @@ from scheduler import changes, store
 from scheduler.domain.core.forest import ConfigError, Finding
 from scheduler.domain.state import State
 from scheduler.store import KnownNode
+from scheduler_watched import measured, until
 
 Kit = Any
 Others = Any
@@ -22,19 +23,6 @@ RunAnother = Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Proces
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 DEADLINE_S = 60.0
-
-
-def measured(runtime: Runtime, name: str) -> float:
-    """A metric of the Scheduler as it is now."""
-    value = runtime.registry.get_sample_value(f"muster_scheduler_{name}")
-    assert value is not None, name
-    return value
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not what():
-            await asyncio.sleep(0.02)
 
 
 async def held(runtime: Runtime) -> dict[str, set[tuple[str, int]]]:

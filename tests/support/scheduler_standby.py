@@ -160,7 +160,34 @@ def pending(state: Stored) -> Any:
 
 def believed(state: State) -> dict[str, Any]:
     """All of a state that decisions depend on."""
-    cluster, hardware = state.cluster, state.cluster.hardware
+    cluster = state.cluster
+    return (
+        _of_gangs(state)
+        | _of_hardware(state)
+        | {
+            "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
+            "sets": (
+                cluster.reserved,
+                cluster.downgraded.gangs,
+                cluster.told_to_leave,
+                cluster.draining,
+            ),
+            "said": {said.gang: said for said in cluster.said},
+            "charges": (
+                {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
+                cluster.charges.guests,
+            ),
+            "nodes": {
+                name: (n.holds, n.strangers, n.is_alive, n.is_lost, n.lease, n.size)
+                for name, n in state.ledger.nodes.items()
+            },
+            "pods": state.ledger.pods,
+        }
+    )
+
+
+def _of_gangs(state: State) -> dict[str, Any]:
+    cluster = state.cluster
     return {
         "gangs": {
             name: (state.known(name), set(gang.asks), gang.said, gang.is_refused)
@@ -170,18 +197,12 @@ def believed(state: State) -> dict[str, Any]:
             name: (cluster.exported(name), live.waiting, live.reserved, live.told, live.strangers)
             for name, live in cluster.gangs.items()
         },
-        "queue": {key: line.waiting for key, line in cluster.queue.lines.items()},
-        "sets": (
-            cluster.reserved,
-            cluster.downgraded.gangs,
-            cluster.told_to_leave,
-            cluster.draining,
-        ),
-        "said": {said.gang: said for said in cluster.said},
-        "charges": (
-            {(k, p): n for k, v in cluster.charges.leaves.items() for p, n in v.items() if n},
-            cluster.charges.guests,
-        ),
+    }
+
+
+def _of_hardware(state: State) -> dict[str, Any]:
+    hardware = state.cluster.hardware
+    return {
         "slots": [
             (
                 s.usable,
@@ -208,12 +229,7 @@ def believed(state: State) -> dict[str, Any]:
             (owner, leaf): {
                 number: (tag.free.form, tag.count, tag.sort) for number, tag in region.tags.items()
             }
-            for owner, regions in (*hardware.index.regions.items(), ("", hardware.index.empty))
+            for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
             for leaf, region in regions.items()
         },
-        "nodes": {
-            name: (n.holds, n.strangers, n.is_alive, n.is_lost, n.lease, n.size)
-            for name, n in state.ledger.nodes.items()
-        },
-        "pods": state.ledger.pods,
     }

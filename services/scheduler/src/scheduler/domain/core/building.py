@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from scheduler.domain.core.config import (
     CellType,
@@ -30,6 +31,17 @@ def build(config: ClusterConfig) -> Forest:
     return builder.forest
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where a cell is to be made. ``number``: among its parent's children."""
+
+    chain: Chain
+    level: int
+    parent: Cell | None
+    number: int
+    path: str
+
+
 class _Builder:
     def __init__(self, config: ClusterConfig) -> None:
         self.config = config
@@ -50,7 +62,7 @@ class _Builder:
             chain = self._chain(spec.type, path, spec.line)
             if chain is not None:
                 self._used.update(chain.types)
-                self._cell(spec, chain, chain.top, None, number, _listed(spec), path)
+                self._cell(spec, _Where(chain, chain.top, None, number, path), _listed(spec))
         for name in self.config.nodes:
             self.forest.machines.setdefault(name, [])
         self._number_racks()
@@ -114,19 +126,11 @@ class _Builder:
 
     # Cells above nodes.
 
-    def _cell(  # noqa: PLR0913 - a step of a walk down two trees
-        self,
-        spec: PhysicalCell,
-        chain: Chain,
-        level: int,
-        parent: Cell | None,
-        number: int,
-        names: "deque[str] | None",
-        path: str,
-    ) -> Cell | None:
+    def _cell(self, spec: PhysicalCell, at: _Where, names: "deque[str] | None") -> Cell | None:
         """Make a cell and all below it; None where the list of nodes ended before it. ``names``:
         of the nodes that are not made yet; of a cell's own list what is left is told.
         """
+        chain, level, parent, path = at.chain, at.level, at.parent, at.path
         if spec.type != chain.types[level]:
             self._say(
                 f"{path}.type", f"must be {chain.types[level]}, as its parent's type says", spec
@@ -139,7 +143,7 @@ class _Builder:
                 if names is None:
                     self._say(f"{path}.name", f"a {spec.type} is a node: it needs a name", spec)
                 return None
-        name = str(number) if name is None else name
+        name = str(at.number) if name is None else name
         address = name if parent is None else f"{parent.address}/{name}"
         if (chain.name, address) in self._names:
             self._say(path, f"there are two cells {address} in the chain {chain.name}", spec)
@@ -179,7 +183,7 @@ class _Builder:
             child = below if given is None else given[number]
             where = path if given is None else f"{path}.children[{number}]"
             own = names if child.nodes is None else _listed(child)
-            made = self._cell(child, chain, level - 1, cell, number, own, where)
+            made = self._cell(child, _Where(chain, level - 1, cell, number, where), own)
             if made is not None:
                 cell.children.append(made)
             elif given is None:

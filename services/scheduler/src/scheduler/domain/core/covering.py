@@ -1,9 +1,9 @@
 """Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from scheduler.domain.core.binding import Binding, cell_key
-from scheduler.domain.core.forest import Cell, Quota, Slot
+from scheduler.domain.core.forest import Cell, Chain, Quota, Slot
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.shapes import Part
@@ -57,6 +57,7 @@ def _bind_around(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
 ) -> Binding | None:
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
+    hardware.steps += 1
     most, some = 0, None
     for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
         if part is None or not leaves & ~part.mask:
@@ -81,6 +82,38 @@ def ways_to_bind(
         for cell, part in _around(slot, quota.level, leaves):
             if cells.may_bind(cell, part):
                 yield quota, cell, part
+
+
+def may_have(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
+    """The owner has cells on a node, or may bind some on or around it."""
+    return owner in state.bound or may_bind_on(hardware, owner, state)
+
+
+def may_bind_on(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
+    """The owner may bind some cell on or around a node. Of one with plain cells it is not asked."""
+    if owner is None or hardware.owning.is_plain(owner):
+        return True
+    slot = state.slot
+    left, cells = hardware.unbound.get(owner, {}), hardware.cells[slot.chain.name]
+    for quota in hardware.owning.quotas.get(owner, ()):
+        if quota.chain is slot.chain and left[quota.path]:
+            cell, level = slot.cell, quota.level
+            while cell.level < level and cell.parent is not None:
+                cell = cell.parent
+            if cell.level > level:
+                if slot.shape.has_whole(cells.space[slot.number], level):
+                    return True
+            elif cell.level == level and cells.may_bind(cell, None):
+                return True
+    return False
+
+
+def chains_to_bind(hardware: Hardware, owner: str | None, gpu_type: str) -> Set[Chain] | None:
+    """The chains in which an owner may bind more; None: all with such GPUs, as far as is known."""
+    if owner not in hardware.unbound or gpu_type not in hardware.owning.in_several:
+        return None
+    left = hardware.unbound[owner]
+    return {quota.chain for quota in hardware.owning.quotas[owner] if left[quota.path]}
 
 
 def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, ways_to_bind
+from scheduler.domain.core.covering import cover, may_have, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -107,14 +107,6 @@ class Ground:
         """The nodes in question."""
         regions = (self.bound, self.empty)
         return {number for region in regions if region is not None for number in region.tags}
-
-    def room(self) -> dict[int, int]:
-        """Free leaves by rack's number."""
-        rooms: dict[int, int] = {}
-        for region in (self.bound, self.empty):
-            for number, view in {} if region is None else region.views.items():
-                rooms[number] = rooms.get(number, 0) + view.free()
-        return rooms
 
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
@@ -224,7 +216,12 @@ class Ground:
         if best is None or best[0][0] >= rank[0]:
             return False
         for found, number in self._fresh_nodes():
-            if found[0] < rank[0] and self._fits(number) and self.put(number, name):
+            if (
+                found[0] < rank[0]
+                and self._fits(number)
+                and may_have(self.hardware, self.owner, self.hardware.states[number])
+                and self.put(number, name)
+            ):
                 return True
         return False
 
@@ -315,7 +312,11 @@ class Ground:
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
     ) -> bool:
         """Put a pod on a node if it fits there; on these leaves, where any are given."""
-        state = self.hardware.states[number]
+        hardware = self.hardware
+        hardware.steps += 1
+        if hardware.steps > self.seeker.hard:
+            return False
+        state = hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
         if need > shape.leaves or not self._fits(number):
             return False

@@ -31,7 +31,9 @@ class Hardware:
     ``unwell``: nodes on which not all is usable, by number. ``leaving``: pods of gangs that were
     told to leave. ``_behind``: nodes that have changed since somebody looked into the index, by
     number; ``other``: the index that is not looked at, None where there is none.
-    ``searches_left``: gangs for which many nodes may still be searched in this cycle.
+    ``searches_left``: gangs for which many nodes may still be searched in this cycle. ``steps``: so
+    many places and cells were tried so far; ``limit``: from how many on nothing more is tried for
+    the gang in question than must be.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -57,7 +59,7 @@ class Hardware:
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._log = Log()
-        self.searches_left = 0
+        self.searches_left = self.steps = self.limit = 0
         self.demands = Demands(self.sorts, machines, self._samples)
         for owner, quotas in self.owning.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
@@ -75,6 +77,11 @@ class Hardware:
         fit one after another don't fit at all.
         """
         return not self.demands.is_limited and self.owning.is_plain(owner)
+
+    @property
+    def is_late(self) -> bool:
+        """Nothing more is tried than must be."""
+        return self.steps > self.limit
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""

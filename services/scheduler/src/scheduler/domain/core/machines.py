@@ -100,6 +100,11 @@ class SlotState:
     holders: dict[str, int] = field(default_factory=dict)
     chargers: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def taken(self) -> int:
+        """Leaves that are used or reserved."""
+        return self.held | self.reserved
+
 
 @dataclass(slots=True, eq=False)
 class Machine:

@@ -96,6 +96,7 @@ class Search:
         if at == len(self.wants):
             return True
         self.left -= 1
+        self.hardware.steps += 1
         if self.left < 0:
             return False
         look = self._looks.now()
@@ -160,6 +161,7 @@ class Search:
                 continue
             tried.add(like)
             self.left -= 1
+            self.hardware.steps += 1
             if self.left < 0:
                 return False
             binding = bind_one(self.hardware, owner, quota, cell, part)
