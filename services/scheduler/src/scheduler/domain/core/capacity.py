@@ -66,7 +66,7 @@ def rooms(ground: Ground) -> dict[int, int]:
 def could_hold_all(ground: Ground, count: int) -> bool:
     """False: so surely, were none of the owner's gangs there either."""
     owner, hardware = ground.owner, ground.hardware
-    if owner not in hardware.unbound or hardware.is_greed_exact(owner) or not ground.least:
+    if owner not in hardware.unbound or hardware.owning.is_plain(owner) or not ground.least:
         return True
     cells = {quota.path: quota.count for quota in hardware.owning.quotas[owner]}
     return _bindable(ground, owner, cells) >= count

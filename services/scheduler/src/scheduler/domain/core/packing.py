@@ -26,14 +26,14 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
     if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
-    is_known = ground.hardware.is_greed_exact(ground.seeker.owner) or ground.seeker.within
-    if not is_known and not may_hold_all(ground, len(names)):
+    seeker = ground.seeker
+    is_plain = seeker.only is None and ground.hardware.owning.is_plain(seeker.owner)
+    if not is_plain and seeker.within is None and not may_hold_all(ground, len(names)):
         return False
     caps = rack_caps(ground)
     if not ground.is_loose and sum(cap for cap, _ in caps.values()) < len(names):
         return False
     enough = _enough(ground, caps, len(names))
-    seeker = ground.seeker
     for rack in enough:
         if _all_in(ground, rack, names):
             return True
