@@ -205,7 +205,7 @@ class Ground:
         if not machine.sort.names:
             return True
         take = machine.sort.take(self.kind)
-        return take is not None and machine.has(take)
+        return take is not None and machine.has(take, is_ahead=self.hardware.index.is_ahead)
 
     def _fresh(self, rank: Rank, name: str) -> bool:
         """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
@@ -305,7 +305,7 @@ class Ground:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
         taken = 0 if self.owner is None else state.charged
         if not is_loose:
-            taken |= state.held | state.reserved
+            taken |= self.hardware.used(state)
         return self.reach(state) & ~taken
 
     def put(
@@ -355,16 +355,17 @@ class Ground:
             if found is None:
                 return False
             bindings = found
-        machine, kind = state.machine, self.kind
+        machine, kind, gpus = state.machine, self.kind, leaves
         take = machine.sort.take(kind)
         assert take is not None
-        gpus = leaves
         if kind.gpus != leaves.bit_count():
             shape = state.slot.shape
-            idle = leaves & ~(state.held | state.reserved)
-            picks = (shape.pick(mask, kind.gpus) for mask in (idle & ~state.lifted, idle))
+            idle = leaves & ~self.hardware.used(state)
+            vacant = idle & ~(state.lifted | state.leaving)
+            picks = (shape.pick(mask, kind.gpus) for mask in (vacant, idle))
             gpus = next((p.leaves for p in picks if p is not None), 0) if kind.gpus else 0
-        ports = machine.choose_ports(kind.ports) if kind.ports else ()
+        is_ahead = self.hardware.index.is_ahead
+        ports = machine.choose_ports(kind.ports, is_ahead=is_ahead) if kind.ports else ()
         mask = leaves if self.owner is not None else 0
         self.seeker.enter(
             Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
@@ -392,8 +393,8 @@ class Ground:
         if count and not self._fits(state.slot.number):
             return 0
         if count and state.machine.sort.names and not self.seeker.is_bare:
-            take = state.machine.sort.take(self.kind)
-            for have, amount in zip(state.machine.free, take.amounts if take else (), strict=True):
+            take, left = state.machine.sort.take(self.kind), self.hardware.left(state.machine)
+            for have, amount in zip(left, take.amounts if take else (), strict=True):
                 if amount:
                     count = min(count, max(have, 0) // amount)
         return count

@@ -151,7 +151,7 @@ class Explainer:
             and (
                 kind.gpus == 0
                 or any(
-                    (s.slot.shape.full & ~s.held & ~s.reserved).bit_count() >= kind.gpus
+                    (s.slot.shape.full & ~self.cluster.hardware.used(s)).bit_count() >= kind.gpus
                     for s in machine.slots
                     if s.gpu_type in types
                 )

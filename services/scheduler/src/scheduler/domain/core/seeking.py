@@ -295,7 +295,7 @@ class Seeker:
         """Put a pod on a machine without any GPU."""
         take = machine.sort.take(kind)
         assert take is not None
-        ports = machine.choose_ports(kind.ports)
+        ports = machine.choose_ports(kind.ports, is_ahead=self.hardware.index.is_ahead)
         self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
@@ -318,7 +318,8 @@ class Seeker:
             for region in hardware.physical.values()
         ]
         machines = [states[number].machine for number in found if number is not None]
-        return min(machines, key=lambda m: (m.free_gpus(), m.number), default=None)
+        is_ahead = hardware.index.is_ahead
+        return min(machines, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
 
     def _without_gpus(self, among: int | None) -> Iterator[Machine]:
         """Machines without GPUs, in order; ``among``: of these nodes."""
@@ -339,7 +340,8 @@ class Seeker:
         take = machine.sort.take(kind)
         if take is None or self.is_bare:
             return take is not None
-        return machine.has(take) and (not kind.ports or machine.has_ports(kind.ports))
+        has = machine.has(take, is_ahead=self.hardware.index.is_ahead)
+        return has and (not kind.ports or machine.has_ports(kind.ports))
 
     def costless(self, kind: Kind) -> Iterator[Machine]:
         """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic

@@ -45,7 +45,7 @@ def _short_of(machine: Machine, here: Sequence[Live]) -> set[str]:
     """Who must leave a machine for what it has beside GPUs; large gangs stay first."""
     if not machine.sort.names:
         return set()
-    free = list(machine.free)
+    free = list(machine.later)
     left: set[str] = set()
     for other in sorted(here, key=lambda other: (-other.gpus, other.id)):
         takes = [pod.take for pod in other.pods.values() if pod.machine is machine]
