@@ -1,6 +1,6 @@
 """Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.forest import Cell, Chain, Quota, Slot
@@ -59,10 +59,14 @@ def _bind_around(
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
     hardware.steps += 1
     most, some = 0, None
-    for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
-        if part is None or not leaves & ~part.mask:
-            return bind_one(hardware, owner, quota, cell, part)
-        if (count := (leaves & part.mask).bit_count()) > most:
+    cells = hardware.cells[state.slot.chain.name]
+    for quota in _open_quotas(hardware, owner, state.slot, floor):
+        for cell, part in _around(state.slot, quota.level, leaves):
+            count = (leaves if part is None else leaves & part.mask).bit_count()
+            if count <= most or not cells.may_bind(cell, part):
+                continue
+            if part is None or not leaves & ~part.mask:
+                return bind_one(hardware, owner, quota, cell, part)
             most, some = count, (quota, cell, part)
     return None if some is None else bind_one(hardware, owner, *some)
 
@@ -71,17 +75,23 @@ def ways_to_bind(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int = 0
 ) -> Iterator[tuple[Quota, Cell, Part | None]]:
     """Cells around some of the leaves that may be bound, none below ``floor``, small ones first."""
-    slot, left = state.slot, hardware.unbound.get(owner, {})
+    slot = state.slot
     cells = hardware.cells[slot.chain.name]
+    for quota in _open_quotas(hardware, owner, slot, floor):
+        for cell, part in _around(slot, quota.level, leaves):
+            if cells.may_bind(cell, part):
+                yield quota, cell, part
+
+
+def _open_quotas(hardware: Hardware, owner: str, slot: Slot, floor: int) -> Sequence[Quota]:
+    """Quotas of which cells are left for a node, none below ``floor``, small ones first."""
+    left = hardware.unbound.get(owner, {})
     quotas = [
         q
         for q in hardware.owning.quotas.get(owner, ())
         if q.chain is slot.chain and left[q.path] and q.level >= floor
     ]
-    for quota in sorted(quotas, key=lambda q: q.level):
-        for cell, part in _around(slot, quota.level, leaves):
-            if cells.may_bind(cell, part):
-                yield quota, cell, part
+    return sorted(quotas, key=lambda q: q.level) if len(quotas) > 1 else quotas
 
 
 def may_have(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
