@@ -149,7 +149,7 @@ class Kit:
         """GPUs that the next gang may have, after a cycle."""
         self.decide(state, now)
         slots = state.cluster.hardware.states
-        return sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
+        return sum((slot.usable & ~state.cluster.hardware.used(slot)).bit_count() for slot in slots)
 
     def ports(self, state: State, pod: str) -> tuple[int, ...]:
         """The ports of a pod that was placed."""

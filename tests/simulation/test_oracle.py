@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from core_door import CoreDoor
 from histories import history
 from oracle.checker import findings
 from oracle.hardware import Hardware
@@ -15,15 +16,27 @@ from oracle.state import State, is_honoured, spare
 from oracle.views import Terms
 from random_clusters import Traits
 from runs import Maker, Run
+from scenes import config, gang, owning
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
     NodeLimits,
     PhysicalCell,
+    Policy,
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.model import Decision, Gang, Kind, PodPlace, Restored, Role
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Gang,
+    Kind,
+    Placed,
+    PodPlace,
+    PreemptionCancelled,
+    Restored,
+    Role,
+)
 
 SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
 
@@ -227,3 +240,28 @@ def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None
     found = [text for seed in range(20) for text in history(seed, SlowCluster, traits).problems]
     assert any("at level" in text for text in found)
     assert any("racks, not" in text for text in found)
+
+
+def test_who_has_a_growth_reserved_is_not_downgraded_for_another() -> None:
+    """The reservation is taken, which costs nobody who runs anything."""
+    cells = tuple(
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(3)
+    )
+    lazy = Policy(is_lazy=True)
+    cluster = config(cells, policy=lazy, x=owning(("rack/node", 3)))
+    run = Run(CoreDoor, cluster)
+    grown = (Role(Kind(4), ("more",)),)
+    for event in (
+        ("request", gang("low", "x", 4, pods=2, is_lazy=False)),
+        ("request", gang("grows", "x", 4, priority=1)),
+        ("cycle", 1.0),
+        ("grow", "grows", grown),
+        ("cycle", 2.0),
+        ("request", gang("busy", "x", 4, priority=5)),
+        ("cycle", 3.0),
+        ("request", gang("high", "x", 4, priority=3)),
+        ("cycle", 4.0),
+    ):
+        run.apply(event)
+    assert [type(decision) for decision in run.latest] == [Placed, PreemptionCancelled, Deferred]
+    assert run.problems == []

@@ -210,6 +210,7 @@ def _of_hardware(state: State) -> dict[str, Any]:
                 s.blocked,
                 s.charged,
                 s.held,
+                s.leaving,
                 s.reserved,
                 s.bound,
                 s.holders,

@@ -9,6 +9,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Role
 from oracle.fitting import Fit, Search, Want
 from oracle.hardware import Hardware
 from oracle.state import Record, State, is_lazy
+from oracle.told import growth_of
 from oracle.views import Terms, View, look
 
 CANDIDATES = 8
@@ -67,11 +68,14 @@ def leaving(state: State) -> frozenset[str]:
 
 
 def lazy_ones(state: State, gang: Gang) -> frozenset[str]:
-    """Gangs that may be downgraded for this one."""
+    """Gangs that may be downgraded for this one: that have nothing reserved, to grow by either."""
     return frozenset(
         record.gang.id
         for record in below(state, gang)
-        if record.is_guaranteed and not record.is_reserved and is_lazy(state, record.gang)
+        if record.is_guaranteed
+        and not record.is_reserved
+        and growth_of(record.gang.id) not in state.records
+        and is_lazy(state, record.gang)
     )
 
 

@@ -167,7 +167,7 @@ class Candidate:
         cluster, at = state.cluster, self._decider.at()
         slots = cluster.hardware.states
         usable = sum(slot.usable.bit_count() for slot in slots)
-        free = sum((slot.usable & ~slot.held & ~slot.reserved).bit_count() for slot in slots)
+        free = sum((slot.usable & ~cluster.hardware.used(slot)).bit_count() for slot in slots)
         metrics.gpus.labels("healthy").set(usable)
         metrics.gpus.labels("free").set(free)
         metrics.waiting.set(len(cluster.queue.gangs) + len(cluster.reserved))

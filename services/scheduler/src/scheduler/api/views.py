@@ -133,7 +133,7 @@ def _node(state: State, node: Node) -> Answer:
     size, machine = node.size, state.cluster.hardware.machines.get(node.name)
     order = state.orders.get(node.name)
     slots = () if machine is None else machine.slots
-    free = [slot.usable & ~slot.held & ~slot.reserved for slot in slots]
+    free = [slot.usable & ~state.cluster.hardware.used(slot) for slot in slots]
     well = [] if node.report is None else [gpu for gpu in node.report.gpus if gpu.is_healthy]
     trouble = node.trouble
     if trouble is None and machine is None:

@@ -31,12 +31,18 @@ SINGLES = 64
 FEW = 64
 """Guests of whom it is asked how many could have to leave for a gang."""
 
+GANG_STEPS = 2_000
+"""Places and cells that are tried for one gang; from then on who leaves for it is found in the
+fewest tries.
+"""
+
 DOWNGRADED = 128
 """Gangs of which some are downgraded together, at the most."""
 
 
 def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """What is decided for a gang that waits; None where it goes on waiting."""
+    cluster.hardware.limit = cluster.hardware.steps + GANG_STEPS
     if live.is_guest:
         return _as_guest(cluster, live, now)
     if not quota_short(cluster, live):
@@ -154,6 +160,8 @@ def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> 
             found = _downgrade(cluster, live, [other], types, decisions)
             if found is not None:
                 return found
+            if cluster.hardware.is_late:
+                break
     if len(lower) > 1:
         return _downgrade(cluster, live, lower, types, decisions)
     return None
@@ -212,7 +220,8 @@ def _downgrade(
     """
     removals: list[Removal] = []
     while len(removals) < len(others):
-        more = others[len(removals) : 2 * len(removals) + 1]
+        most = len(others) if cluster.hardware.is_late else 2 * len(removals) + 1
+        more = others[len(removals) : most]
         removals += [Removal(cluster, other, lifts=False) for other in more]
         seeker = seeker_of(cluster, live, is_guest=False)
         if seeker.place(live.waiting) and types in (None, seeker.types_taken()):
@@ -276,7 +285,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
-    return choose(found, candidates, tries, are_few=are_few)
+    return choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
 
 
 def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:

@@ -68,6 +68,7 @@ class Amounts:
 
     def __init__(self, machines: Sequence[Machine], slots: int) -> None:
         self.first = slots
+        self._is_ahead = False
         self._masks: dict[int, int] = {}
         self._changed: dict[int, Machine] = {}
         self._now: dict[int, Sequence[int]] = {}
@@ -90,9 +91,12 @@ class Amounts:
                 self._changed[machine.number] = machine
         self.everywhere = (1 << above) - 1
 
-    def copy(self) -> "Amounts":
-        """Another that says the same."""
+    def copy(self, is_ahead: bool) -> "Amounts":
+        """Another that says the same, and from now on what will be left when those have left who
+        were told to (``is_ahead``), or what is left now.
+        """
         other = copy(self)
+        other._is_ahead = is_ahead
         other._changed, other._answers = self._changed.copy(), self._answers.copy()
         other._now = self._now.copy()
         other._measures = {name: each.copy() for name, each in self._measures.items()}
@@ -127,7 +131,8 @@ class Amounts:
         for number, machine in self._changed.items():
             mask, before = self._masks[number], self._now[number]
             after = []
-            for name, old, amount in zip(machine.sort.names, before, machine.free, strict=True):
+            left = machine.later if self._is_ahead else machine.free
+            for name, old, amount in zip(machine.sort.names, before, left, strict=True):
                 measure = self._measures[name]
                 now = measure.steps(amount)
                 after.append(now)

@@ -1,8 +1,17 @@
 """How many pods of one kind racks take."""
 
+from collections.abc import Iterable, Mapping
+
+from scheduler.domain.core.covering import chains_to_bind, may_bind_on
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
+
+RACKS_A_STEP = 64
+"""So many racks are as much work as one place."""
+
+NODES_A_STEP = 16
+"""So many nodes are as much work as one place."""
 
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
@@ -13,24 +22,116 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
     leaves), and whether only in cells to be bound.
     """
     caps: dict[int, tuple[int, bool]] = {}
-    within = ground.seeker.within
+    within, hardware = ground.seeker.within, ground.hardware
+    is_plain = hardware.owning.is_plain(ground.owner)
     is_all = ground.seeker.only is None and ground.is_bare
     for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
         if region is None:
             continue
+        gpu_type = region.racks[0].cell.chain.leaf
+        chains = chains_to_bind(hardware, ground.owner, gpu_type) if is_fresh else None
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
-        for number, view in region.roomy(ground.wish):
-            if within is not None and view.rack is not within:
+        hardware.steps += len(region.views) // RACKS_A_STEP
+        for number, view in _views(ground, region):
+            if chains is not None and view.rack.cell.chain not in chains:
                 continue
-            cap = _held_by(ground, region, view) if is_exact else view.cap(ground.needs)
+            if is_exact or (is_fresh and not is_plain):
+                cap = _held_by(ground, region, view, is_fresh=is_fresh)
+            else:
+                cap = view.cap(ground.needs)
             if cap:
                 before = caps.get(number)
                 caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
     for number, cap in ground.mixed():
-        rack = ground.hardware.rack_of(ground.hardware.states[number])
+        rack = hardware.rack_of(hardware.states[number])
         if within is None or rack is within:
             caps[rack.number] = (cap + caps.get(rack.number, (0, False))[0], False)
     return caps
+
+
+def rooms(ground: Ground) -> dict[int, int]:
+    """Free leaves by rack's number."""
+    found: dict[int, int] = {}
+    for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
+        if region is None:
+            continue
+        gpu_type = region.racks[0].cell.chain.leaf
+        chains = chains_to_bind(ground.hardware, ground.owner, gpu_type) if is_fresh else None
+        for number, view in region.views.items():
+            if chains is None or view.rack.cell.chain in chains:
+                found[number] = found.get(number, 0) + view.free()
+    return found
+
+
+def could_hold_all(ground: Ground, count: int) -> bool:
+    """False: so surely, were none of the owner's gangs there either."""
+    owner, hardware = ground.owner, ground.hardware
+    if owner not in hardware.unbound or hardware.owning.is_plain(owner) or not ground.least:
+        return True
+    cells = {quota.path: quota.count for quota in hardware.owning.quotas[owner]}
+    return _bindable(ground, owner, cells) >= count
+
+
+def may_hold_all(ground: Ground, count: int) -> bool:
+    """False: there is surely no room for so many of the pods, whatever guests there are."""
+    owner, states = ground.owner, ground.hardware.states
+    if not ground.least:
+        return True
+    most = 0
+    if owner is not None and ground.empty is not None:
+        most = _bindable(ground, owner, ground.hardware.unbound[owner])
+    held = fresh = 0
+    for looks, number in enumerate(_allowed(ground)):
+        if looks % NODES_A_STEP == 0:
+            ground.hardware.steps += 1
+        state = states[number]
+        free = ground.reach(state) & ~(state.charged if owner is not None else state.taken)
+        fits = ground.fits_on(free.bit_count(), state) if free else 0
+        if owner is None or free & state.bound.get(owner, 0):
+            held += fits
+        else:
+            fresh += fits
+        if held + min(fresh, most) >= count:
+            return True
+    return False
+
+
+def _allowed(ground: Ground) -> Iterable[int]:
+    """Nodes in question, on which the gang may be."""
+    only, machines = ground.seeker.only, ground.hardware.machines
+    if only is None:
+        return ground.numbers()
+    known = (machines[name] for name in only if name in machines)
+    numbers = ground.numbers()
+    slots = (state.slot.number for machine in known for state in machine.slots)
+    return (number for number in slots if number in numbers)
+
+
+def _bindable(ground: Ground, owner: str, left: Mapping[str, int]) -> int:
+    """How many of the pods so many cells of each quota of the owner hold, at the most."""
+    pods = leaves = 0
+    region = ground.bound or ground.empty
+    if region is None:
+        return 0
+    for quota in ground.hardware.owning.quotas[owner]:
+        if quota.chain.leaf != region.racks[0].cell.chain.leaf:
+            continue
+        chain, cells = quota.chain, left[quota.path]
+        node = chain.leaves(chain.node_level)
+        if quota.level < chain.node_level:
+            leaves += cells * chain.leaves(quota.level)
+        else:
+            pods += cells * (chain.leaves(quota.level) // node) * (node // ground.least)
+    return pods + leaves // ground.least
+
+
+def _views(ground: Ground, region: Region) -> Iterable[tuple[int, View]]:
+    """Racks in which there may be leaves for a pod."""
+    within = ground.seeker.within
+    if within is None:
+        return region.roomy(ground.wish)
+    view = region.views.get(within.number)
+    return () if view is None or view.rack is not within else ((within.number, view),)
 
 
 def may_hold(ground: Ground, rack: Rack, count: int) -> bool:
@@ -47,8 +148,12 @@ def _holds(ground: Ground, rack: Rack) -> int:
     )
 
 
-def _held_by(ground: Ground, region: Region, view: View) -> int:
+def _held_by(ground: Ground, region: Region, view: View, *, is_fresh: bool = False) -> int:
+    """How many of the pods a rack's nodes take; ``is_fresh``: of those where cells may be bound."""
+    states = ground.hardware.states
     return sum(
-        ground.fits_on(tag.count, ground.hardware.states[slot.number])
+        ground.fits_on(tag.count, states[slot.number])
         for tag, slot in region.slots_of(view)
+        if tag.count
+        and (not is_fresh or may_bind_on(ground.hardware, ground.owner, states[slot.number]))
     )

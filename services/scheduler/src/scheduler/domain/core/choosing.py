@@ -5,6 +5,7 @@ from contextlib import closing
 from heapq import heappop, heappush
 from itertools import islice
 
+from scheduler.domain.core.capacity import could_hold_all
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.holdings import Live
@@ -18,10 +19,15 @@ from scheduler.domain.core.prices import (
     room_at_most,
 )
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.seeking import NO_END, Seeker
 
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
+
+LOOKED_IN_ALL = 4_096
+"""The same for all pods of a gang, `LOOKED_AT_LEAST` for each."""
+
+LOOKED_AT_LEAST = 8
 
 PUTS = 16
 """Nodes on which a pod is tried, at the most."""
@@ -30,7 +36,7 @@ PUTS = 16
 class Chooser:
     """Takes gangs away in thought and puts the pods there, one after the other.
 
-    ``removals``: who would have to leave.
+    ``removals``: who would have to leave. ``looks``: nodes that are looked at for each pod.
     """
 
     def __init__(self, cluster: Cluster, live: Live, seeker: Seeker) -> None:
@@ -38,9 +44,14 @@ class Chooser:
         self.live = live
         self.seeker = seeker
         self.removals: list[Removal] = []
+        pods = sum(len(role.pods) for role in live.waiting)
+        self.looks = min(LOOKED, max(LOOKED_AT_LEAST, LOOKED_IN_ALL // pods))
 
     def place(self) -> bool:
         """Find room for all pods; False, with nothing changed, where that does not succeed."""
+        self.seeker.soft = self.seeker.hard = NO_END
+        if self._is_beyond():
+            return False
         for kind, names in self.seeker.kinds(self.live.waiting):
             if not self._kind(kind, names):
                 self.undo()
@@ -50,9 +61,20 @@ class Chooser:
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
         owner, priority = self.live.owner, self.live.gang.priority
-        return any(
+        return self._is_beyond() or any(
             room_at_most(self.cluster, owner, kind, priority) < len(names)
             for kind, names in self.seeker.kinds(self.live.waiting)
+        )
+
+    def _is_beyond(self) -> bool:
+        """Some kind of pods are more than the quota holds."""
+        seeker = self.seeker
+        return any(
+            kind.gpus > 0
+            and not any(
+                could_hold_all(seeker.ground(kind, each), len(names)) for each in seeker.types(kind)
+            )
+            for kind, names in seeker.kinds(self.live.waiting)
         )
 
     def undo(self, pods: int = 0, removals: int = 0) -> None:
@@ -112,7 +134,7 @@ class Chooser:
         for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
             while ready and ready[0][0] < bound:
                 yield heappop(ready)[1:]
-            if looked == LOOKED:
+            if looked == self.looks:
                 break
             if only is not None and states[number].machine.name not in only:
                 continue

@@ -193,8 +193,6 @@ class Cluster:
         if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
-        if live.preempted_until is not None:
-            self.hardware.leaving.pop(pod, None)
         self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.stamps.touch(live.owner)

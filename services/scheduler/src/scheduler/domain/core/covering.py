@@ -1,9 +1,9 @@
 """Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from scheduler.domain.core.binding import Binding, cell_key
-from scheduler.domain.core.forest import Cell, Quota, Slot
+from scheduler.domain.core.forest import Cell, Chain, Quota, Slot
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.shapes import Part
@@ -57,11 +57,16 @@ def _bind_around(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int
 ) -> Binding | None:
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
+    hardware.steps += 1
     most, some = 0, None
-    for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
-        if part is None or not leaves & ~part.mask:
-            return bind_one(hardware, owner, quota, cell, part)
-        if (count := (leaves & part.mask).bit_count()) > most:
+    cells = hardware.cells[state.slot.chain.name]
+    for quota in _open_quotas(hardware, owner, state.slot, floor):
+        for cell, part in _around(state.slot, quota.level, leaves):
+            count = (leaves if part is None else leaves & part.mask).bit_count()
+            if count <= most or not cells.may_bind(cell, part):
+                continue
+            if part is None or not leaves & ~part.mask:
+                return bind_one(hardware, owner, quota, cell, part)
             most, some = count, (quota, cell, part)
     return None if some is None else bind_one(hardware, owner, *some)
 
@@ -70,17 +75,55 @@ def ways_to_bind(
     hardware: Hardware, owner: str, state: SlotState, leaves: int, floor: int = 0
 ) -> Iterator[tuple[Quota, Cell, Part | None]]:
     """Cells around some of the leaves that may be bound, none below ``floor``, small ones first."""
-    slot, left = state.slot, hardware.unbound.get(owner, {})
+    slot = state.slot
     cells = hardware.cells[slot.chain.name]
+    for quota in _open_quotas(hardware, owner, slot, floor):
+        for cell, part in _around(slot, quota.level, leaves):
+            if cells.may_bind(cell, part):
+                yield quota, cell, part
+
+
+def _open_quotas(hardware: Hardware, owner: str, slot: Slot, floor: int) -> Sequence[Quota]:
+    """Quotas of which cells are left for a node, none below ``floor``, small ones first."""
+    left = hardware.unbound.get(owner, {})
     quotas = [
         q
         for q in hardware.owning.quotas.get(owner, ())
         if q.chain is slot.chain and left[q.path] and q.level >= floor
     ]
-    for quota in sorted(quotas, key=lambda q: q.level):
-        for cell, part in _around(slot, quota.level, leaves):
-            if cells.may_bind(cell, part):
-                yield quota, cell, part
+    return sorted(quotas, key=lambda q: q.level) if len(quotas) > 1 else quotas
+
+
+def may_have(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
+    """The owner has cells on a node, or may bind some on or around it."""
+    return owner in state.bound or may_bind_on(hardware, owner, state)
+
+
+def may_bind_on(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
+    """The owner may bind some cell on or around a node. Of one with plain cells it is not asked."""
+    if owner is None or hardware.owning.is_plain(owner):
+        return True
+    slot = state.slot
+    left, cells = hardware.unbound.get(owner, {}), hardware.cells[slot.chain.name]
+    for quota in hardware.owning.quotas.get(owner, ()):
+        if quota.chain is slot.chain and left[quota.path]:
+            cell, level = slot.cell, quota.level
+            while cell.level < level and cell.parent is not None:
+                cell = cell.parent
+            if cell.level > level:
+                if slot.shape.has_whole(cells.space[slot.number], level):
+                    return True
+            elif cell.level == level and cells.may_bind(cell, None):
+                return True
+    return False
+
+
+def chains_to_bind(hardware: Hardware, owner: str | None, gpu_type: str) -> Set[Chain] | None:
+    """The chains in which an owner may bind more; None: all with such GPUs, as far as is known."""
+    if owner not in hardware.unbound or gpu_type not in hardware.owning.in_several:
+        return None
+    left = hardware.unbound[owner]
+    return {quota.chain for quota in hardware.owning.quotas[owner] if left[quota.path]}
 
 
 def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, ways_to_bind
+from scheduler.domain.core.covering import cover, may_have, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -31,13 +31,14 @@ class Ground:
     """The regions in which pods of one kind may be: bound cells, and what may be bound.
 
     ``bound``: cells that the owner has; of an opportunistic gang all that nobody uses. ``empty``:
-    space in which the owner may bind more.
+    space in which the owner may bind more. ``is_bare``: nothing but GPUs counts.
     """
 
     __slots__ = (
         "bound",
         "empty",
         "hardware",
+        "is_bare",
         "is_split",
         "kind",
         "needs",
@@ -53,6 +54,7 @@ class Ground:
         self.owner = seeker.owner
         self.wish = hardware.demands.wish(kind, is_guest=self.owner is None)
         self.needs = self.wish[0]
+        self.is_bare = seeker.is_bare or hardware.index.amounts is None
         self.is_split = False
         self.bound: Region | None
         self.empty: Region | None = None
@@ -80,11 +82,6 @@ class Ground:
         return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
 
     @property
-    def is_bare(self) -> bool:
-        """Nothing but GPUs counts."""
-        return self.hardware.index.amounts is None or self.seeker.is_bare
-
-    @property
     def is_small(self) -> bool:
         """There are few nodes in question."""
         return self.has_at_most(FEW_NODES)
@@ -110,14 +107,6 @@ class Ground:
         """The nodes in question."""
         regions = (self.bound, self.empty)
         return {number for region in regions if region is not None for number in region.tags}
-
-    def room(self) -> dict[int, int]:
-        """Free leaves by rack's number."""
-        rooms: dict[int, int] = {}
-        for region in (self.bound, self.empty):
-            for number, view in {} if region is None else region.views.items():
-                rooms[number] = rooms.get(number, 0) + view.free()
-        return rooms
 
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
@@ -200,7 +189,10 @@ class Ground:
 
     def _fits(self, number: int) -> bool:
         """The node may be used, and has enough beside GPUs."""
-        seeker, state = self.seeker, self.hardware.states[number]
+        seeker, kind = self.seeker, self.kind
+        if self.is_bare and not kind.ports and seeker.only is None and seeker.within is None:
+            return True
+        state = self.hardware.states[number]
         machine = state.machine
         if seeker.only is not None and machine.name not in seeker.only:
             return False
@@ -208,12 +200,12 @@ class Ground:
             return False
         if seeker.is_bare:
             return True
-        if self.kind.ports and not machine.has_ports(self.kind.ports):
+        if kind.ports and not machine.has_ports(kind.ports):
             return False
         if not machine.sort.names:
             return True
-        take = machine.sort.take(self.kind)
-        return take is not None and machine.has(take)
+        take = machine.sort.take(kind)
+        return take is not None and machine.has(take, is_ahead=self.hardware.index.is_ahead)
 
     def _fresh(self, rank: Rank, name: str) -> bool:
         """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
@@ -224,7 +216,12 @@ class Ground:
         if best is None or best[0][0] >= rank[0]:
             return False
         for found, number in self._fresh_nodes():
-            if found[0] < rank[0] and self._fits(number) and self.put(number, name):
+            if (
+                found[0] < rank[0]
+                and self._fits(number)
+                and may_have(self.hardware, self.owner, self.hardware.states[number])
+                and self.put(number, name)
+            ):
                 return True
         return False
 
@@ -308,14 +305,18 @@ class Ground:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
         taken = 0 if self.owner is None else state.charged
         if not is_loose:
-            taken |= state.held | state.reserved
+            taken |= self.hardware.used(state)
         return self.reach(state) & ~taken
 
     def put(
         self, number: int, name: str, leaves: int = 0, floor: int = 0, *, is_loose: bool = False
     ) -> bool:
         """Put a pod on a node if it fits there; on these leaves, where any are given."""
-        state = self.hardware.states[number]
+        hardware = self.hardware
+        hardware.steps += 1
+        if hardware.steps > self.seeker.hard:
+            return False
+        state = hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
         if need > shape.leaves or not self._fits(number):
             return False
@@ -354,16 +355,17 @@ class Ground:
             if found is None:
                 return False
             bindings = found
-        machine, kind = state.machine, self.kind
+        machine, kind, gpus = state.machine, self.kind, leaves
         take = machine.sort.take(kind)
         assert take is not None
-        gpus = leaves
         if kind.gpus != leaves.bit_count():
             shape = state.slot.shape
-            idle = leaves & ~(state.held | state.reserved)
-            picks = (shape.pick(mask, kind.gpus) for mask in (idle & ~state.lifted, idle))
+            idle = leaves & ~self.hardware.used(state)
+            vacant = idle & ~(state.lifted | state.leaving)
+            picks = (shape.pick(mask, kind.gpus) for mask in (vacant, idle))
             gpus = next((p.leaves for p in picks if p is not None), 0) if kind.gpus else 0
-        ports = machine.choose_ports(kind.ports) if kind.ports else ()
+        is_ahead = self.hardware.index.is_ahead
+        ports = machine.choose_ports(kind.ports, is_ahead=is_ahead) if kind.ports else ()
         mask = leaves if self.owner is not None else 0
         self.seeker.enter(
             Pod(name, self.seeker.gang, kind, machine, take, state, mask, gpus, ports, bindings)
@@ -391,8 +393,8 @@ class Ground:
         if count and not self._fits(state.slot.number):
             return 0
         if count and state.machine.sort.names and not self.seeker.is_bare:
-            take = state.machine.sort.take(self.kind)
-            for have, amount in zip(state.machine.free, take.amounts if take else (), strict=True):
+            take, left = state.machine.sort.take(self.kind), self.hardware.left(state.machine)
+            for have, amount in zip(left, take.amounts if take else (), strict=True):
                 if amount:
                     count = min(count, max(have, 0) // amount)
         return count

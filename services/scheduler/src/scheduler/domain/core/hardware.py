@@ -4,7 +4,7 @@ Everything that changes who may use which leaf goes through here. The index foll
 looks: what changes several times before then, or back again, is brought into it once.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
@@ -26,12 +26,14 @@ COPIED = 16
 class Hardware:
     """One forest with all that is bound and used in it.
 
-    ``index``: what is free, as it is looked at now (`ahead`). ``unbound[owner]``: quota path →
-    cells still to bind. ``spaces``: of each node's chain the leaves in no bound cell, by node.
-    ``unwell``: nodes on which not all is usable, by number. ``leaving``: pods of gangs that were
-    told to leave. ``_behind``: nodes that have changed since somebody looked into the index, by
-    number; ``other``: the index that is not looked at, None where there is none.
-    ``searches_left``: gangs for which many nodes may still be searched in this cycle.
+    ``index``: what is free, as it is looked at now (`ahead`); ``other``: the index that is not.
+    ``unbound[owner]``: quota path → cells still to bind. ``spaces``: of each node's chain the
+    leaves in no bound cell, by node. ``unwell``: nodes on which not all is usable, by number.
+    ``leaving``: pods of gangs that were told to leave, ``left_by``: their nodes as a bit set.
+    ``_behind``: nodes that have changed since somebody looked into the index, by number.
+    ``searches_left``: gangs for which many nodes may still be searched in this cycle. ``steps``: so
+    many places and cells were tried so far; ``limit``: from how many on nothing more is tried for
+    the gang in question than must be.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -51,13 +53,14 @@ class Hardware:
         self.index = Index(forest, machines, self._samples, self.spaces, self.catch_up)
         self.other: Index | None = None
         self.leaving: dict[Pod, None] = {}
+        self.left_by = 0
         self.bindings: dict[tuple[str, int, int, int], Binding] = {}
         self.without_gpus = [m for m in self.machines.values() if not m.slots]
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
         self._log = Log()
-        self.searches_left = 0
+        self.searches_left = self.steps = self.limit = 0
         self.demands = Demands(self.sorts, machines, self._samples)
         for owner, quotas in self.owning.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
@@ -75,6 +78,11 @@ class Hardware:
         fit one after another don't fit at all.
         """
         return not self.demands.is_limited and self.owning.is_plain(owner)
+
+    @property
+    def is_late(self) -> bool:
+        """Nothing more is tried than must be."""
+        return self.steps > self.limit
 
     def rack_of(self, state: SlotState) -> Rack:
         """The rack that a node is in."""
@@ -219,6 +227,8 @@ class Hardware:
     def leave(self, pod: Pod, *, is_charged: bool, is_reserved: bool) -> None:
         """A pod gives up its place, and the cells that nobody else uses are free."""
         machine, state, gang = pod.machine, pod.state, pod.gang
+        if self.leaving and pod in self.leaving:
+            self._vacate(pod, -1)
         if machine.free:
             machine.charge(pod.take, -1)
         if pod.ports:
@@ -281,42 +291,55 @@ class Hardware:
         if not self.leaving:
             yield
             return
-        self._turn(Pod.lift)
+        self._turn()
         try:
             yield
         finally:
-            self._turn(Pod.lower)
+            self._turn()
 
-    def _turn(self, moves: Callable[[Pod], None]) -> None:
-        """Those that leave are away, or there again, and the other index is looked at."""
+    def _turn(self) -> None:
+        """The other index is looked at."""
         self.catch_up()
         other = self.other
-        if moves is Pod.lift and (other is None or COPIED * len(other.behind) > len(self.states)):
-            other = self.index.copy()
-            for pod in self.leaving:
-                other.changed(pod.machine)
-        assert other is not None
+        if other is None or COPIED * len(other.behind) > len(self.states):
+            other = self.index.turned(pod.machine for pod in self.leaving)
         self.other, self.index = self.index, other
-        for pod in self.leaving:
-            moves(pod)
         behind, other.behind = other.behind, {}
         other.catch_up(behind)
+
+    def used(self, state: SlotState) -> int:
+        """Leaves that somebody uses or has reserved."""
+        used = state.held | state.reserved
+        return used if self.index.is_ahead else used | state.leaving
+
+    def left(self, machine: Machine) -> Sequence[int]:
+        """Of each limited resource of a machine."""
+        return machine.later if self.index.is_ahead else machine.free
 
     def told_to_leave(self, pods: Iterable[Pod]) -> None:
         """Their gang was told to leave."""
         for pod in pods:
-            self.leaving[pod] = None
+            self._vacate(pod, 1)
             self.refresh_all(pod.machine, pod.state)
 
-    def lift(self, pod: Pod, *, is_reserved: bool) -> None:
-        """What-if: the pod uses nothing, and nothing is reserved for it."""
-        pod.lift(is_reserved=is_reserved)
-        self.refresh_all(pod.machine, pod.state)
-
-    def lower(self, pod: Pod, *, is_reserved: bool) -> None:
-        """The end of the what-if."""
-        pod.lower(is_reserved=is_reserved)
-        self.refresh_all(pod.machine, pod.state)
+    def _vacate(self, pod: Pod, times: int) -> None:
+        """The pod is one that leaves (1), or not any more (-1)."""
+        if times > 0:
+            self.leaving[pod] = None
+        else:
+            del self.leaving[pod]
+        pod.machine.vacate(pod.take, pod.ports, times)
+        for each in pod.machine.slots:
+            bit = 1 << each.slot.number
+            self.left_by = (self.left_by | bit) if pod.machine.leavers else self.left_by & ~bit
+        if (state := pod.state) is None:
+            return
+        if times > 0:
+            state.held &= ~pod.gpus
+            state.leaving |= pod.gpus
+        else:
+            state.leaving &= ~pod.gpus
+            state.held |= pod.gpus
 
     # Cells.
 

@@ -2,7 +2,7 @@
 have left who leave already.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from scheduler.domain.core.amounts import Amounts
@@ -17,7 +17,8 @@ class Index:
     ``physical[type]``: what nobody uses, None before a guest looks for a place. ``amounts``: what
     is left beside GPUs, None where nothing of it is limited.
 
-    ``behind``: nodes that have changed while the other index was looked at, by number.
+    ``is_ahead``: as it will be. ``behind``: nodes that have changed while the other index was
+    looked at, by number.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Index:
         self.regions: dict[str, dict[str, Region]] = {}
         self.physical: dict[str, Region] | None = None
         self.behind: dict[int, SlotState] = {}
+        self.is_ahead = False
 
     def blank(self) -> dict[str, Region]:
         """Of each GPU type a region without any node."""
@@ -58,33 +60,33 @@ class Index:
         if leaf not in regions:
             regions[leaf] = self._region(leaf)
 
-    def copy(self) -> Self:
-        """Another that says the same, to be changed by itself."""
+    def turned(self, machines: Iterable[Machine]) -> Self:
+        """The other of the two. ``machines``: from which somebody leaves."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.empty = _copies(self.empty)
         other.regions = {owner: _copies(regions) for owner, regions in self.regions.items()}
         other.physical = None if self.physical is None else _copies(self.physical)
-        other.amounts = None if self.amounts is None else self.amounts.copy()
+        other.is_ahead = not self.is_ahead
+        other.amounts = None if self.amounts is None else self.amounts.copy(other.is_ahead)
         other.behind = {}
+        for machine in machines:
+            other.behind.update((state.slot.number, state) for state in machine.slots)
+            if other.amounts is not None:
+                other.amounts.changed(machine)
         return other
-
-    def changed(self, machine: Machine) -> None:
-        """Something of it is another's in this index than in the one that it was copied from."""
-        for state in machine.slots:
-            self.behind[state.slot.number] = state
-        if self.amounts is not None:
-            self.amounts.changed(machine)
 
     def catch_up(self, behind: dict[int, SlotState]) -> None:
         """Bring what is free on these nodes' leaves into it."""
         regions, physical, amounts = self.regions, self.physical, self.amounts
+        is_ahead = self.is_ahead
         for state in reversed(behind.values()):
             number, kind, tags = state.slot.number, state.gpu_type, self._tags[state.sort]
             if amounts is not None and state.machine.free:
                 amounts.changed(state.machine)
             known = tags.plain
-            free = state.usable & ~(state.held | state.reserved)
+            used = state.held | state.reserved
+            free = state.usable & ~(used if is_ahead else used | state.leaving)
             if physical is not None:
                 others = tags.shared if state.charged else known
                 physical[kind].put(number, others.get(free) or tags.new(others, free))

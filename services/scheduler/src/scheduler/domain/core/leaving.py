@@ -2,6 +2,7 @@
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.owning import pin_owner
@@ -39,14 +40,25 @@ def _is_near(cluster: Cluster, other: Live, owners: set[str]) -> bool:
 
 
 def is_room_after(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
-    """Where gangs leave, some pod of a gang could be when they have (they are away in thought); or
-    it can't be told.
+    """Where gangs leave some pod of a gang could be when they have, as the hardware is looked at
+    now; or it can't be told.
     """
     grounds = _grounds(live, seeker)
-    states = {pod.state.slot.number: pod.state for pod in cluster.hardware.leaving if pod.state}
-    return not grounds or any(
-        _takes(ground, state, state.charged) for state in states.values() for ground in grounds
-    )
+    return not grounds or any(_takes_after(cluster.hardware, ground) for ground in grounds)
+
+
+def _takes_after(hardware: Hardware, ground: Ground) -> bool:
+    if ground.is_small:
+        states = (hardware.states[number] for number in ground.numbers())
+        return any(
+            state.machine.leavers and _takes(ground, state, state.charged) for state in states
+        )
+    having = ground.seeker.having(ground.kind)
+    among = hardware.left_by if having is None else hardware.left_by & having
+    regions = (ground.bound, ground.empty)
+    if ground.is_split:  # pods may be partly in each
+        return among != 0
+    return any(each is not None and each.has_any(ground.wish, among) for each in regions)
 
 
 def is_room_without_cells(live: Live, seeker: Seeker, other: Live) -> bool:
@@ -81,9 +93,9 @@ def _grounds(live: Live, seeker: Seeker) -> list[Ground]:
 def _takes(ground: Ground, state: SlotState, charged: int) -> bool:
     """One more pod could be there, as far as its number of leaves tells, if these were charged."""
     take = state.machine.sort.take(ground.kind)
-    if take is None or not state.machine.has(take):
+    if take is None or not state.machine.has(take, is_ahead=ground.hardware.index.is_ahead):
         return False
     reach = ground.reach(state)
-    idle = reach & ~(state.held | state.reserved)
+    idle = reach & ~ground.hardware.used(state)
     enough = (reach & ~charged).bit_count() >= ground.needs[state.sort]
     return enough and idle.bit_count() >= ground.kind.gpus

@@ -1,6 +1,6 @@
 """A node while the scheduler runs: what of it is usable, and who holds what."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -79,6 +79,7 @@ class SlotState:
 
     ``usable``: healthy, on a node that may take pods. ``charged``: to guaranteed gangs of the
     owner. ``held``: used by pods. ``reserved``: for pods that wait for others to leave.
+    ``leaving``: used by pods of gangs that were told to leave, and among none of these.
     ``lifted``: held by pods that are away in thought only.
     ``bound``: owner → leaves in its bound cells; ``bindings``: the cells, each with its leaves.
     ``holders`` and ``chargers``: gang → leaves.
@@ -94,19 +95,27 @@ class SlotState:
     charged: int = 0
     held: int = 0
     reserved: int = 0
+    leaving: int = 0
     lifted: int = 0
     bound: dict[str, int] = field(default_factory=dict)
     bindings: dict[str, list[tuple[int, Binding]]] = field(default_factory=dict)
     holders: dict[str, int] = field(default_factory=dict)
     chargers: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def taken(self) -> int:
+        """Leaves that are used or reserved."""
+        return self.held | self.reserved
+
 
 @dataclass(slots=True, eq=False)
 class Machine:
-    """A node. ``free``: what is left of each limited resource, below 0 while a reservation waits.
+    """A node. ``free``: what is left of each limited resource, below 0 while a reservation waits;
+    ``later``: when those have left who were told to, the same list where there are none.
 
     ``pods``: how many of each gang. ``avoided``: ports that are given last. ``blocked``: what
-    no known pod holds of each limited resource.
+    no known pod holds of each limited resource. ``leavers``: pods that were told to
+    leave, and ``vacated`` their ports, where ports are limited.
     """
 
     number: int
@@ -122,22 +131,30 @@ class Machine:
     blocked: tuple[int, ...] = ()
     blocked_ports: frozenset[int] = frozenset()
     pods: dict[str, int] = field(default_factory=dict)
+    leavers: int = 0
+    vacated: list[int] = field(default_factory=list)
+    later: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.later = self.free
 
     @property
     def is_open(self) -> bool:
         """New pods may come."""
         return self.is_healthy and not self.is_cordoned and not self.is_drained
 
-    def free_gpus(self) -> int:
-        """That nobody uses or has reserved."""
+    def free_gpus(self, *, is_ahead: bool = False) -> int:
+        """That nobody uses or has reserved; ``is_ahead``: when those have left who were told to."""
         free = 0
         for state in self.slots:
-            free += (state.usable & ~(state.held | state.reserved)).bit_count()
+            used = state.held | state.reserved
+            free += (state.usable & ~(used if is_ahead else used | state.leaving)).bit_count()
         return free
 
-    def has(self, take: Take) -> bool:
-        """Enough is left."""
-        for free, amount in zip(self.free, take.amounts, strict=True):
+    def has(self, take: Take, *, is_ahead: bool = False) -> bool:
+        """Enough is left; ``is_ahead``: when those have left who were told to."""
+        left = self.later if is_ahead else self.free
+        for free, amount in zip(left, take.amounts, strict=True):
             if amount > free and amount:
                 return False
         return True
@@ -157,6 +174,25 @@ class Machine:
             for index, amount in enumerate(take.amounts):
                 if amount:
                     self.free[index] -= times * amount
+            if self.later is not self.free:
+                for index, amount in enumerate(take.amounts):
+                    self.later[index] -= times * amount
+
+    def vacate(self, take: Take, ports: Sequence[int], times: int) -> None:
+        """A pod was told to leave (1), or is not one of those any more (-1)."""
+        self.leavers += times
+        if not self.leavers:
+            self.later = self.free
+        elif self.later is self.free:
+            self.later = self.free.copy()
+        if self.leavers:
+            for index, amount in enumerate(take.amounts):
+                self.later[index] += times * amount
+        for port in ports if self.sort.limits.ports is not None else ():
+            if times > 0:
+                self.vacated.append(port)
+            else:
+                self.vacated.remove(port)
 
     def block(
         self, gpus: Collection[int], amounts: Mapping[str, int], ports: Collection[int]
@@ -175,6 +211,8 @@ class Machine:
         is_new = is_new or self.blocked_ports != known or before != after
         for index, (old, new) in enumerate(zip(before, after, strict=True)):
             self.free[index] += old - new
+            if self.later is not self.free:
+                self.later[index] += old - new
         self.blocked, self.blocked_ports = after, known
         return is_new
 
@@ -187,17 +225,22 @@ class Machine:
             else:
                 del self.ports[port]
 
-    def choose_ports(self, count: int) -> tuple[int, ...]:
-        """The lowest free ports, avoided ones last."""
+    def choose_ports(self, count: int, *, is_ahead: bool = False) -> tuple[int, ...]:
+        """The lowest free ports, avoided ones last; ``is_ahead``: as those have left who were told
+        to.
+        """
         if not count:
             return ()
+        held: Collection[int] = self.ports
+        if is_ahead and self.vacated:
+            held = {port for port, n in self.ports.items() if n > self.vacated.count(port)}
         first, last = self.sort.limits.ports or (FIRST_PORT, LAST_PORT)
         chosen: list[int] = []
         spare: list[int] = []
         for port in range(first, last + 1):
             if len(chosen) == count:
                 break
-            if port not in self.ports and port not in self.blocked_ports:
+            if port not in held and port not in self.blocked_ports:
                 (spare if port in self.avoided else chosen).append(port)
         return tuple(sorted(chosen + spare[: count - len(chosen)]))
 

@@ -18,7 +18,7 @@ def pin_owner(pin: str) -> str:
 class Owning:
     """``quotas``: by owner. ``splitters``: owners of cells inside nodes. ``pins_of``: pin → owner.
     ``owned[owner, GPU type]`` and ``pin_leaves[pin]``: leaves. ``is_regular``: every cell is
-    complete.
+    complete. ``in_several``: GPU types that several chains have.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -45,6 +45,11 @@ class Owning:
             if part is not None
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
+        }
+        self.in_several = {
+            leaf
+            for leaf, racks in forest.racks.items()
+            if len({rack.cell.chain.name for rack in racks}) > 1
         }
         self.is_regular = all(
             cell.is_complete

@@ -1,9 +1,11 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 
-from scheduler.domain.core.capacity import may_hold, rack_caps
+from scheduler.domain.core.capacity import may_hold, may_hold_all, rack_caps
+from scheduler.domain.core.covering import may_have
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
 
@@ -24,20 +26,27 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     """Place equal pods on the fewest racks, and there on the fewest nodes."""
     if any(_all_in(ground, rack, names) for rack in _quick(ground, len(names))):
         return True
+    seeker = ground.seeker
+    is_plain = seeker.only is None and ground.hardware.owning.is_plain(seeker.owner)
+    if not is_plain and seeker.within is None and not may_hold_all(ground, len(names)):
+        return False
     caps = rack_caps(ground)
     if not ground.is_loose and sum(cap for cap, _ in caps.values()) < len(names):
         return False
     enough = _enough(ground, caps, len(names))
-    if any(_all_in(ground, rack, names) for rack in enough):
-        return True
+    for rack in enough:
+        if _all_in(ground, rack, names):
+            return True
+        if seeker.is_spent:
+            break
     if ground.is_searched:
         racks = _in_question(ground, enough)
-        if ground.seeker.search_racks(ground, names, racks):
+        if seeker.search_racks(ground, names, racks):
             return True
-    before = len(ground.seeker.pods)
+    before = len(seeker.pods)
     if _spread(ground, names, caps):
         return True
-    ground.seeker.undo(before)
+    seeker.undo(before)
     return _on_roomiest(ground, names)
 
 
@@ -47,6 +56,8 @@ def _all_in(ground: Ground, rack: Rack, names: Sequence[str]) -> bool:
         if _fill(ground, rack, names, floor) == len(names):
             return True
         ground.seeker.undo(before)
+        if ground.seeker.is_spent:
+            break
     return False
 
 
@@ -90,12 +101,11 @@ def _spread(
     """
     left, before = list(names), len(ground.seeker.pods)
     near = _nearest(ground, caps, len(left)) if is_near else caps
-    rest = {number: cap for number, cap in near.items() if cap[0]}
-    while left and rest:
+    rest = _Racks(near)
+    while left and rest.by_cap and not ground.seeker.is_over:
         count, done = _on_best(ground, rest, left)
         left = left[count:]
-        for number in done:
-            del rest[number]
+        rest.drop(done)
     if left and near is not caps and not ground.hardware.is_greed_exact(ground.seeker.owner):
         ground.seeker.undo(before)
         return _spread(ground, names, caps, is_near=False)
@@ -134,42 +144,70 @@ def _nodes_to_bind(ground: Ground) -> int:
     return sum(left[q.path] for q in quotas)
 
 
-def _on_best(
-    ground: Ground, caps: dict[int, tuple[int, bool]], names: Sequence[str]
-) -> tuple[int, Sequence[int]]:
+class _Racks:
+    """Racks with room, for one that should hold so many pods. ``by_cap``: those that should hold
+    most first, bound ones, the lowest; ``by_fit``: bound ones first, that should hold least.
+    """
+
+    def __init__(self, caps: Mapping[int, tuple[int, bool]]) -> None:
+        self.caps = caps
+        some = [(cap, is_fresh, number) for number, (cap, is_fresh) in caps.items() if cap]
+        self.by_cap = sorted((-cap, is_fresh, number) for cap, is_fresh, number in some)
+        self.by_fit = sorted((is_fresh, cap, number) for cap, is_fresh, number in some)
+
+    def first(self, count: int, most: int) -> list[int]:
+        """The one that should hold all with the least left, and so on; then the one that should
+        hold most, and so on; so many of them at the most.
+        """
+        found: list[int] = []
+        for is_fresh in (False, True):
+            start = bisect_left(self.by_fit, (is_fresh, count))
+            for fresh, _, number in self.by_fit[start : start + most - len(found)]:
+                if fresh == is_fresh:
+                    found.append(number)
+        start = bisect_left(self.by_cap, (1 - count,))
+        return found + [n for *_, n in self.by_cap[start : start + most - len(found)]]
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """These are done with."""
+        for number in numbers:
+            cap, is_fresh = self.caps[number]
+            del self.by_cap[bisect_left(self.by_cap, (-cap, is_fresh, number))]
+            del self.by_fit[bisect_left(self.by_fit, (is_fresh, cap, number))]
+
+
+def _on_best(ground: Ground, racks: _Racks, names: Sequence[str]) -> tuple[int, Sequence[int]]:
     """Put as many as can be on the rack that should hold all with the least left, else on the one
     that should hold most; on another where that holds fewer than it should. How many, and which
     racks are done with.
     """
-    region = ground.bound or ground.empty
+    region, seeker = ground.bound or ground.empty, ground.seeker
     assert region is not None
-    order = [number for *_, number in sorted(_orders(caps, len(names)))]
-    if ground.hardware.is_greed_exact(ground.seeker.owner):
-        return _most(ground, region.racks[order[0]], names), order[:1]
-    best, before = (0, order[0]), len(ground.seeker.pods)
-    for number in order[:SPREAD_TRIES]:
-        most = min(caps[number][0], len(names))
+    if ground.hardware.is_greed_exact(seeker.owner) or seeker.is_spent:
+        order = racks.first(len(names), 1)
+        return _most(ground, region.racks[order[0]], names), order
+    order = racks.first(len(names), SPREAD_TRIES)
+    best, before = (0, order[0]), len(seeker.pods)
+    for number in order:
+        most = min(racks.caps[number][0], len(names))
         if best[0] >= most:
             break
         count = _most(ground, region.racks[number], names)
         if count == most:
             return count, [number]
-        ground.seeker.undo(before)
+        seeker.undo(before)
         best = (count, number) if count > best[0] else best
     if not best[0]:
-        return 0, order[:SPREAD_TRIES]
+        return 0, order
     return _most(ground, region.racks[best[1]], names), [best[1]]
-
-
-def _orders(caps: dict[int, tuple[int, bool]], count: int) -> Iterator[tuple[bool, int, int, int]]:
-    for number, (cap, is_fresh) in caps.items():
-        yield (cap < count, *((is_fresh, cap) if cap >= count else (-cap, is_fresh)), number)
 
 
 def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
     """Put as many on a rack as can be, of the levels of quota that may be bound with the best."""
     before, best = len(ground.seeker.pods), (-1, 0)
     levels = ground.floors()
+    if ground.seeker.is_spent:
+        return _fill(ground, rack, names, levels[0])
     for floor in levels:
         count = _fill(ground, rack, names, floor)
         best = max(best, (count, -floor))
@@ -219,11 +257,15 @@ def _nearest(
 
 def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
     """Put as many as possible on a rack's nodes; how many that were."""
+    hardware = ground.hardware
+    hardware.steps += 1
     done, nodes = 0, _nodes(ground, rack)
     while done < len(names) and nodes:
         left = len(names) - done
-        number = min((*_fit(left, *found), n) for n, found in nodes.items())[-1]
+        *_, is_fresh, number = min((*_fit(left, *found), n) for n, found in nodes.items())
         del nodes[number]
+        if is_fresh and not may_have(hardware, ground.owner, hardware.states[number]):
+            continue
         while done < len(names) and (
             ground.put(number, names[done], 0, floor)
             or (floor > 0 and ground.put(number, names[done]))

@@ -212,15 +212,13 @@ class Prices:
     def _in_the_way(self, state: SlotState, mine: int) -> list[tuple[Price, int]]:
         """What gangs cost that could have to go, and how many of these leaves each has."""
         gangs, found = self.cluster.gangs, []
-        loose = mine & ~state.lifted & ~state.charged
+        loose = mine & ~(state.lifted | state.leaving | state.charged)
         for gang in (*state.holders, *(g for g in state.chargers if g not in state.holders)):
             mask = state.holders.get(gang, 0) & loose
             mask |= state.chargers.get(gang, 0) & mine
             if mask:
                 live = gangs[gang]
-                if live.preempted_until is not None:
-                    found.append((NOBODY, mask.bit_count()))
-                elif may_go(live, self.priority):
+                if may_go(live, self.priority):
                     found.append((price_of((live,)), mask.bit_count()))
         return found
 

@@ -76,9 +76,7 @@ class Explainer:
         owner = None if is_guest else live.owner
         seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
         seeker.is_thorough = True
-        found = seeker.place(live.waiting)
-        seeker.undo()
-        return found
+        return seeker.could_place(live.waiting)
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         """Why the gangs of each line wait."""
@@ -153,7 +151,7 @@ class Explainer:
             and (
                 kind.gpus == 0
                 or any(
-                    (s.slot.shape.full & ~s.held & ~s.reserved).bit_count() >= kind.gpus
+                    (s.slot.shape.full & ~self.cluster.hardware.used(s)).bit_count() >= kind.gpus
                     for s in machine.slots
                     if s.gpu_type in types
                 )

@@ -193,6 +193,14 @@ class Region:
             if self._nodes is not None:
                 self._nodes.count(rack, 0, None)
 
+    def has_any(self, wish: Wish, among: int) -> bool:
+        """Some of these nodes has leaves enough for one pod."""
+        self._catch_up()
+        if self._nodes is not None:
+            return any(among & self._nodes.of[entry[2]] for entry in self._order(wish))
+        found = (self._tags[number] for number in numbers_in(among) if number in self._tags)
+        return any(0 < wish[0][tag.sort] <= tag.count for tag in found)
+
     def best(self, wish: Wish, among: int | None = None) -> "tuple[Rank, int] | None":
         """The best node for one pod, by its number: of the lowest rank the lowest. ``among``: of
         these nodes.

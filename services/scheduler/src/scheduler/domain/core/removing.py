@@ -29,7 +29,8 @@ class Removal:
                 cluster.charges.count(live, pod, -1)
                 hardware.discharge(pod)
             if lifts or is_reserved:
-                hardware.lift(pod, is_reserved=is_reserved)
+                pod.lift(is_reserved=is_reserved)
+                hardware.refresh_all(pod.machine, pod.state)
 
     def undo(self) -> None:
         """As it was before; everything done since has been undone."""
@@ -71,7 +72,8 @@ class Removal:
         for pod in self.live.pods.values():
             is_reserved = pod.name in self.live.reserved
             if self.lifts or is_reserved:
-                self.cluster.hardware.lower(pod, is_reserved=is_reserved)
+                pod.lower(is_reserved=is_reserved)
+                self.cluster.hardware.refresh_all(pod.machine, pod.state)
 
     def _owner(self, pod: Pod) -> str:
         return self.live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)

@@ -96,6 +96,7 @@ class Search:
         if at == len(self.wants):
             return True
         self.left -= 1
+        self.hardware.steps += 1
         if self.left < 0:
             return False
         look = self._looks.now()
@@ -131,7 +132,7 @@ class Search:
         """Machines that cost no GPU, one of each likeness."""
         seen: set[object] = set()
         for machine in self.seeker.costless(kind):
-            like = id(machine.sort), tuple(machine.free), bool(machine.slots)
+            like = id(machine.sort), tuple(self.hardware.left(machine)), bool(machine.slots)
             if like not in seen:
                 seen.add(like)
                 yield machine
@@ -160,6 +161,7 @@ class Search:
                 continue
             tried.add(like)
             self.left -= 1
+            self.hardware.steps += 1
             if self.left < 0:
                 return False
             binding = bind_one(self.hardware, owner, quota, cell, part)
@@ -199,7 +201,7 @@ def _leaves_in_bound(ground: Ground, state: SlotState) -> int:
     pool = state.usable
     if ground.owner is not None:
         pool &= ~state.charged & state.bound.get(ground.owner, 0)
-    idle = pool & ~(state.held | state.reserved)
+    idle = pool & ~ground.hardware.used(state)
     pick = state.slot.shape.pick(idle, ground.kind.gpus)
     if pick is None:
         return 0
@@ -220,7 +222,7 @@ def _room(ground: Ground) -> tuple[int, int, int]:
         if not ground.takes(state):
             continue
         pool = ground.reach(state) & ~(state.charged if owner is not None else 0)
-        well = pool & ~(state.held | state.reserved)
+        well = pool & ~hardware.used(state)
         if owner is None:
             pool = well
         else:
@@ -303,7 +305,7 @@ class _Looks:
         for top in self.tops:
             self._name(top, (looks[id(top)],), looks, of)
         bare = tuple(
-            (machine.number, tuple(machine.free))
+            (machine.number, tuple(search.hardware.left(machine)))
             for machine in search.hardware.without_gpus[:FEW_NODES]
         )
         return _Look(of, (tuple(tops), bare))
@@ -343,7 +345,7 @@ class _Looks:
         slot = state.slot
         return (
             state.usable & ~state.charged,
-            state.usable & ~(state.held | state.reserved),
+            state.usable & ~self.search.hardware.used(state),
             self.search.hardware.cells[slot.chain.name].space[slot.number],
             *(state.bound.get(owner, 0) for owner in self.search.owners),
         )
@@ -357,7 +359,8 @@ class _Looks:
             self.forms[key] = form
         name = machine.name if len(machine.slots) > 1 else ""
         may = self.search.seeker.may_use(state)
-        return state.sort, form, name, may, tuple(machine.free)
+        left = tuple(self.search.hardware.left(machine))
+        return state.sort, form, name, may, left
 
 
 def _first_of_each(cells: Iterable[Cell], looks: Mapping[int, int], most: int) -> list[Cell]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+from scheduler.domain.core.capacity import may_hold_all, rooms
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
@@ -25,6 +26,23 @@ RACK_TRIES = 16
 MANY_NODES = 1024
 """So many nodes at the most are searched in every way where all else has failed."""
 
+PLACE_STEPS = 1_500
+"""Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each,
+and one a pod; then only what is simplest is tried on, at the most so many again and `POD_STEPS` a
+pod.
+"""
+
+PLACE_STEPS_ON_MANY = 500
+"""The same on more than `FEW_NODES` nodes."""
+
+POD_STEPS = 4
+
+CHOICES_ALLOWED = 16
+"""Choices of types that are allowed so many steps each; all others together no more."""
+
+NO_END = 1 << 60
+"""More steps than are ever taken."""
+
 Kinds = Sequence[tuple[Kind, Sequence[str]]]
 
 
@@ -33,19 +51,24 @@ class Seeker:
 
     ``owner`` None: opportunistic. ``only``: these nodes. ``near``: racks to be tried first.
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
-    ``within``: the rack to stay in. ``is_alone``: all pods are of one kind.
+    ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
+    the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
+    ``is_cut``: not every way was tried.
     """
 
     __slots__ = (
         "gang",
+        "hard",
         "hardware",
         "is_alone",
         "is_bare",
+        "is_cut",
         "is_thorough",
         "near",
         "only",
         "owner",
         "pods",
+        "soft",
         "within",
     )
 
@@ -67,7 +90,8 @@ class Seeker:
         self.is_bare = is_bare
         self.is_thorough = False
         self.within: Rack | None = None
-        self.is_alone = False
+        self.is_alone = self.is_cut = False
+        self.soft = self.hard = NO_END
         self.pods: list[Pod] = []
 
     def place(self, roles: Sequence[Role]) -> bool:
@@ -77,12 +101,45 @@ class Seeker:
         if len(kinds) > 1:
             return self._several(kinds)
         (kind, names), self.is_alone = kinds[0], True
-        for gpu_type in self.types(kind):
+        for number, gpu_type in enumerate(self.types(kind)):
+            self._allow(number, kinds)
             if self._kind(kind, names, gpu_type):
                 return True
             if self._is_searched(kind, gpu_type) and self._search(kinds, (gpu_type,)):
                 return True
         return False
+
+    def could_place(self, roles: Sequence[Role]) -> bool:
+        """Whether there is a place for all pods, or on many nodes not everything was tried."""
+        found = self.place(roles)
+        self.undo()
+        is_large = len(self.hardware.states) > FEW_NODES
+        return found or (is_large and (self.is_cut or self.is_spent))
+
+    @property
+    def is_spent(self) -> bool:
+        """So much was tried that only what is simplest is tried on."""
+        return self.hardware.steps > self.soft
+
+    @property
+    def is_over(self) -> bool:
+        """So much was tried that nothing is tried any more."""
+        return self.hardware.steps > self.hard
+
+    def _allow(self, choice: int, kinds: Kinds) -> None:
+        """So many steps from now on; none more where many choices of types have had theirs. What is
+        promised at any size takes as many as it needs.
+        """
+        if self.is_alone and self.hardware.is_greed_exact(self.owner):
+            self.soft = self.hard = NO_END
+            return
+        self.is_cut = self.is_cut or self.is_spent
+        if choice < CHOICES_ALLOWED:
+            pods = sum(len(names) for _, names in kinds)
+            is_large = len(self.hardware.states) > FEW_NODES
+            steps = PLACE_STEPS_ON_MANY if is_large else PLACE_STEPS
+            self.soft = self.hardware.steps + steps + pods
+            self.hard = self.soft + steps + POD_STEPS * pods if pods > 1 else NO_END
 
     def kinds(self, roles: Iterable[Role]) -> Kinds:
         """Pods by what they want, in order; roles that may choose their GPU type apart."""
@@ -108,8 +165,11 @@ class Seeker:
     def _several(self, kinds: Kinds) -> bool:
         choices = [self.types(kind) for kind, _ in kinds]
         for number, types in enumerate(product(*choices)):
-            if number == TYPE_CHOICES:
+            if number == TYPE_CHOICES or (number >= CHOICES_ALLOWED and self.is_spent):
                 break
+            self._allow(number, kinds)
+            if not self._may_hold(kinds, types):
+                continue
             orders = list(self._orders(kinds))
             for rack in self._racks_for_all(kinds, types):
                 self.within = rack
@@ -117,11 +177,24 @@ class Seeker:
                 self.within = None
                 if found:
                     return True
-            if any(self._in_order(kinds, types, order) for order in orders):
-                return True
+                if self.is_spent:
+                    break
+            for order in orders:
+                if self._in_order(kinds, types, order):
+                    return True
+                if self.is_spent:
+                    break
             if self._search(kinds, types):
                 return True
         return False
+
+    def _may_hold(self, kinds: Kinds, types: Sequence[str]) -> bool:
+        """There may be room for the pods of each kind."""
+        return all(
+            may_hold_all(self.ground(kind, gpu_type), len(names))
+            for (kind, names), gpu_type in zip(kinds, types, strict=True)
+            if kind.gpus or kind.pin is not None
+        )
 
     def _in_order(self, kinds: Kinds, types: Sequence[str], order: Sequence[int]) -> bool:
         before, near = len(self.pods), self.near
@@ -142,10 +215,11 @@ class Seeker:
         gpu_type = names.pop()
         grounds = [(self.ground(kind, gpu_type), len(pods)) for kind, pods in kinds]
         wanted = sum(ground.least * count for ground, count in grounds)
-        rooms = grounds[0][0].room()
         near = {rack.number for rack in self.near}
         enough = sorted(
-            (number not in near, room, number) for number, room in rooms.items() if room >= wanted
+            (number not in near, room, number)
+            for number, room in rooms(grounds[0][0]).items()
+            if room >= wanted
         )
         for _, _, number in enough[:RACK_TRIES]:
             yield self.hardware.forest.racks[gpu_type][number]
@@ -221,7 +295,7 @@ class Seeker:
         """Put a pod on a machine without any GPU."""
         take = machine.sort.take(kind)
         assert take is not None
-        ports = machine.choose_ports(kind.ports)
+        ports = machine.choose_ports(kind.ports, is_ahead=self.hardware.index.is_ahead)
         self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
 
     def _cheapest_machine(self, kind: Kind) -> Machine | None:
@@ -244,7 +318,8 @@ class Seeker:
             for region in hardware.physical.values()
         ]
         machines = [states[number].machine for number in found if number is not None]
-        return min(machines, key=lambda m: (m.free_gpus(), m.number), default=None)
+        is_ahead = hardware.index.is_ahead
+        return min(machines, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
 
     def _without_gpus(self, among: int | None) -> Iterator[Machine]:
         """Machines without GPUs, in order; ``among``: of these nodes."""
@@ -265,7 +340,8 @@ class Seeker:
         take = machine.sort.take(kind)
         if take is None or self.is_bare:
             return take is not None
-        return machine.has(take) and (not kind.ports or machine.has_ports(kind.ports))
+        has = machine.has(take, is_ahead=self.hardware.index.is_ahead)
+        return has and (not kind.ports or machine.has_ports(kind.ports))
 
     def costless(self, kind: Kind) -> Iterator[Machine]:
         """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic
@@ -301,7 +377,10 @@ class Seeker:
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
-        return Search(self, wants).run()
+        before = self.hardware.steps
+        found = Search(self, wants).run()
+        self.soft += self.hardware.steps - before
+        return found
 
     def search_racks(self, ground: Ground, names: Sequence[str], racks: Iterable[Rack]) -> bool:
         """Try every way to place all pods of a gang in one of these racks."""

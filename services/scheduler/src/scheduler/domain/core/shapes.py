@@ -116,6 +116,10 @@ class Shape:
             self._picks[key] = None if found is None else Pick(found[0], found[1], found[3])
         return self._picks[key]
 
+    def has_whole(self, mask: int, level: int) -> bool:
+        """Whether a complete cell of a level is wholly within the mask."""
+        return any(part.is_complete and not part.mask & ~mask for part in self.parts[level])
+
     def whole(self, mask: int) -> tuple[Part, ...]:
         """The largest complete cells that are wholly within the mask, in order."""
         found = self._tops.get(mask)

@@ -78,7 +78,7 @@ def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     """The gang, for whom nobody leaves, starts if what is reserved for it is free."""
     pods = [live.pods[name] for name in live.reserved]
     if any(
-        (pod.state is not None and pod.gpus & pod.state.held)
+        (pod.state is not None and pod.gpus & (pod.state.held | pod.state.leaving))
         or min(pod.machine.free, default=0) < 0
         for pod in pods
     ):

@@ -45,7 +45,7 @@ def _short_of(machine: Machine, here: Sequence[Live]) -> set[str]:
     """Who must leave a machine for what it has beside GPUs; large gangs stay first."""
     if not machine.sort.names:
         return set()
-    free = list(machine.free)
+    free = list(machine.later)
     left: set[str] = set()
     for other in sorted(here, key=lambda other: (-other.gpus, other.id)):
         takes = [pod.take for pod in other.pods.values() if pod.machine is machine]
@@ -63,13 +63,15 @@ def choose(
     found: list[Live] | None,
     candidates: Callable[[], Sequence[Live]],
     tries: Tries,
+    is_late: Callable[[], bool],
     *,
     are_few: bool,
 ) -> list[Live] | None:
     """Victims with which all waiting pods of a gang fit, as few GPUs as can be found.
 
     ``found``: those that were found to do, None: it is not known whether any do. ``are_few``: gangs
-    that could have to go are so few that it is worth while to try cheaper sets of them.
+    that could have to go are so few that it is worth while to try cheaper sets of them, as long as
+    it is not ``is_late``.
     """
     needed = None if found is None else tries(found)
     if found is None or needed is None:
@@ -77,17 +79,18 @@ def choose(
         if tries(others) is None:
             return None
         by_price = sorted(others, key=lambda other: (price_of((other,)), other.id))
-        found = _adding([o for o in by_price if o.is_charged], tries) or _adding(by_price, tries)
+        charged = [other for other in by_price if other.is_charged]
+        found = _adding(charged, tries, is_late) or _adding(by_price, tries, is_late)
     elif len(needed) < len(found) and tries(needed) is not None:
         found = needed
     if are_few:
-        found = _without(found, tries)
+        found = _without(found, tries, is_late)
         if len(others := candidates()) <= EVERY_SUBSET:
-            found = _cheaper(others, found, tries)
+            found = _cheaper(others, found, tries, is_late)
     return sorted(found, key=lambda other: other.id)
 
 
-def _adding(others: Sequence[Live], tries: Tries) -> list[Live]:
+def _adding(others: Sequence[Live], tries: Tries, is_late: Callable[[], bool]) -> list[Live]:
     """As many as are needed, in their order: doubled until it works; none where it does not."""
     size = 1
     while others:
@@ -97,22 +100,24 @@ def _adding(others: Sequence[Live], tries: Tries) -> list[Live]:
             return needed if tries(needed) is not None else chosen
         if size >= len(others):
             break
-        size *= 2
+        size = len(others) if is_late() else 2 * size
     return []
 
 
-def _without(found: list[Live], tries: Tries) -> list[Live]:
+def _without(found: list[Live], tries: Tries, is_late: Callable[[], bool]) -> list[Live]:
     """Nobody who need not leave: the costliest are spared first."""
     if not 1 < len(found) <= SPARED:
         return found
     for other in sorted(found, key=lambda o: (price_of((o,)), o.id), reverse=True):
         rest = [each for each in found if each is not other]
-        if tries(rest) is not None:
+        if not is_late() and tries(rest) is not None:
             found = rest
     return found
 
 
-def _cheaper(candidates: Sequence[Live], found: list[Live], tries: Tries) -> list[Live]:
+def _cheaper(
+    candidates: Sequence[Live], found: list[Live], tries: Tries, is_late: Callable[[], bool]
+) -> list[Live]:
     """The cheapest of few candidates. What does not fit without some of them does not fit without
     fewer: of sets that cost less, as many gangs as can be are tried together.
     """
@@ -127,7 +132,7 @@ def _cheaper(candidates: Sequence[Live], found: list[Live], tries: Tries) -> lis
     by_price = sorted(range(len(prices)), key=lambda number: prices[number])
     failed: list[frozenset[int]] = []
     for price, _, some in sets:
-        while price < best and not any(some <= each for each in failed):
+        while not is_late() and price < best and not any(some <= each for each in failed):
             wide = some
             for number in by_price:
                 if _together(prices, wide | {number}) < best:

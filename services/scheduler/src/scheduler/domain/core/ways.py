@@ -1,4 +1,6 @@
-"""Who could leave a node, and what that costs and frees: kept until the node changes."""
+"""Who could leave a node when those have left who leave already, and what that costs and frees:
+kept until the node changes.
+"""
 
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -137,7 +139,7 @@ def _amounts(other: Live, state: SlotState) -> tuple[int, ...]:
 
 def _has(state: SlotState, take: Take, gone: Sequence[_Present]) -> bool:
     """Enough is left of each limited resource without these."""
-    for index, (amount, free) in enumerate(zip(take.amounts, state.machine.free, strict=True)):
+    for index, (amount, free) in enumerate(zip(take.amounts, state.machine.later, strict=True)):
         if amount > free and amount and amount > free + sum(each.amounts[index] for each in gone):
             return False
     return True

@@ -1,0 +1,107 @@
+"""How much is tried for one gang: few places and cells where it does not fit."""
+
+import pytest
+from scenes import Scene, config, gang, owning
+from scheduler.domain.core import seeking
+from scheduler.domain.core.config import NodeLimits, PhysicalCell, VirtualCluster
+from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
+
+LEAF = PhysicalCell("v100")
+SWITCH = PhysicalCell("switch", children=(LEAF, LEAF))
+HALF = PhysicalCell("switch", children=(LEAF,))
+
+
+def racks(count: int) -> list[PhysicalCell]:
+    """Racks of two machines each."""
+    return [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}"))
+        for n in range(count)
+    ]
+
+
+def broken(count: int) -> list[PhysicalCell]:
+    """Racks of two machines that lack a GPU each."""
+    return [
+        PhysicalCell(
+            "rack",
+            name=f"b{n}",
+            children=tuple(
+                PhysicalCell("node", name=f"b{2 * n + i}", children=(SWITCH, HALF))
+                for i in range(2)
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+def steps_for(scene: Scene, one: Gang) -> tuple[int, list[Decision]]:
+    """Places and cells that are tried in the cycle that sees a gang, and what is decided."""
+    hardware, blank = scene.core.hardware, scene.core.blank
+    before = hardware.steps + blank.steps
+    decisions = scene.asks(one)
+    return hardware.steps + blank.steps - before, decisions
+
+
+def test_cells_of_a_chain_without_quota_are_not_tried() -> None:
+    old = [PhysicalCell("old-node", name=f"m{n}") for n in range(40)]
+    scene = Scene(config([*racks(200), *old], x=owning(("old-node", 40))))
+    steps, (placed,) = steps_for(scene, gang("a", "x", 2, pods=40, cpu=1))
+    assert isinstance(placed, Placed)
+    assert steps < 300
+
+
+def test_nodes_that_lack_a_gpu_are_not_tried_for_quota_of_whole_ones() -> None:
+    scene = Scene(config([*racks(2), *broken(200)], x=owning(("rack/node", 4))))
+    steps, (placed,) = steps_for(scene, gang("a", "x", 2, pods=5))
+    assert isinstance(placed, Placed)
+    assert steps < 200
+
+
+def test_more_pods_than_the_allowed_nodes_hold_are_refused_at_once() -> None:
+    limits = {f"n{n}": NodeLimits(cpu=8) for n in range(400)}
+    scene = Scene(config(racks(200), limits, x=owning(("rack", 1))))
+    some = frozenset(("n0", "n7", "n50"))
+    one = gang("a", "x", 2, pods=150, priority=-1, cpu=1, allowed_nodes=some)
+    steps, (refused,) = steps_for(scene, one)
+    assert isinstance(refused, Refused)
+    assert steps < 50
+
+
+def test_more_pods_than_quota_inside_nodes_holds_are_refused_at_once() -> None:
+    """Of three GPUs each, they would have enough in leaves, but for their cells on whole nodes."""
+    scene = Scene(config(racks(100), x=owning(("rack/node", 60), ("rack/node/switch", 20))))
+    steps, (refused,) = steps_for(scene, gang("a", "x", 3, pods=90))
+    assert isinstance(refused, Refused)
+    assert steps < 200
+
+
+def tight() -> tuple[VirtualCluster, Gang]:
+    """Two kinds of pods, charged more than they use, that just don't fit together."""
+    kinds = (Kind(1, cpu=20), Kind(2, cpu=17), Kind(1, cpu=11))
+    roles = tuple(
+        Role(kind, tuple(f"{n}-{pod}" for pod in range(40)), name=f"r{n}")
+        for n, kind in enumerate(kinds)
+    )
+    quota = owning(("rack/node", 20), ("rack/node/switch", 80), ("rack/node/switch/v100", 90))
+    return quota, Gang("a", "x", "user", 1, roles)
+
+
+def test_hundreds_of_pods_that_do_not_fit_are_told_so_within_bounds() -> None:
+    quota, one = tight()
+    limits = {f"n{n}": NodeLimits(cpu=32) for n in range(400)}
+    scene = Scene(config(racks(200), limits, x=quota))
+    steps, (decided,) = steps_for(scene, one)
+    assert isinstance(decided, Refused | Deferred)
+    assert steps < 15_000
+
+
+def test_who_is_not_tried_in_every_way_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeking, "PLACE_STEPS_ON_MANY", -1_000)
+    monkeypatch.setattr(seeking, "MANY_NODES", 0)
+    scene = Scene(config(racks(20), x=owning(("rack/node/switch", 20))))
+    (waits,) = scene.asks(gang("a", "x", 2, pods=20))
+    assert isinstance(waits, Deferred)
+    monkeypatch.undo()
+    scene.core.drain("n39")
+    scene.core.uncordon("n39")
+    assert any(isinstance(decision, Placed) for decision in scene.cycle())
