@@ -40,11 +40,15 @@ def run_cycle(
     cluster.now = now
     steps, cluster.under_way = cluster.under_way or _steps(cluster), None
     decisions: list[Decision] = []
-    while is_enough is None or not is_enough(len(decisions)):
-        decided = next(steps, None)
-        if decided is None:
+    if is_enough is None:
+        for decided in steps:
+            decisions += decided
+        return decisions
+    while not is_enough(len(decisions)):
+        step = next(steps, None)
+        if step is None:
             return decisions
-        decisions += decided
+        decisions += step
     cluster.under_way = steps
     return decisions
 
