@@ -105,3 +105,21 @@ def test_who_is_not_tried_in_every_way_is_not_refused(monkeypatch: pytest.Monkey
     scene.core.drain("n39")
     scene.core.uncordon("n39")
     assert any(isinstance(decision, Placed) for decision in scene.cycle())
+
+
+def on_few_nodes() -> Scene:
+    """A cluster of which all but two machines are bad."""
+    scene = Scene(config(racks(20), x=owning(("rack/node/switch", 40))))
+    for number in range(2, 40):
+        scene.core.set_node_health(f"n{number}", False)
+    return scene
+
+
+def test_who_is_the_first_to_wait_of_its_priority_is_tried_once_in_a_cycle() -> None:
+    alone, beside = on_few_nodes(), on_few_nodes()
+    (waits,) = beside.asks(gang("b", "x", 4, pods=3))
+    assert isinstance(waits, Deferred)
+    assert (
+        steps_for(alone, gang("a", "x", 2, pods=9))[0]
+        == (steps_for(beside, gang("a", "x", 2, pods=9))[0])
+    )
