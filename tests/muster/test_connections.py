@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
+from muster import connections
 from muster.db import Pool, open_pool, transaction
 from muster.settings import DatabaseSettings
 from tcp_proxy import Proxy
@@ -88,8 +89,9 @@ async def test_what_takes_too_long_ends_though_the_network_is_gone(
 
 
 async def test_who_is_cancelled_where_the_network_is_well_keeps_the_connection(
-    pool: Pool, database: asyncpg.Connection
+    pool: Pool, database: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "CANCEL_S", DEADLINE_S)
     number = await pool.fetchval("SELECT pg_backend_pid()")
     task = asyncio.create_task(pool.execute("SELECT pg_sleep(1000)"))
     await sleeping(database)

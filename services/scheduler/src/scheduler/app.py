@@ -56,7 +56,7 @@ class Candidate:
                 except Exception as error:
                     if not is_transient(error):
                         raise
-                    _log.warning("leadership can't be looked at", error=str(error))
+                    _log.warning("leadership can't be looked at", error=_words_of(error))
                 if epoch is None:
                     await asyncio.sleep(self._settings.leader_renew_s)
                 else:
@@ -87,7 +87,9 @@ class Candidate:
         except* Deposed:
             _log.warning("another process decides now", epoch=epoch)
         except* (OSError, Transient) as errors:  # what did not end in time, among others
-            _log.warning("this process stands by again", errors=[str(e) for e in errors.exceptions])
+            _log.warning(
+                "this process stands by again", errors=[*map(_words_of, errors.exceptions)]
+            )
         finally:
             self._step_down()
 
@@ -107,7 +109,7 @@ class Candidate:
             except Exception as error:
                 if not is_transient(error):
                     raise
-                _log.warning("leadership can't be renewed", error=str(error))
+                _log.warning("leadership can't be renewed", error=_words_of(error))
             else:
                 self._renewed_at = began
                 if has_words:
@@ -139,7 +141,7 @@ class Candidate:
             except Exception as error:
                 if not is_transient(error):
                     raise
-                _log.warning("old changes can't be dropped", error=str(error))
+                _log.warning("old changes can't be dropped", error=_words_of(error))
             await asyncio.sleep(self._settings.changes_kept_s)
 
     async def _watch(self) -> None:
@@ -185,6 +187,11 @@ class Candidate:
                 async with asyncio.timeout(self._settings.leader_renew_s):
                     async with self._runtime.pool.acquire() as conn:
                         await leadership.resign(conn, decider.epoch, decider.holder)
+
+
+def _words_of(error: BaseException) -> str:
+    """A timeout has no words of its own."""
+    return str(error) or type(error).__name__
 
 
 async def follow_file(decider: Decider, path: Path, every_s: float) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -18,7 +18,6 @@ from muster.contracts.node_orders import NODE_SETTING, NodeOrder, Order
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
 from muster.contracts.notices import SettingChanged
 from muster.contracts.topics import Service
-from muster.errors import Transient
 from muster.newest import Newest
 from muster.readers import Follower
 from muster.records import Received
@@ -42,6 +41,9 @@ HEARTBEAT, REPORTED, LOST, RETURNED = (
 DAY_S = 86400.0
 PODS_NAMED = 200
 """In one `node-lost`."""
+
+NOTICES = 500
+"""About nodes, said at once."""
 
 
 @dataclass
@@ -274,14 +276,13 @@ class Watch:
         lost long ago is removed: by a null record on the reports' topic, which this process and
         all others hear.
         """
-        now = time.monotonic()
-        for node in list(self.nodes.values()):
+        now, at, due = time.monotonic(), time.time(), list[Outgoing]()
+        for node in self.nodes.values():
             row = known.get(node.name)
             if row is None or (row.lease, row.is_lost) != (node.lease, node.is_lost):
                 continue  # not committed yet
             if node.lease == 0:
                 continue
-            at = time.time()
             if node.is_lost:
                 repeat_s = self.settings.lost_repeat_s
             elif node.is_alive and not node.knows_lease:
@@ -291,8 +292,9 @@ class Watch:
                 continue
             if now - self.said_at.get(node.name, -repeat_s) >= repeat_s:
                 self.said_at[node.name] = now
-                topic, word = self._notice(row, at)
-                await self._say(topic, word, row, at)
+                due.append(self._notice_record(row, at))
+        for first in range(0, len(due), NOTICES):
+            await self._say(due[first : first + NOTICES])
 
     def _notice(self, row: KnownNode, at: float) -> tuple[str, NodeLost | NodeReturned | None]:
         node = self.nodes[row.node]
@@ -311,14 +313,18 @@ class Watch:
             pods=tuple(pods[:PODS_NAMED]),
         )
 
-    async def _say(
-        self, topic: str, word: NodeLost | NodeReturned | None, row: KnownNode, at: float
-    ) -> None:
+    def _notice_record(self, row: KnownNode, at: float) -> Outgoing:
+        topic, word = self._notice(row, at)
+        value = None if word is None else word.model_dump_json(exclude_none=True).encode()
         event_id = f"{Service.SCHEDULER.value}/{topic}/{row.node}/{row.lease}"
-        try:
-            await self.bus.say(topic, row.node, word, event_id=event_id, at=at)
-        except Transient as error:
-            _log.debug("a notice was not taken; it is repeated", topic=topic, error=str(error))
+        return Outgoing(topic, row.node, value, event_id, at)
+
+    async def _say(self, notices: Sequence[Outgoing]) -> None:
+        """All at once: one after the other they would keep leases from being judged."""
+        for notice, failure in zip(notices, await self.bus.publish(notices), strict=True):
+            if failure is not None:
+                why = str(failure)
+                _log.debug("a notice was not taken; it is repeated", topic=notice.topic, error=why)
 
 
 def probe_keys(partitions: int) -> list[str]:

@@ -208,7 +208,7 @@ class Cluster:
             (),
         )
         self.take_in(live)
-        restore(self, live, restored, now)
+        restore(self, live, restored)
         if live.is_leaving:
             self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)

@@ -31,13 +31,14 @@ class Ground:
     """The regions in which pods of one kind may be: bound cells, and what may be bound.
 
     ``bound``: cells that the owner has; of an opportunistic gang all that nobody uses. ``empty``:
-    space in which the owner may bind more.
+    space in which the owner may bind more. ``is_bare``: nothing but GPUs counts.
     """
 
     __slots__ = (
         "bound",
         "empty",
         "hardware",
+        "is_bare",
         "is_split",
         "kind",
         "needs",
@@ -53,6 +54,7 @@ class Ground:
         self.owner = seeker.owner
         self.wish = hardware.demands.wish(kind, is_guest=self.owner is None)
         self.needs = self.wish[0]
+        self.is_bare = seeker.is_bare or hardware.index.amounts is None
         self.is_split = False
         self.bound: Region | None
         self.empty: Region | None = None
@@ -78,11 +80,6 @@ class Ground:
     def is_loose(self) -> bool:
         """Pods may be charged leaves that they don't use, and guests may."""
         return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
-
-    @property
-    def is_bare(self) -> bool:
-        """Nothing but GPUs counts."""
-        return self.hardware.index.amounts is None or self.seeker.is_bare
 
     @property
     def is_small(self) -> bool:
@@ -192,7 +189,10 @@ class Ground:
 
     def _fits(self, number: int) -> bool:
         """The node may be used, and has enough beside GPUs."""
-        seeker, state = self.seeker, self.hardware.states[number]
+        seeker, kind = self.seeker, self.kind
+        if self.is_bare and not kind.ports and seeker.only is None and seeker.within is None:
+            return True
+        state = self.hardware.states[number]
         machine = state.machine
         if seeker.only is not None and machine.name not in seeker.only:
             return False
@@ -200,11 +200,11 @@ class Ground:
             return False
         if seeker.is_bare:
             return True
-        if self.kind.ports and not machine.has_ports(self.kind.ports):
+        if kind.ports and not machine.has_ports(kind.ports):
             return False
         if not machine.sort.names:
             return True
-        take = machine.sort.take(self.kind)
+        take = machine.sort.take(kind)
         return take is not None and machine.has(take, is_ahead=self.hardware.index.is_ahead)
 
     def _fresh(self, rank: Rank, name: str) -> bool:

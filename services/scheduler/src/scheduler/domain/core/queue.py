@@ -27,6 +27,11 @@ GroupKey = tuple[str, int]
 Want = tuple[tuple[object, ...], Kind, int]
 """What the room for such pods depends on, their kind, and how many they are."""
 
+Need = tuple[int, int, tuple[tuple[tuple[object, ...], int], ...]]
+"""Leaves that a gang needs of its quota at the least, GPUs that its smallest pod wants, and what
+the room for its pods depends on with how many they are: lines with the same need are helped alike.
+"""
+
 GUESTS: GroupKey = ("", OPPORTUNISTIC)
 """The group of gangs that are placed as guests, whoever they are."""
 
@@ -35,7 +40,7 @@ GUESTS: GroupKey = ("", OPPORTUNISTIC)
 class Line:
     """Waiting gangs of one key. ``groups``: whose changes help it, from its first failure on;
     ``leaves``: of its quota that one of them needs at the least; ``least_gpus``: that its smallest
-    pod wants; ``wants``: its pods by kind.
+    pod wants; ``wants``: its pods by kind; ``need``: all three.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
     gangs that were not told the reason's code. ``mark``: its place among `Doubts`, once it has one.
@@ -46,6 +51,7 @@ class Line:
     leaves: int = 0
     least_gpus: int = 0
     wants: tuple[Want, ...] = ()
+    need: Need = (0, 0, ())
     waiting: list[Order] = field(default_factory=list)
     reason: Reason | None = None
     untold: set[str] = field(default_factory=set)
@@ -55,10 +61,12 @@ class Line:
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """Lines that the same changes help. ``seen``: the stamp under which all of them failed."""
+    """Lines that the same changes help, by what they need. ``seen``: the stamp under which all of
+    them failed.
+    """
 
     key: GroupKey
-    lines: dict[Line, None] = field(default_factory=dict)
+    lines: dict[Need, dict[Line, None]] = field(default_factory=dict)
     seen: Stamp | None = None
 
 
@@ -106,7 +114,9 @@ class Queue:
             self.doubts.discard(line)
         for name in line.groups:
             group = self.groups[name]
-            del group.lines[line]
+            del group.lines[line.need][line]
+            if not group.lines[line.need]:
+                del group.lines[line.need]
             if not group.lines:
                 del self.groups[name]
 
@@ -116,11 +126,12 @@ class Queue:
         """The line failed: from now on it is tried when one of these groups is helped."""
         line.groups, line.leaves, line.wants = tuple(groups), leaves, tuple(wants)
         line.least_gpus = min(kind.gpus for kind, _ in line.key[2])
+        line.need = leaves, line.least_gpus, tuple((what, count) for what, _, count in wants)
         for name in groups:
             group = self.groups.get(name)
             if group is None:
                 group = self.groups[name] = Group(name)
-            group.lines[line] = None
+            group.lines.setdefault(line.need, {})[line] = None
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOTHING = Kind()
 
 
-def restore(cluster: "Cluster", live: Live, restored: Restored, now: float) -> None:
+def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     """Give a gang back all that it had."""
     gang = restored.gang
     kinds = {name: role.kind for role in gang.roles for name in role.pods}

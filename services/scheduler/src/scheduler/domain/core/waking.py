@@ -1,6 +1,6 @@
 """Which waiting gangs could be helped by what has changed: the others are not tried again."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.machines import Machine
@@ -68,9 +68,23 @@ class Waking:
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
                 group.seen = stamp
-                helps = self._helps_guest if group.key == GUESTS else self._helps
-                lines.update((line, None) for line in group.lines if helps(line))
+                helped = self._helped_guests if group.key == GUESTS else self._helped
+                for alike in group.lines.values():
+                    lines.update(dict.fromkeys(helped(alike)))
         return lines
+
+    def _helped_guests(self, alike: Collection[Line]) -> Iterable[Line]:
+        """Of lines with the same need those that may be placed as guests."""
+        if len(self._machines) <= FREED_LOOKED and next(iter(alike)).least_gpus > self._most:
+            return ()
+        return (line for line in alike if self._helps_guest(line))
+
+    def _helped(self, alike: Collection[Line]) -> Iterable[Line]:
+        """Of lines with the same need those that may be placed in their virtual cluster."""
+        first = next(iter(alike))
+        if not self._has_quota(first):
+            return ()
+        return alike if self._has_room(first) else filter(_is_untold, alike)
 
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
@@ -113,17 +127,20 @@ class Waking:
         return False
 
     def _helps(self, line: Line) -> bool:
-        """It has the quota, and there would be room for each kind of its pods if all who may go
-        were gone; or that there is none is to be told yet.
-        """
+        """It has the quota, and there would be room for it; or that there is none is to be told."""
+        return self._has_quota(line) and (_is_untold(line) or self._has_room(line))
+
+    def _has_quota(self, line: Line) -> bool:
+        """Its virtual cluster has as many leaves left as it needs at the least."""
         owner, priority = group = line.key[:2]
         left = self._left.get(group)
         if left is None:
             left = self._left[group] = self.cluster.charges.left_of_all(owner, priority)
-        if line.leaves > left:
-            return False
-        if line.reason is None or line.reason.code == "quota":
-            return True
+        return line.leaves <= left
+
+    def _has_room(self, line: Line) -> bool:
+        """There would be room for each kind of its pods if all who may go were gone."""
+        owner, priority = line.key[:2]
         for key, kind, count in line.wants:
             room = self._rooms.get(key)
             if room is None:
@@ -131,6 +148,11 @@ class Waking:
             if room < count:
                 return False
         return True
+
+
+def _is_untold(line: Line) -> bool:
+    """That there is no room for it is to be told yet."""
+    return line.reason is None or line.reason.code == "quota"
 
 
 def put_aside(cluster: "Cluster", line: Line) -> None:

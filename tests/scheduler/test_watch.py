@@ -1,7 +1,9 @@
-"""Operators' orders about nodes, as they are read from the bus."""
+"""What is read about nodes on the bus, and what is said there about them."""
+
+from collections.abc import Sequence
 
 import pytest
-from muster.bus import Bus
+from muster.bus import Bus, Outgoing
 from muster.contracts.node_orders import NODE_SETTING, Order
 from muster.contracts.notices import SettingChanged
 from muster.contracts.topics import Service
@@ -12,6 +14,7 @@ from scheduler.domain.rules import Rules
 from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
+from scheduler.store import KnownNode
 from scheduler.watch import Watch
 
 SETTING = f"{NODE_SETTING}n0"
@@ -61,3 +64,28 @@ def test_after_somebodys_own_null_record_any_order_counts() -> None:
     assert watch.state.orders.get("n0", Order.NONE) == Order.NONE
     read(watch, 1, Order.DRAIN)
     assert watch.state.orders["n0"] == Order.DRAIN
+
+
+async def test_that_many_nodes_are_lost_is_said_in_few_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One node after the other would take so long that no lease is judged meanwhile."""
+    watch, said, steps = a_watch(), set[tuple[str, str]](), 0
+
+    async def publish(_: Bus, records: Sequence[Outgoing]) -> list[None]:
+        nonlocal steps
+        steps += 1
+        said.update((record.topic, record.key) for record in records)
+        return [None] * len(records)
+
+    monkeypatch.setattr(Bus, "publish", publish)
+    names = [f"n{n}" for n in range(2000)]
+    for name in names:
+        watch.state.ledger.restore_node(name, lease=1, is_lost=True, size=None)
+    known = {name: KnownNode(name, 1, is_lost=True, lost_since=None) for name in names}
+    await watch.tell(known)
+    assert said == {("node-lost", name) for name in names}
+    assert steps < 10
+    said.clear()
+    await watch.tell(known)
+    assert said == set(), "it is said again after a while only"
