@@ -123,3 +123,9 @@ def test_who_is_the_first_to_wait_of_its_priority_is_tried_once_in_a_cycle() -> 
         steps_for(alone, gang("a", "x", 2, pods=9))[0]
         == (steps_for(beside, gang("a", "x", 2, pods=9))[0])
     )
+
+
+def test_hundreds_of_pods_have_steps_enough_where_each_binds_a_cell_for_each_gpu() -> None:
+    scene = Scene(config(racks(300), x=owning(("rack/node/switch/v100", 2400))))
+    (placed,) = scene.asks(gang("a", "x", 4, pods=600))
+    assert isinstance(placed, Placed)
