@@ -2,14 +2,14 @@
 kept until the node changes.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.prices import NOBODY, Price, floor_of, may_go, price_of
+from scheduler.domain.core.prices import NOBODY, Price, both, floor_of, may_go, price_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -44,20 +44,20 @@ class NodeWays:
             held &= ~state.holders.get(other.id, 0)
             charged &= ~state.chargers.get(other.id, 0)
         self._stay = held | charged
-        self._prices: dict[int, Price] = {0: NOBODY}
+        self._prices: Mapping[int, Price] | Sequence[Price]
         if len(here) > ON_A_NODE:
             here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
-            sets: Sequence[int] = [(1 << size) - 1 for size in range(1, len(here) + 1)]
+            every = accumulate((price_of((each.live,)) for each in here), both, initial=NOBODY)
+            self._prices = {(1 << size) - 1: price for size, price in enumerate(every)}
+            self._order = list(self._prices)
         else:
-            sets = _subsets(len(here))
+            prices = [NOBODY]
+            for each in here:  # of sets without it, and of the same with it
+                gpus, since = price_of((each.live,))
+                prices += [(g + gpus, s if s > since else since) for g, s in prices]
+            self._prices = prices
+            self._order = sorted(_subsets(len(here)), key=prices.__getitem__)
         self._here = here
-        prices, each = self._prices, [price_of((present.live,)) for present in here]
-        for some in sets:
-            last = some.bit_length() - 1
-            gpus, since = prices[some ^ 1 << last]
-            more, other_since = each[last]
-            prices[some] = gpus + more, max(since, other_since)
-        self._order = sorted((0, *sets), key=prices.__getitem__)
 
     def cheapest(
         self, state: SlotState, take: Take, mine: int, *, is_bare: bool
@@ -148,5 +148,5 @@ def _has(state: SlotState, take: Take, gone: Sequence[_Present]) -> bool:
 @cache
 def _subsets(count: int) -> Sequence[int]:
     """Sets of numbers below ``count``, as bits, small sets first."""
-    sets = (some for size in range(1, count + 1) for some in combinations(range(count), size))
+    sets = (some for size in range(count + 1) for some in combinations(range(count), size))
     return [sum(1 << number for number in some) for some in sets]
