@@ -129,3 +129,12 @@ def test_hundreds_of_pods_have_steps_enough_where_each_binds_a_cell_for_each_gpu
     scene = Scene(config(racks(300), x=owning(("rack/node/switch/v100", 2400))))
     (placed,) = scene.asks(gang("a", "x", 4, pods=600))
     assert isinstance(placed, Placed)
+
+
+def test_kinds_that_are_more_than_the_quota_together_are_refused_at_once() -> None:
+    scene = Scene(config(racks(200), x=owning(("rack/node/switch/v100", 200))))
+    pairs = Role(Kind(2), tuple(f"a-{pod}" for pod in range(75)), name="a")
+    singles = Role(Kind(1), tuple(f"b-{pod}" for pod in range(100)), name="b")
+    steps, (refused,) = steps_for(scene, Gang("a", "x", "user", 1, (pairs, singles)))
+    assert isinstance(refused, Refused)
+    assert steps < 50
