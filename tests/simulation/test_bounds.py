@@ -105,3 +105,36 @@ def test_who_is_not_tried_in_every_way_is_not_refused(monkeypatch: pytest.Monkey
     scene.core.drain("n39")
     scene.core.uncordon("n39")
     assert any(isinstance(decision, Placed) for decision in scene.cycle())
+
+
+def on_few_nodes() -> Scene:
+    """A cluster of which all but two machines are bad."""
+    scene = Scene(config(racks(20), x=owning(("rack/node/switch", 40))))
+    for number in range(2, 40):
+        scene.core.set_node_health(f"n{number}", False)
+    return scene
+
+
+def test_who_is_the_first_to_wait_of_its_priority_is_tried_once_in_a_cycle() -> None:
+    alone, beside = on_few_nodes(), on_few_nodes()
+    (waits,) = beside.asks(gang("b", "x", 4, pods=3))
+    assert isinstance(waits, Deferred)
+    assert (
+        steps_for(alone, gang("a", "x", 2, pods=9))[0]
+        == (steps_for(beside, gang("a", "x", 2, pods=9))[0])
+    )
+
+
+def test_hundreds_of_pods_have_steps_enough_where_each_binds_a_cell_for_each_gpu() -> None:
+    scene = Scene(config(racks(300), x=owning(("rack/node/switch/v100", 2400))))
+    (placed,) = scene.asks(gang("a", "x", 4, pods=600))
+    assert isinstance(placed, Placed)
+
+
+def test_kinds_that_are_more_than_the_quota_together_are_refused_at_once() -> None:
+    scene = Scene(config(racks(200), x=owning(("rack/node/switch/v100", 200))))
+    pairs = Role(Kind(2), tuple(f"a-{pod}" for pod in range(75)), name="a")
+    singles = Role(Kind(1), tuple(f"b-{pod}" for pod in range(100)), name="b")
+    steps, (refused,) = steps_for(scene, Gang("a", "x", "user", 1, (pairs, singles)))
+    assert isinstance(refused, Refused)
+    assert steps < 50

@@ -193,7 +193,7 @@ def _on_best(ground: Ground, racks: _Racks, names: Sequence[str]) -> tuple[int, 
         if best[0] >= most:
             break
         count = _most(ground, region.racks[number], names)
-        if count == most:
+        if count == most or seeker.is_spent:
             return count, [number]
         seeker.undo(before)
         best = (count, number) if count > best[0] else best
@@ -213,7 +213,12 @@ def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
         best = max(best, (count, -floor))
         if count == len(names) or len(levels) == 1:
             return count
+        is_spent = ground.seeker.is_spent
+        if is_spent and best == (count, -floor):
+            return count
         ground.seeker.undo(before)
+        if is_spent:
+            break
     return _fill(ground, rack, names, -best[1])
 
 

@@ -74,9 +74,29 @@ class Explainer:
 
     def _fits_blank(self, live: Live, is_guest: bool) -> bool:
         owner = None if is_guest else live.owner
+        if not is_guest and self._wants_more_than_owned(live):
+            return False
         seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
         seeker.is_thorough = True
         return seeker.could_place(live.waiting)
+
+    def _wants_more_than_owned(self, live: Live) -> bool:
+        """It needs more leaves of some GPU types, or of all, than its virtual cluster has of them,
+        those of pins aside.
+        """
+        hardware = self.cluster.blank
+        wanted: dict[tuple[str, ...], int] = {}
+        for role in live.waiting:
+            if role.kind.pin is None:
+                count = hardware.demands.least_leaves(role.kind) * len(role.pods)
+                every = tuple(hardware.gpu_types)
+                for types in {role.kind.gpu_types or every, every}:
+                    wanted[types] = wanted.get(types, 0) + count
+        owned = hardware.owning.owned
+        return any(
+            count > sum(owned.get((live.owner, each), 0) for each in types)
+            for types, count in wanted.items()
+        )
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         """Why the gangs of each line wait."""

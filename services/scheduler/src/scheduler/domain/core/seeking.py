@@ -28,14 +28,14 @@ MANY_NODES = 1024
 
 PLACE_STEPS = 1_500
 """Places and cells that are tried for a gang on GPUs of one choice of types, of some 40 us each,
-and one a pod; then only what is simplest is tried on, at the most so many again and `POD_STEPS` a
-pod.
+beside `POD_STEPS` a pod, and one for each of its leaves where its cells may be in nodes; then only
+what is simplest is tried on, at the most so many again.
 """
 
 PLACE_STEPS_ON_MANY = 500
 """The same on more than `FEW_NODES` nodes."""
 
-POD_STEPS = 4
+POD_STEPS = 2
 
 CHOICES_ALLOWED = 16
 """Choices of types that are allowed so many steps each; all others together no more."""
@@ -135,11 +135,14 @@ class Seeker:
             return
         self.is_cut = self.is_cut or self.is_spent
         if choice < CHOICES_ALLOWED:
-            pods = sum(len(names) for _, names in kinds)
+            is_split = self.owner in self.hardware.owning.splitters
             is_large = len(self.hardware.states) > FEW_NODES
-            steps = PLACE_STEPS_ON_MANY if is_large else PLACE_STEPS
-            self.soft = self.hardware.steps + steps + pods
-            self.hard = self.soft + steps + POD_STEPS * pods if pods > 1 else NO_END
+            steps, least = PLACE_STEPS_ON_MANY if is_large else PLACE_STEPS, self.hardware.demands
+            for kind, names in kinds:
+                steps += (POD_STEPS + is_split * least.least_leaves(kind)) * len(names)
+            is_one = len(kinds) == 1 and len(kinds[0][1]) == 1
+            self.soft = self.hardware.steps + steps
+            self.hard = NO_END if is_one else self.soft + steps
 
     def kinds(self, roles: Iterable[Role]) -> Kinds:
         """Pods by what they want, in order; roles that may choose their GPU type apart."""

@@ -176,6 +176,9 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
         what = (owner, priority, needs, kind.gpu_types, kind.pin, kind.gpus == 0)
         wants.append((what, kind, count))
     cluster.queue.put_aside(line, groups, leaves, wants)
+    for group in (cluster.queue.groups[name] for name in groups):
+        if group.seen is None:  # it is the first of its group, and was tried as things are now
+            group.seen = stamp_of(cluster, group)
 
 
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
