@@ -92,6 +92,12 @@ class Told:
         self.state.decide(self.at, self.at)
         self.write()
 
+    def whole_cycle(self) -> None:
+        """One cycle to its end, each part some time after the one before."""
+        self.cycle()
+        while self.state.is_under_way:
+            self.cycle()
+
     def write(self) -> None:
         """What a transaction would write."""
         for noted in self.state.given.take_noted():
@@ -260,15 +266,17 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first
         assert left(simulation.cluster) == left(it.state.cluster), seed
 
 
+@pytest.mark.parametrize("cycle_gangs", [500, 2, 1])
 @pytest.mark.parametrize("is_settled", [True, False])
 def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
-    kit: Kit, is_settled: bool
+    kit: Kit, is_settled: bool, cycle_gangs: int
 ) -> None:
     """Two GPUs are bad: 40 wishes would be placed if all were well, until a gang takes the other
-    two. Nothing becomes free, so it is found one by one that they wait for another reason.
+    two. Nothing becomes free, so it is found one by one that they wait for another reason; in
+    cycles that are left after ``cycle_gangs`` steps too.
     """
-    settle_s = 0.0 if is_settled else 1e9
-    it = Told(kit, random.Random(0), kit.state(rules=Rules(settle_s=settle_s)))
+    rules = Rules(settle_s=0.0 if is_settled else 1e9, cycle_gangs=cycle_gangs)
+    it = Told(kit, random.Random(0), kit.state(rules=rules))
     report = kit.report("n0", gpus=GPUS, bad=(0, 1))
     it.state.report(report, it.at)
     it.state.ledger.hear("n0", report.journal, it.at)
@@ -277,13 +285,13 @@ def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
         name = f"wish{number:02}"
         (pod,) = kit.pods(name, 1, gpus=4, cpu=number)
         it.say(kit.gang(name, pod, priority=-1))
-    it.cycle()
+    it.whole_cycle()
     cluster = it.begin()
     it.decided.clear()
     (pod,) = kit.pods("small", 1, gpus=2)
     it.say(kit.gang("small", pod))
     for _ in range(30):
-        it.cycle()
+        it.whole_cycle()
     again, _ = replayed(cluster, it.lines)
     assert again == it.decided
     assert len(again) > 10

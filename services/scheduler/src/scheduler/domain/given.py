@@ -2,7 +2,8 @@
 
 A cycle's events have one time, the cycle's. Of cycles to which nothing was given those are written
 down that decided, or looked for a reason, and no others: they change nothing. Of a cycle that was
-left and gone on with, what decided something, and its end.
+left and gone on with, its beginning (which reasons are looked for depends on its time), what
+decided something, and its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -136,7 +137,7 @@ class Given:
         if cluster.under_way is None:
             is_still = not goes_on and cluster.queue.explained == explained
         else:
-            is_still = True
+            is_still = goes_on
         if self.is_recording and (self._lines or decisions or not is_still):
             self._end(at, len(decisions))
         return decisions

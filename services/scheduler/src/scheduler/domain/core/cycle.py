@@ -38,7 +38,7 @@ def run_cycle(
     """
     cluster.cycle += 1
     cluster.now = now
-    steps, cluster.under_way = cluster.under_way or _steps(cluster), None
+    steps, cluster.under_way = cluster.under_way or _steps(cluster, now), None
     decisions: list[Decision] = []
     if is_enough is None:
         for decided in steps:
@@ -53,7 +53,8 @@ def run_cycle(
     return decisions
 
 
-def _steps(cluster: Cluster) -> Iterator[list[Decision]]:
+def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
+    """``began``: when the first part of the cycle was run."""
     cluster.hardware.searches_left = SEARCHES
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
@@ -79,7 +80,7 @@ def _steps(cluster: Cluster) -> Iterator[list[Decision]]:
             yield from _admit(cluster, failed)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
-        yield from _explain(cluster, failed)
+        yield from _explain(cluster, failed, began)
 
 
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
@@ -149,7 +150,7 @@ def _start_reserved(cluster: Cluster) -> list[Decision]:
     return decisions
 
 
-def _explain(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
+def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[list[Decision]]:
     decisions: list[Decision] = []
     for gang in sorted(cluster.reserved):
         live = cluster.gangs[gang]
@@ -159,7 +160,7 @@ def _explain(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     if decisions:
         yield decisions
     state = cluster.stamps.state()
-    some = dict.fromkeys((*failed, *_doubtful(cluster, state), *_outdated(cluster, state)))
+    some = dict.fromkeys((*failed, *_doubtful(cluster, state, began), *_outdated(cluster, state)))
     lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
     explainer, others = Explainer(cluster), list[Line]()
     for line in lines:
@@ -183,9 +184,11 @@ def _explain(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     yield _tell(cluster)
 
 
-def _doubtful(cluster: Cluster, state: Stamp) -> list[Line]:
-    """Lines whose reason may be another one by now, a bounded number."""
-    due = cluster.queue.doubts.due(cluster.now, EXPLAINED)
+def _doubtful(cluster: Cluster, state: Stamp, began: float) -> list[Line]:
+    """Lines whose reason may be another one by now, a bounded number: the same in however many
+    parts, and when, the cycle is run.
+    """
+    due = cluster.queue.doubts.due(began, EXPLAINED)
     return [line for line in due if line.explained != state]
 
 
