@@ -10,6 +10,7 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
+from scheduler.decider import Decider
 from scheduler.domain.core import cycle
 from scheduler.domain.core.admitting import admit
 from scheduler.domain.core.cluster import Cluster
@@ -57,6 +58,37 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
         value = runtime.registry.get_sample_value
         assert value("muster_scheduler_rebuilds_total") == 1
         assert (value("muster_scheduler_cycle_parts_total") or 0) > 0
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_words_that_come_while_a_cycle_is_under_way_are_taken_right_after_it(
+    kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three words are taken into one cycle, which is left after each gang; that there is
+    another is said then, and never again.
+    """
+    take_dirty, words_came = store.take_dirty, Decider.words_came
+    names, said = [f"g{number}" for number in range(3)], list[int]()
+
+    async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
+        known = await conn.fetchval("SELECT count(*) FROM gang")
+        found = await take_dirty(conn, most) if known == len(names) else []
+        said.extend([len(found)] if found else [])
+        return found
+
+    def once(decider: Decider, applied: int) -> None:
+        if len(said) < 2:
+            words_came(decider, applied)
+            said.extend([0] if said else [])
+
+    monkeypatch.setattr(store, "take_dirty", together)
+    monkeypatch.setattr(Decider, "words_came", once)
+    async with scheduler(cycle_words=2, cycle_gangs=1, cycle_poll_s=600.0):
+        await others.report(kit.report("n0", gpus=8))
+        for name in names:
+            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
+        await others.until(lambda: all(others.states(name) == ["placed"] for name in names))
 
 
 def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:
