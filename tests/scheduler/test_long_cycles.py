@@ -17,12 +17,14 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Decision, Placed
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
+from scheduler.watch import Watch
 
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 GANGS = 30
+HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("gpus", [1, GANGS])
@@ -57,6 +59,42 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
         value = runtime.registry.get_sample_value
         assert value("muster_scheduler_rebuilds_total") == 1
         assert (value("muster_scheduler_cycle_parts_total") or 0) > 0
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
+    kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report comes between the parts of the first cycle; nothing happens after it."""
+    hear, reports = Watch.on_report, list[tuple[Any, ...]]()
+
+    def keep_second(*given: Any) -> None:
+        if given[2].revision == 2:
+            reports.append(given)
+        else:
+            hear(*given)
+
+    def admit_all(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+        tried.append(live.gang.id)
+        if len(tried) == 2:
+            hear(*reports[0])
+        return admit(cluster, live, now)
+
+    async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
+        known = await conn.fetchval("SELECT count(*) FROM gang")
+        return await take_dirty(conn, most) if known == 3 and reports else []
+
+    tried, take_dirty = list[str](), store.take_dirty
+    monkeypatch.setattr(Watch, "on_report", keep_second)
+    monkeypatch.setattr(cycle, "admit", admit_all)
+    monkeypatch.setattr(store, "take_dirty", together)
+    async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
+        await others.report(kit.report("n0", gpus=3, bad=(0, 1)))
+        await others.report(kit.report("n0", revision=2, gpus=3))
+        for size in (1, 2, 3):
+            await others.ask(kit.gang(f"g{size}", *kit.pods(f"g{size}", size, gpus=1), age=size))
+        await others.until(lambda: set(others.states("g2")) == {"placed"})
 
 
 def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:

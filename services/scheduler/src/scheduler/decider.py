@@ -271,18 +271,18 @@ class Decider:
         started = time.perf_counter()
         now, at = time.monotonic(), self._moment()
         state, watch = self.state, self.watch
-        outcome = Outcome(Changes(Rows()))
+        outcome, goes_on = Outcome(Changes(Rows())), state.is_under_way
         for request in requests:
             state.request(request, now, at)
         watch.settle()
-        if not state.is_under_way:
+        if not goes_on:
             self._take_nodes(outcome, now)
         until = started + self.settings.cycle_part_s
         outcome.decisions = state.decide(now, at, lambda: time.perf_counter() >= until)
         self.recorder.note(state.given.take_noted())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
-        if state.has_more:
+        if state.has_more or goes_on:  # what came between the parts of a cycle waits for its end
             self._woken.set()
         outcome.changes = state.take_changes()
         nodes = state.ledger.nodes.values()
