@@ -13,7 +13,7 @@ from tcp_proxy import Proxy
 pytestmark = pytest.mark.postgres
 
 DEADLINE_S = 60.0
-LOCKED = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'"
+LOCKED = "SELECT count(*) FROM pg_locks WHERE relation = 'locked'::regclass AND granted"
 FOR_EVER_S = 1000.0
 """What a statement may take here: nothing is found out by it."""
 

@@ -10,7 +10,6 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
-from scheduler.decider import Decider
 from scheduler.domain.core import cycle
 from scheduler.domain.core.admitting import admit
 from scheduler.domain.core.cluster import Cluster
@@ -18,12 +17,14 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Decision, Placed
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
+from scheduler.watch import Watch
 
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 GANGS = 30
+HOUR_S = 3600.0
 
 
 @pytest.mark.parametrize("gpus", [1, GANGS])
@@ -62,33 +63,38 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
 
 @pytest.mark.postgres
 @pytest.mark.kafka
-async def test_words_that_come_while_a_cycle_is_under_way_are_taken_right_after_it(
+async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of three words are taken into one cycle, which is left after each gang; that there is
-    another is said then, and never again.
-    """
-    take_dirty, words_came = store.take_dirty, Decider.words_came
-    names, said = [f"g{number}" for number in range(3)], list[int]()
+    """A report comes between the parts of the first cycle; nothing happens after it."""
+    hear, reports = Watch.on_report, list[tuple[Any, ...]]()
+
+    def keep_second(*given: Any) -> None:
+        if given[2].revision == 2:
+            reports.append(given)
+        else:
+            hear(*given)
+
+    def admit_all(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+        tried.append(live.gang.id)
+        if len(tried) == 2:
+            hear(*reports[0])
+        return admit(cluster, live, now)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
         known = await conn.fetchval("SELECT count(*) FROM gang")
-        found = await take_dirty(conn, most) if known == len(names) else []
-        said.extend([len(found)] if found else [])
-        return found
+        return await take_dirty(conn, most) if known == 3 and reports else []
 
-    def once(decider: Decider, applied: int) -> None:
-        if len(said) < 2:
-            words_came(decider, applied)
-            said.extend([0] if said else [])
-
+    tried, take_dirty = list[str](), store.take_dirty
+    monkeypatch.setattr(Watch, "on_report", keep_second)
+    monkeypatch.setattr(cycle, "admit", admit_all)
     monkeypatch.setattr(store, "take_dirty", together)
-    monkeypatch.setattr(Decider, "words_came", once)
-    async with scheduler(cycle_words=2, cycle_gangs=1, cycle_poll_s=600.0):
-        await others.report(kit.report("n0", gpus=8))
-        for name in names:
-            await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
-        await others.until(lambda: all(others.states(name) == ["placed"] for name in names))
+    async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
+        await others.report(kit.report("n0", gpus=3, bad=(0, 1)))
+        await others.report(kit.report("n0", revision=2, gpus=3))
+        for size in (1, 2, 3):
+            await others.ask(kit.gang(f"g{size}", *kit.pods(f"g{size}", size, gpus=1), age=size))
+        await others.until(lambda: set(others.states("g2")) == {"placed"})
 
 
 def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:

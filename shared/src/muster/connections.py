@@ -8,17 +8,20 @@ and go on.
 
 import asyncio
 import socket
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 from asyncpg.transaction import Transaction
+
+Isolation = Literal["read_committed", "read_uncommitted", "serializable", "repeatable_read"]
 
 CANCEL_S = 1.0
 """What is given up has this long to end in order; then its connection is ended."""
 
 SILENT_S = 5.0
 """A connection whose other side has taken nothing for so long is ended, on both sides: what it has
-locked is free then, also where the server waits until its answer is taken."""
+locked is free then, also where the server waits until its answer is taken. A statement that the
+server works on, or that waits for a lock, goes on to its end first."""
 
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1
 _PROBES = int(SILENT_S) - _PROBE_AFTER_S
@@ -39,6 +42,10 @@ _SOCKET_OPTIONS = (
 )
 
 
+_ENDED = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresError)
+"""What a rollback meets on a connection that ended."""
+
+
 class BoundedTransaction(Transaction):
     """One that doesn't hide what has ended it behind the end of its connection."""
 
@@ -46,7 +53,7 @@ class BoundedTransaction(Transaction):
         """Commit, or roll back."""
         try:
             await super().__aexit__(kind, error, at)
-        except (OSError, asyncpg.InterfaceError, asyncpg.PostgresError):
+        except _ENDED:
             if error is None:
                 raise
 
@@ -64,11 +71,15 @@ class BoundedConnection(asyncpg.Connection):
             if hasattr(socket, name):
                 used.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def transaction(self, **how: Any) -> Transaction:
+    def transaction(
+        self,
+        *,
+        isolation: Isolation | None = None,
+        readonly: bool = False,
+        deferrable: bool = False,
+    ) -> Transaction:
         """A transaction, or a savepoint within one."""
-        isolation = how.get("isolation")
-        is_readonly, is_deferrable = how.get("readonly", False), how.get("deferrable", False)
-        return BoundedTransaction(self, isolation, is_readonly, is_deferrable)
+        return BoundedTransaction(self, isolation, readonly, deferrable)
 
     def _cancel_current_command(
         self, sent: asyncio.Future[None], acknowledged: asyncio.Future[None] | None = None

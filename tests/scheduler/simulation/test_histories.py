@@ -13,7 +13,7 @@ from scheduler.domain.core.model import Placed, Preempted
 from scheduler.domain.formats.cluster_file import cluster_data, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
-from scheduler.domain.formats.snapshot import cluster_events
+from scheduler.domain.formats.snapshot import take, timed
 from scheduler.domain.simulation.run import Simulation
 
 HISTORIES, IN_ONE_TEST = 60, 20
@@ -175,14 +175,14 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
         taken: list[Any] = []
         point = random.Random(seed).randint(1, 30)
 
-        def take(simulation: Simulation, _: Any, point: int = point, taken: Any = taken) -> None:
+        def look(simulation: Simulation, _: Any, point: int = point, taken: Any = taken) -> None:
             taken.append(None)
             if len(taken) == point:
                 at = simulation.tally.now
                 config = cluster_data(simulation.cluster.hardware.forest.config)
-                taken[0] = at, config, list(cluster_events(simulation.cluster, at))
+                taken[0] = at, config, list(timed(take(simulation.cluster), at))
 
-        original = simulated(events, take)
+        original = simulated(events, look)
         if taken and taken[0] is not None:
             at, config, snapshot = taken[0]
             rest = [each for each in events if each["at"] > at]

@@ -271,8 +271,7 @@ class Decider:
         started = time.perf_counter()
         now, at = time.monotonic(), self._moment()
         state, watch = self.state, self.watch
-        goes_on = state.is_under_way
-        outcome = Outcome(Changes(Rows()))
+        outcome, goes_on = Outcome(Changes(Rows())), state.is_under_way
         for request in requests:
             state.request(request, now, at)
         watch.settle()
@@ -283,7 +282,7 @@ class Decider:
         self.recorder.note(state.given.take_noted())
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
-        if state.has_more or goes_on:  # what came while the cycle was under way is not taken yet
+        if state.has_more or goes_on:  # what came between the parts of a cycle waits for its end
             self._woken.set()
         outcome.changes = state.take_changes()
         nodes = state.ledger.nodes.values()

@@ -28,10 +28,10 @@ class SchedulerMetrics:
 
     def _add_decisions(self) -> None:
         self.cycle_seconds = self._seconds(
-            "cycle_seconds", "Time of one cycle with its transaction."
+            "cycle_seconds", "Time of one cycle, or part of one, with its transaction."
         )
         self.core_seconds = self._seconds(
-            "core_seconds", "Time of the decisions of one cycle alone.", 0.0001, 0.0002, 0.0005
+            "core_seconds", "Time of the decisions of it alone.", 0.0001, 0.0002, 0.0005
         )
         self.cycle_parts = self._counter(
             "cycle_parts", "Times that a cycle was left for its bounds, to be gone on with."

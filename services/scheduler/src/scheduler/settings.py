@@ -77,7 +77,7 @@ class SchedulerSettings(DatabaseSettings):
     defer_again_s: PositiveFloat = Field(
         60.0, description="A wait whose numbers changed is told again this often at the most."
     )
-    defer_again_gangs: PositiveInt = Field(50, description="So many of them in one cycle.")
+    defer_again_gangs: PositiveInt = Field(50, description="So many of them at a time.")
     foreign_port_s: PositiveFloat = Field(600.0, description="A stranger's port is avoided.")
     port_rest_s: NonNegativeFloat = Field(60.0, description="A freed port rests if others do.")
 

@@ -104,7 +104,7 @@ async def _shown(answer: views.Answer | None) -> Response:
 
 
 async def _whole(decider: Leading) -> Response:
-    """The cluster of now. It is taken between two cycles, and written beside them."""
+    """The cluster of now: taken between two cycles, or parts of one, and written beside them."""
     taken = Taken()
     async with decider.deciding:
         state, at = decider.state, decider.at()

@@ -83,11 +83,6 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
         yield
 
 
-def cluster_events(cluster: Cluster, at: float) -> Iterator[Fields]:
-    """All that is in a cluster at ``at`` seconds, as plain data."""
-    return timed(take(cluster), at)
-
-
 def timed(taken: Taken, at: float) -> Iterator[Fields]:
     """The events of what was taken at ``at`` seconds, as plain data."""
     for event in taken.events():
