@@ -57,7 +57,6 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
         placed = names[0 if gpus > 1 else -1]
         await others.until(lambda: set(others.states(placed)) == {"placed"})
         value = runtime.registry.get_sample_value
-        assert value("muster_scheduler_rebuilds_total") == 1
         assert (value("muster_scheduler_cycle_parts_total") or 0) > 0
 
 
