@@ -75,6 +75,11 @@ def test_larger_clusters_obey_the_same_definitions(first: int) -> None:
             pytest.fail(report(told), pytrace=False)
 
 
+def test_the_cheapest_leave_also_where_it_takes_thousands_of_steps_to_find_them() -> None:
+    told = history(300_042, CoreDoor, Traits(is_large=True))
+    assert not told.problems
+
+
 def test_replay_equals_the_original() -> None:
     for seed in range(200_000, 200_000 + BLOCK):
         told = history(seed, CoreDoor, Traits(judges=""))
