@@ -201,7 +201,7 @@ def _of_gangs(state: State) -> dict[str, Any]:
 
 
 def _of_hardware(state: State) -> dict[str, Any]:
-    hardware = state.cluster.hardware
+    hardware, index = state.cluster.hardware, state.cluster.hardware.index
     return {
         "slots": [
             (
@@ -219,7 +219,16 @@ def _of_hardware(state: State) -> dict[str, Any]:
             for s in hardware.states
         ],
         "machines": {
-            name: (m.free, m.ports, m.blocked, m.blocked_ports, m.is_open, m.avoided, m.pods)
+            name: (
+                m.free,
+                m.later,
+                m.ports,
+                m.blocked,
+                m.blocked_ports,
+                m.is_open,
+                m.avoided,
+                m.pods,
+            )
             for name, m in hardware.machines.items()
         },
         "cells": (
@@ -230,7 +239,7 @@ def _of_hardware(state: State) -> dict[str, Any]:
             (owner, leaf): {
                 number: (tag.free.form, tag.count, tag.sort) for number, tag in region.tags.items()
             }
-            for owner, regions in (*hardware.regions.items(), ("", hardware.empty))
+            for owner, regions in (*index.regions.items(), ("", index.empty))
             for leaf, region in regions.items()
         },
     }
