@@ -59,9 +59,9 @@ class Bus:
             group.create_task(self._publisher.run())
 
     async def _watch(self) -> None:
-        client: AIOKafkaClient | None = None
+        me, client = asyncio.current_task(), None
         try:
-            while True:
+            while me is not None and not me.cancelling():  # a client that closes may swallow it
                 try:
                     if client is None:
                         client = AIOKafkaClient(bootstrap_servers=self.settings.kafka_bootstrap)
