@@ -13,7 +13,7 @@ from scheduler.domain.core.leaving import (
     is_room_after,
     is_room_without_cells,
     leaves_any_near,
-    near,
+    those_near,
 )
 from scheduler.domain.core.model import (
     Decision,
@@ -288,7 +288,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         is_thorough = True
 
     def candidates() -> list[Live]:
-        return near(cluster, live, cluster.charges.candidates_for(live))
+        return those_near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
     return choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
@@ -336,7 +336,7 @@ def _could_have_room(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
         return True
     if chooser.is_hopeless():
         return False
-    others = near(cluster, live, cluster.charges.candidates_for(live))
+    others = those_near(cluster, live, cluster.charges.candidates_for(live))
     removals = [Removal(cluster, other) for other in others]
     found = seeker.place(live.waiting)
     seeker.undo()

@@ -16,7 +16,7 @@ def leaves_any_near(cluster: Cluster, live: Live) -> bool:
     return any(owners is None or _is_near(cluster, other, owners) for other in leaving)
 
 
-def near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
+def those_near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
     """Of these gangs the ones that are where the gang might go."""
     owners = _owners(live)
     return [other for other in others if owners is None or _is_near(cluster, other, owners)]

@@ -10,7 +10,7 @@ from scheduler.domain.core.owning import pin_owner
 
 
 class Removal:
-    """One gang taken out of the way. ``is_charged``: it had cells of its virtual cluster.
+    """One gang taken out of the way. ``was_charged``: it had cells of its virtual cluster.
 
     ``lifts`` False: it loses its cells only, and goes on using its GPUs.
     """

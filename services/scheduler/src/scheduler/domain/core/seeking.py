@@ -131,7 +131,6 @@ class Seeker:
         promised at any size takes as many as it needs.
         """
         if self.is_alone and self.hardware.is_greed_exact(self.owner):
-            self.soft = self.hard = NO_END
             return
         self.is_cut = self.is_cut or self.is_spent
         if choice < CHOICES_ALLOWED:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 ON_A_NODE = 8
 """Gangs on a node of which every subset is looked at; of more, one after another is taken."""
 
-NODES_KEPT = 50_000
-"""Of so many nodes the ways are kept; then all begin anew."""
-
 
 class _Present(NamedTuple):
     """A gang on a node, its leaves there, and what it takes of each limited resource."""
@@ -91,12 +88,7 @@ class Ways:
         self._update()
         floor = floor_of(self.cluster, live.owner, live.gang.priority)
         key = (live.owner if floor else "", floor)
-        number = state.slot.number
-        of_node = self._of.get(number)
-        if of_node is None:
-            if len(self._of) >= NODES_KEPT:
-                self._of.clear()
-            of_node = self._of[number] = {}
+        of_node = self._of.setdefault(state.slot.number, {})
         found = of_node.get(key)
         if found is None or live.pods:
             found = NodeWays(state, self._here(state, live, floor, gone))
