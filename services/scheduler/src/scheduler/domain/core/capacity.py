@@ -73,19 +73,22 @@ def could_hold_all(ground: Ground, count: int) -> bool:
 
 
 def may_hold_all(ground: Ground, count: int) -> bool:
-    """False: there is surely no room for so many of the pods, whatever guests there are."""
-    owner, states = ground.owner, ground.hardware.states
+    """False: there is surely no room for so many of the pods, of guaranteed ones whatever guests
+    there are.
+    """
+    owner, hardware = ground.owner, ground.hardware
     if not ground.least:
         return True
     most = 0
     if owner is not None and ground.empty is not None:
-        most = _bindable(ground, owner, ground.hardware.unbound[owner])
+        most = _bindable(ground, owner, hardware.unbound[owner])
     held = fresh = 0
     for looks, number in enumerate(_allowed(ground)):
         if looks % NODES_A_STEP == 0:
-            ground.hardware.steps += 1
-        state = states[number]
-        free = ground.reach(state) & ~(state.charged if owner is not None else state.taken)
+            hardware.steps += 1
+        state = hardware.states[number]
+        taken = hardware.used(state) if owner is None else state.charged
+        free = ground.reach(state) & ~taken
         fits = ground.fits_on(free.bit_count(), state) if free else 0
         if owner is None or free & state.bound.get(owner, 0):
             held += fits

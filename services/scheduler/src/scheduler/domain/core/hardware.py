@@ -308,12 +308,11 @@ class Hardware:
         other.catch_up(behind)
 
     def used(self, state: SlotState) -> int:
-        """Leaves that somebody uses or has reserved."""
-        used = state.held | state.reserved
-        return used if self.index.is_ahead else used | state.leaving
+        """Leaves that somebody uses or has reserved, as the hardware is looked at now."""
+        return state.used(is_ahead=self.index.is_ahead)
 
     def left(self, machine: Machine) -> Sequence[int]:
-        """Of each limited resource of a machine."""
+        """Of each limited resource of a machine, as the hardware is looked at now."""
         return machine.later if self.index.is_ahead else machine.free
 
     def told_to_leave(self, pods: Iterable[Pod]) -> None:

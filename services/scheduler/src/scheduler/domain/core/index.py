@@ -85,8 +85,7 @@ class Index:
             if amounts is not None and state.machine.free:
                 amounts.changed(state.machine)
             known = tags.plain
-            used = state.held | state.reserved
-            free = state.usable & ~(used if is_ahead else used | state.leaving)
+            free = state.usable & ~state.used(is_ahead=is_ahead)
             if physical is not None:
                 others = tags.shared if state.charged else known
                 physical[kind].put(number, others.get(free) or tags.new(others, free))

@@ -102,10 +102,12 @@ class SlotState:
     holders: dict[str, int] = field(default_factory=dict)
     chargers: dict[str, int] = field(default_factory=dict)
 
-    @property
-    def taken(self) -> int:
-        """Leaves that are used or reserved."""
-        return self.held | self.reserved
+    def used(self, *, is_ahead: bool) -> int:
+        """Leaves that somebody uses or has reserved; ``is_ahead``: when those have left who were
+        told to.
+        """
+        used = self.held | self.reserved
+        return used if is_ahead else used | self.leaving
 
 
 @dataclass(slots=True, eq=False)
@@ -147,8 +149,7 @@ class Machine:
         """That nobody uses or has reserved; ``is_ahead``: when those have left who were told to."""
         free = 0
         for state in self.slots:
-            used = state.held | state.reserved
-            free += (state.usable & ~(used if is_ahead else used | state.leaving)).bit_count()
+            free += (state.usable & ~state.used(is_ahead=is_ahead)).bit_count()
         return free
 
     def has(self, take: Take, *, is_ahead: bool = False) -> bool:
