@@ -1,9 +1,9 @@
 """How many pods of one kind racks take."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from scheduler.domain.core.covering import chains_to_bind, may_bind_on
-from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.forest import Chain, Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
 
@@ -25,11 +25,7 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
     within, hardware = ground.seeker.within, ground.hardware
     is_plain = hardware.owning.is_plain(ground.owner)
     is_all = ground.seeker.only is None and ground.is_bare
-    for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
-        if region is None:
-            continue
-        gpu_type = region.racks[0].cell.chain.leaf
-        chains = chains_to_bind(hardware, ground.owner, gpu_type) if is_fresh else None
+    for region, is_fresh, chains in _regions(ground):
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
         hardware.steps += len(region.views) // RACKS_A_STEP
         for number, view in _views(ground, region):
@@ -52,15 +48,19 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
 def rooms(ground: Ground) -> dict[int, int]:
     """Free leaves by rack's number."""
     found: dict[int, int] = {}
-    for region, is_fresh in ((ground.bound, False), (ground.empty, True)):
-        if region is None:
-            continue
-        gpu_type = region.racks[0].cell.chain.leaf
-        chains = chains_to_bind(ground.hardware, ground.owner, gpu_type) if is_fresh else None
+    for region, _, chains in _regions(ground):
         for number, view in region.views.items():
             if chains is None or view.rack.cell.chain in chains:
                 found[number] = found.get(number, 0) + view.free()
     return found
+
+
+def _regions(ground: Ground) -> Iterator[tuple[Region, bool, Set[Chain] | None]]:
+    """Where the pods may be, and whether in cells to be bound: of which chains; None: of any."""
+    if ground.bound is not None:
+        yield ground.bound, False, None
+    if ground.empty is not None:
+        yield ground.empty, True, chains_to_bind(ground.hardware, ground.owner, ground.gpu_type)
 
 
 def could_hold_all(ground: Ground, count: int) -> bool:
@@ -113,11 +113,11 @@ def _allowed(ground: Ground) -> Iterable[int]:
 def _bindable(ground: Ground, owner: str, left: Mapping[str, int]) -> int:
     """How many of the pods so many cells of each quota of the owner hold, at the most."""
     pods = leaves = 0
-    region = ground.bound or ground.empty
-    if region is None:
+    if ground.bound is None and ground.empty is None:
         return 0
+    gpu_type = ground.gpu_type
     for quota in ground.hardware.owning.quotas[owner]:
-        if quota.chain.leaf != region.racks[0].cell.chain.leaf:
+        if quota.chain.leaf != gpu_type:
             continue
         chain, cells = quota.chain, left[quota.path]
         node = chain.leaves(chain.node_level)

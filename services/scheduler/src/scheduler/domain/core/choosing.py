@@ -122,16 +122,14 @@ class Chooser:
         """Nodes and who has to leave there, cheapest first."""
         kind = ground.kind
         owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
-        region = ground.bound or ground.empty
-        if region is None:
+        if ground.bound is None and ground.empty is None:
             return
-        gpu_type = region.racks[0].cell.chain.leaf
         priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
         gone = {removal.live.id for removal in self.removals}
         ready: list[tuple[Price, int, Sequence[Live]]] = []
         looked = 0
-        for bound, number in cheapest(self.cluster, owner, gpu_type, ground.needs, priority):
+        for bound, number in cheapest(self.cluster, owner, ground.gpu_type, ground.needs, priority):
             while ready and ready[0][0] < bound:
                 yield heappop(ready)[1:]
             if looked == self.looks:

@@ -1,6 +1,6 @@
 """Which cells a pod's leaves are in: bound ones, else such as are bound for it."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Set
 
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.forest import Cell, Chain, Quota, Slot
@@ -59,14 +59,11 @@ def _bind_around(
     """Bind one more cell: the smallest that takes all the leaves, else the one that takes most."""
     hardware.steps += 1
     most, some = 0, None
-    cells = hardware.cells[state.slot.chain.name]
-    for quota in _open_quotas(hardware, owner, state.slot, floor):
-        for cell, part in _around(state.slot, quota.level, leaves):
-            count = (leaves if part is None else leaves & part.mask).bit_count()
-            if count <= most or not cells.may_bind(cell, part):
-                continue
-            if part is None or not leaves & ~part.mask:
-                return bind_one(hardware, owner, quota, cell, part)
+    for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
+        if part is None or not leaves & ~part.mask:
+            return bind_one(hardware, owner, quota, cell, part)
+        count = (leaves & part.mask).bit_count()
+        if count > most:
             most, some = count, (quota, cell, part)
     return None if some is None else bind_one(hardware, owner, *some)
 
@@ -76,22 +73,16 @@ def ways_to_bind(
 ) -> Iterator[tuple[Quota, Cell, Part | None]]:
     """Cells around some of the leaves that may be bound, none below ``floor``, small ones first."""
     slot = state.slot
-    cells = hardware.cells[slot.chain.name]
-    for quota in _open_quotas(hardware, owner, slot, floor):
-        for cell, part in _around(slot, quota.level, leaves):
-            if cells.may_bind(cell, part):
-                yield quota, cell, part
-
-
-def _open_quotas(hardware: Hardware, owner: str, slot: Slot, floor: int) -> Sequence[Quota]:
-    """Quotas of which cells are left for a node, none below ``floor``, small ones first."""
-    left = hardware.unbound.get(owner, {})
+    cells, left = hardware.cells[slot.chain.name], hardware.unbound.get(owner, {})
     quotas = [
         q
         for q in hardware.owning.quotas.get(owner, ())
         if q.chain is slot.chain and left[q.path] and q.level >= floor
     ]
-    return sorted(quotas, key=lambda q: q.level) if len(quotas) > 1 else quotas
+    for quota in sorted(quotas, key=lambda q: q.level) if len(quotas) > 1 else quotas:
+        for cell, part in _around(slot, quota.level, leaves):
+            if cells.may_bind(cell, part):
+                yield quota, cell, part
 
 
 def may_have(hardware: Hardware, owner: str | None, state: SlotState) -> bool:
@@ -141,8 +132,6 @@ def bind_one(
     hardware: Hardware, owner: str, quota: Quota, cell: Cell, part: Part | None
 ) -> Binding:
     """Bind a cell out of a quota; it was asked whether that may be."""
-    hardware.unbound[owner][quota.path] -= 1
-    hardware.cells[cell.chain.name].owed[cell.level if part is None else part.level] -= 1
     return hardware.bind(Binding(owner, quota, cell, part))
 
 

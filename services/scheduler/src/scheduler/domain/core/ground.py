@@ -114,10 +114,12 @@ class Ground:
             return [0]
         left = self.hardware.unbound[self.owner]
         quotas = self.hardware.owning.quotas[self.owner]
-        levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self._type()}
+        levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self.gpu_type}
         return [0, *sorted(levels)[1:], *([THRIFTY] if self.is_split else ())]
 
-    def _type(self) -> str:
+    @property
+    def gpu_type(self) -> str:
+        """Of the nodes in question; of a pin's too."""
         region = self.bound or self.empty
         assert region is not None
         return region.racks[0].cell.chain.leaf
@@ -180,7 +182,7 @@ class Ground:
     def _guest(self, region: Region, among: int | None) -> "tuple[Rank, int] | None":
         """For an opportunistic pod: outside of bound cells, where that is as good."""
         found = region.best(self.wish, among)
-        empty = self.hardware.index.empty[self._type()]
+        empty = self.hardware.index.empty[self.gpu_type]
         if found is not None:
             other = empty.best(self.wish, among)
             if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):

@@ -273,9 +273,6 @@ class Hardware:
         pod.bindings = bindings
         for binding in bindings:
             if cell_key(binding.cell, binding.part) not in self.bindings:
-                assert binding.quota is not None
-                self.unbound[binding.owner][binding.quota.path] -= 1
-                self.cells[binding.cell.chain.name].owed[binding.quota.level] -= 1
                 self.bind(binding)
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
         state = pod.state
@@ -344,8 +341,12 @@ class Hardware:
 
     def bind(self, binding: Binding) -> Binding:
         """The cell is its owner's from now on; it was asked whether that may be."""
-        cell, part = binding.cell, binding.part
-        self.cells[cell.chain.name].bind(cell, part)
+        cell, part, quota = binding.cell, binding.part, binding.quota
+        cells = self.cells[cell.chain.name]
+        if quota is not None:
+            self.unbound[binding.owner][quota.path] -= 1
+            cells.owed[quota.level] -= 1
+        cells.bind(cell, part)
         self.bindings[cell_key(cell, part)] = binding
         for slot, mask in binding.masks():
             state = self.states[slot.number]
@@ -356,11 +357,11 @@ class Hardware:
 
     def unbind(self, binding: Binding) -> None:
         """Nobody uses the cell any more: it is free."""
-        cell, part, owner = binding.cell, binding.part, binding.owner
-        assert binding.quota is not None
-        self.unbound[owner][binding.quota.path] += 1
+        cell, part, owner, quota = binding.cell, binding.part, binding.owner, binding.quota
+        assert quota is not None
         cells = self.cells[cell.chain.name]
-        cells.owed[cell.level if part is None else part.level] += 1
+        self.unbound[owner][quota.path] += 1
+        cells.owed[quota.level] += 1
         cells.unbind(cell, part)
         del self.bindings[cell_key(cell, part)]
         self.unbound_version += 1

@@ -136,8 +136,7 @@ def _nodes_to_bind(ground: Ground) -> int:
     """How many more nodes the owner may bind; 0 where other cells are left of its quota too."""
     if ground.empty is None or ground.owner is None:
         return 0
-    leaf = ground.empty.racks[0].cell.chain.leaf
-    left = ground.hardware.unbound[ground.owner]
+    left, leaf = ground.hardware.unbound[ground.owner], ground.gpu_type
     quotas = [q for q in ground.hardware.owning.quotas[ground.owner] if q.chain.leaf == leaf]
     if any(left[q.path] and q.level != q.chain.node_level for q in quotas):
         return 0
