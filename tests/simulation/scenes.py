@@ -30,10 +30,17 @@ TYPES = {
     "old-node": CellType("v100", 2, is_node=True),
     "k80-node": CellType("k80", 2, is_node=True),
 }
-RACKS = (
-    PhysicalCell("rack", name="r0", nodes=("n0", "n1")),
-    PhysicalCell("rack", name="r1", nodes=("n2", "n3")),
-)
+
+
+def racks(count: int) -> list[PhysicalCell]:
+    """Racks of two machines each."""
+    return [
+        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}"))
+        for n in range(count)
+    ]
+
+
+RACKS = tuple(racks(2))
 
 
 def owning(*cells: tuple[str, int], pins: tuple[str, ...] = ()) -> VirtualCluster:

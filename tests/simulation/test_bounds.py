@@ -1,7 +1,7 @@
 """How much is tried for one gang: few places and cells where it does not fit."""
 
 import pytest
-from scenes import Scene, config, gang, owning
+from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core import seeking
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
@@ -9,14 +9,6 @@ from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, 
 LEAF = PhysicalCell("v100")
 SWITCH = PhysicalCell("switch", children=(LEAF, LEAF))
 HALF = PhysicalCell("switch", children=(LEAF,))
-
-
-def racks(count: int) -> list[PhysicalCell]:
-    """Racks of two machines each."""
-    return [
-        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}"))
-        for n in range(count)
-    ]
 
 
 def broken(count: int) -> list[PhysicalCell]:

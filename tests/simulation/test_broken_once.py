@@ -1,6 +1,6 @@
 """What the core did against docs/scheduling.md once, each in the smallest cluster that shows it."""
 
-from scenes import Scene, code_of, config, gang, nodes_of, owning
+from scenes import Scene, code_of, config, gang, nodes_of, owning, racks
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.model import (
     Deferred,
@@ -14,18 +14,14 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 
+MANY_RACKS = racks(20)
+"""So many nodes that not every way is tried at first."""
+
 
 def guest(name: str, gpus: int, *nodes: str, pods: int = 1, ports: int = 0) -> Gang:
     """An opportunistic gang that stays on these nodes."""
     where = frozenset(nodes)
     return gang(name, "x", gpus, pods, priority=-1, allowed_nodes=where, ports=ports)
-
-
-def racks() -> list[PhysicalCell]:
-    """So many nodes that not every way is tried at first."""
-    return [
-        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(20)
-    ]
 
 
 def test_a_gang_that_leaves_does_not_grow_when_a_pod_that_waits_is_dropped() -> None:
@@ -98,7 +94,7 @@ def test_the_cells_that_are_bound_are_those_with_most_room_where_that_alone_does
 
 
 def test_so_it_is_in_a_cluster_that_is_too_large_to_try_every_way() -> None:
-    scene = Scene(config(cells=racks(), x=owning(("rack/node", 2))))
+    scene = Scene(config(cells=MANY_RACKS, x=owning(("rack/node", 2))))
     for number in range(40):
         scene.core.set_node_health(f"n{number}", True)
         if number not in (36, 38):
@@ -217,7 +213,7 @@ def test_every_way_is_tried_on_many_nodes_too_before_a_gang_waits_or_is_refused(
     """Two of the pods without GPUs cost the one's leaves, the third the other's."""
     names = ["m0", *(f"n{number}" for number in range(40))]
     nodes = {name: NodeLimits(cpu=2 if name == "m0" else 4) for name in names}
-    cells = [*racks(), PhysicalCell("k80-node", name="m0")]
+    cells = [*MANY_RACKS, PhysicalCell("k80-node", name="m0")]
     x = owning(("rack/node/switch", 1), ("k80-node", 1))
     scene = Scene(config(cells=cells, nodes=nodes, x=x))
     for name in names:

@@ -16,16 +16,8 @@ from oracle.state import State, is_honoured, spare
 from oracle.views import Terms
 from random_clusters import Traits
 from runs import Maker, Run
-from scenes import config, gang, owning
-from scheduler.domain.core.config import (
-    CellType,
-    ClusterConfig,
-    NodeLimits,
-    PhysicalCell,
-    Policy,
-    QuotaCells,
-    VirtualCluster,
-)
+from scenes import config, gang, owning, racks
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy, VirtualCluster
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -40,39 +32,18 @@ from scheduler.domain.core.model import (
 
 SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
 
-TYPES = {
-    "switch": CellType("gpu", 2),
-    "node": CellType("switch", 2, is_node=True),
-    "rack": CellType("node", 2),
-}
-
 
 def two_racks(**virtual_clusters: VirtualCluster) -> ClusterConfig:
-    """Two racks of two machines with four GPUs each."""
-    cells = (
-        PhysicalCell("rack", name="r0", nodes=("n0", "n1")),
-        PhysicalCell("rack", name="r1", nodes=("n2", "n3")),
-    )
+    """Two racks of two machines with four GPUs and 16 CPUs each."""
     nodes = {name: NodeLimits(cpu=16) for name in ("n0", "n1", "n2", "n3")}
-    return ClusterConfig(TYPES, cells, nodes, virtual_clusters)
-
-
-def owner(path: str, count: int = 1) -> VirtualCluster:
-    """A virtual cluster with cells of one type."""
-    return VirtualCluster((QuotaCells(path, count),))
-
-
-def a_gang(name: str, vc: str, gpus: int, pods: int = 1, priority: int = 0, cpu: int = 0) -> Gang:
-    """Equal pods."""
-    role = Role(Kind(gpus, cpu=cpu), tuple(f"p{number}" for number in range(pods)))
-    return Gang(name, vc, "user", priority, (role,))
+    return config(nodes=nodes, **virtual_clusters)
 
 
 def a_running_pair() -> State:
     """One gang in x's node cell, an opportunistic one on the machine beside it."""
-    run = Run(SlowCluster, two_racks(x=owner("rack/node", 2), y=owner("rack", 1)), "cost")
-    run.apply(("request", a_gang("own", "x", 2, pods=2)))
-    run.apply(("request", a_gang("guest", "y", 4, priority=-1)))
+    run = Run(SlowCluster, two_racks(x=owning(("rack/node", 2)), y=owning(("rack", 1))), "cost")
+    run.apply(("request", gang("own", "x", 2, pods=2)))
+    run.apply(("request", gang("guest", "y", 4, priority=-1)))
     run.apply(("cycle", 0.0))
     assert run.problems == []
     assert findings(run.state) == []
@@ -81,8 +52,7 @@ def a_running_pair() -> State:
 
 
 def test_spare_cells_are_counted_from_the_top_of_a_chain_down() -> None:
-    config = two_racks(x=owner("rack", 1), y=owner("rack/node", 1))
-    hardware = Hardware(config)
+    hardware = Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 1))))
     assert list(spare(hardware, {}).values()) == [1, 1, 2, 4]
     assert list(spare(hardware, {0: ("x", "rack")}).values()) == [1, 1, 2, 4]
     last_rack = next(cell.number for cell in hardware.cells if cell.address == "r1")
@@ -91,8 +61,8 @@ def test_spare_cells_are_counted_from_the_top_of_a_chain_down() -> None:
 
 
 def test_more_cells_than_there_are_can_not_be_promised() -> None:
-    assert is_honoured(Hardware(two_racks(x=owner("rack", 1), y=owner("rack/node", 2))))
-    assert not is_honoured(Hardware(two_racks(x=owner("rack", 1), y=owner("rack/node", 3))))
+    assert is_honoured(Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 2)))))
+    assert not is_honoured(Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 3)))))
 
 
 def _twice(state: State) -> None:
@@ -129,7 +99,7 @@ def _in_the_last_free_rack(state: State) -> None:
     state.records["own"] = replace(
         state.records["own"], places=moved, cells=frozenset({(cells["r1/n2"], "rack/node")})
     )
-    guest = a_gang("other", "x", 4)
+    guest = gang("other", "x", 4)
     place = {"p0": PodPlace("p0", "n0", (0, 1, 2, 3))}
     state.records["other"] = replace(
         state.records["own"],
@@ -141,7 +111,7 @@ def _in_the_last_free_rack(state: State) -> None:
 
 def _too_much_cpu(state: State) -> None:
     state.records["guest"] = replace(
-        state.records["guest"], gang=a_gang("guest", "y", 4, priority=-1, cpu=17)
+        state.records["guest"], gang=gang("guest", "y", 4, priority=-1, cpu=17)
     )
 
 
@@ -165,11 +135,11 @@ def test_the_checker_sees_what_is_broken(break_it: Callable[[State], None], expe
 
 def test_a_gang_that_waits_in_spite_of_its_own_cells_is_seen() -> None:
     state = a_running_pair()
-    assert fits_in_private(state, a_gang("more", "x", 4))
-    assert not fits_in_private(state, a_gang("more", "x", 4, pods=2))
-    assert fits_in_private(state, a_gang("more", "x", 4, pods=2, priority=1))
+    assert fits_in_private(state, gang("more", "x", 4))
+    assert not fits_in_private(state, gang("more", "x", 4, pods=2))
+    assert fits_in_private(state, gang("more", "x", 4, pods=2, priority=1))
     state.bad_nodes.add("n3")
-    assert not fits_in_private(state, a_gang("more", "x", 4))
+    assert not fits_in_private(state, gang("more", "x", 4))
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -244,11 +214,7 @@ def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None
 
 def test_who_has_a_growth_reserved_is_not_downgraded_for_another() -> None:
     """The reservation is taken, which costs nobody who runs anything."""
-    cells = tuple(
-        PhysicalCell("rack", name=f"r{n}", nodes=(f"n{2 * n}", f"n{2 * n + 1}")) for n in range(3)
-    )
-    lazy = Policy(is_lazy=True)
-    cluster = config(cells, policy=lazy, x=owning(("rack/node", 3)))
+    cluster = config(racks(3), policy=Policy(is_lazy=True), x=owning(("rack/node", 3)))
     run = Run(CoreDoor, cluster)
     grown = (Role(Kind(4), ("more",)),)
     for event in (
