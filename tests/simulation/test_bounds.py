@@ -1,9 +1,12 @@
 """How much is tried for one gang: few places and cells where it does not fit."""
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import pytest
 from scenes import Scene, config, gang, owning, racks
-from scheduler.domain.core import seeking
-from scheduler.domain.core.config import NodeLimits, PhysicalCell, VirtualCluster
+from scheduler.domain.core import capacity, searching, seeking
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
 
 LEAF = PhysicalCell("v100")
@@ -97,6 +100,58 @@ def test_who_is_not_tried_in_every_way_is_not_refused(monkeypatch: pytest.Monkey
     scene.core.drain("n39")
     scene.core.uncordon("n39")
     assert any(isinstance(decision, Placed) for decision in scene.cycle())
+
+
+def test_who_is_not_searched_in_every_way_is_not_refused_on_few_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eight GPUs three, three and two that are no two nodes' halves."""
+    quota = owning(("rack", 1))
+    one = Gang("a", "x", "user", 0, (Role(Kind(3), ("a", "b")), Role(Kind(2), ("c",))))
+    (refused,) = Scene(config(x=quota)).asks(one)
+    assert isinstance(refused, Refused)
+    monkeypatch.setattr(searching, "SEARCH_STEPS", 1)
+    (waits,) = Scene(config(x=quota)).asks(one)
+    assert isinstance(waits, Deferred)
+
+
+def of_two_types(k80s: int, v100s: int) -> ClusterConfig:
+    """Machines with two GPUs each, all of them one virtual cluster's."""
+    nodes = [PhysicalCell("k80-node", name=f"k{n}") for n in range(k80s)]
+    nodes += [PhysicalCell("old-node", name=f"v{n}") for n in range(v100s)]
+    return config(nodes, x=owning(("k80-node", k80s), ("old-node", v100s)))
+
+
+def of_roles(pods: Sequence[int]) -> Gang:
+    """So many pods of each role, on nodes of their own, K80s if that can be."""
+    kind = Kind(2, gpu_types=("k80", "v100"))
+    roles = [
+        Role(kind, tuple(f"{n}-{pod}" for pod in range(count)), name=f"r{n}")
+        for n, count in enumerate(pods)
+    ]
+    return Gang("a", "x", "user", 0, tuple(roles))
+
+
+def test_types_of_which_a_role_can_not_have_enough_use_up_no_choices() -> None:
+    (placed,) = Scene(of_two_types(1, 8)).asks(of_roles((2, 1, 1, 1, 1, 1, 1)))
+    assert isinstance(placed, Placed)
+
+
+def test_types_of_which_all_roles_together_can_not_have_enough_use_up_no_choices() -> None:
+    (placed,) = Scene(of_two_types(2, 8)).asks(of_roles((1,) * 10))
+    assert isinstance(placed, Placed)
+
+
+@pytest.mark.parametrize("bound", [(seeking, "TYPE_CHOICES"), (capacity, "CHOICES_LOOKED")])
+def test_who_was_not_tried_on_all_types_is_not_refused(
+    bound: tuple[ModuleType, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = of_roles((1, 1, 1))
+    (refused,) = Scene(of_two_types(1, 1)).asks(one)
+    assert isinstance(refused, Refused)
+    monkeypatch.setattr(*bound, 0)
+    (waits,) = Scene(of_two_types(1, 3)).asks(one)
+    assert isinstance(waits, Deferred)
 
 
 def on_few_nodes() -> Scene:

@@ -1,17 +1,25 @@
 """How many pods of one kind racks take."""
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import product
+from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import chains_to_bind, may_bind_on
 from scheduler.domain.core.forest import Chain, Rack
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.regions import Region, View
 
+if TYPE_CHECKING:
+    from scheduler.domain.core.seeking import Kinds, Seeker
+
 RACKS_A_STEP = 64
 """So many racks are as much work as one place."""
 
 NODES_A_STEP = 16
 """So many nodes are as much work as one place."""
+
+CHOICES_LOOKED = 1_024
+"""Choices of GPU types of which it is asked whether there are so many GPUs, at the most."""
 
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
@@ -73,9 +81,7 @@ def could_hold_all(ground: Ground, count: int) -> bool:
 
 
 def may_hold_all(ground: Ground, count: int) -> bool:
-    """False: there is surely no room for so many of the pods, of guaranteed ones whatever guests
-    there are.
-    """
+    """False: there is surely no room for so many of the pods, as things are now."""
     owner, hardware = ground.owner, ground.hardware
     if not ground.least:
         return True
@@ -87,9 +93,11 @@ def may_hold_all(ground: Ground, count: int) -> bool:
         if looks % NODES_A_STEP == 0:
             hardware.steps += 1
         state = hardware.states[number]
-        taken = hardware.used(state) if owner is None else state.charged
-        free = ground.reach(state) & ~taken
-        fits = ground.fits_on(free.bit_count(), state) if free else 0
+        free = ground.reach(state) & ~(0 if owner is None else state.charged)
+        idle = free & ~hardware.used(state)
+        if not free or idle.bit_count() < ground.kind.gpus:
+            continue
+        fits = ground.fits_on((idle if owner is None else free).bit_count(), state)
         if owner is None or free & state.bound.get(owner, 0):
             held += fits
         else:
@@ -97,6 +105,30 @@ def may_hold_all(ground: Ground, count: int) -> bool:
         if held + min(fresh, most) >= count:
             return True
     return False
+
+
+def choices(seeker: "Seeker", kinds: "Kinds") -> Iterator[Sequence[str]]:
+    """GPU types for a gang's kinds, preferred ones first, of which each may have room for its pods
+    and all together enough GPUs. The seeker is told where there may be more.
+    """
+    some, room = list[Sequence[str]](), dict[str, int]()
+    for kind, names in kinds:
+        types = seeker.types(kind)
+        if kind.gpus or kind.pin is not None:
+            types = [t for t in types if may_hold_all(seeker.ground(kind, t), len(names))]
+        some.append(types)
+        if len(types) > 1:
+            room |= {t: sum(rooms(seeker.ground(kind, t)).values()) for t in types}
+    for looked, types in enumerate(product(*some)):
+        if looked == CHOICES_LOOKED:
+            seeker.is_cut = True
+            return
+        left = dict(room)
+        for (kind, names), gpu_type in zip(kinds, types, strict=True):
+            if kind.pin is None and gpu_type in left:
+                left[gpu_type] -= kind.gpus * len(names)
+        if min(left.values(), default=0) >= 0:
+            yield types
 
 
 def _allowed(ground: Ground) -> Iterable[int]:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.binding import Binding
+from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.covering import bind_one, uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES, Ground
@@ -39,11 +40,11 @@ class Want(NamedTuple):
 class Search:
     """One search for a place, with what is found taken through the seeker."""
 
-    def __init__(self, seeker: "Seeker", wants: Sequence[Want], steps: int = SEARCH_STEPS) -> None:
+    def __init__(self, seeker: "Seeker", wants: Sequence[Want]) -> None:
         self.seeker = seeker
         self.hardware = seeker.hardware
         self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
-        self.left = steps
+        self.left = SEARCH_STEPS
         self.held: list[Binding] = []
         self._failed: set[object] = set()
 
@@ -67,6 +68,11 @@ class Search:
         uncover(self.hardware, self.held)
         return found
 
+    @property
+    def is_cut(self) -> bool:
+        """Not every way was tried, for want of steps."""
+        return self.left < 0
+
     def _keep(self, numbers: Collection[int]) -> None:
         """Search these nodes alone, in fewer steps the more they are."""
         self.numbers = [number for number in self.numbers if number in numbers]
@@ -82,14 +88,14 @@ class Search:
                 counts[want.grounds[0]] = counts.get(want.grounds[0], 0) + 1
         totals: dict[tuple[int, int], list[int]] = {}
         for ground, count in counts.items():
-            fits, idle, most = _room(ground)
+            if not may_hold_all(ground, count):
+                return False
+            idle, most = _room(ground)
             key = id(ground.bound), id(ground.empty)
             total = totals.setdefault(key, [0, 0, 0, 0])
             total[0] += ground.kind.gpus * count
             total[1] += ground.least * count
             total[2], total[3] = max(total[2], idle), max(total[3], most)
-            if fits < count:
-                return False
         return all(gpus <= idle and least <= most for gpus, least, idle, most in totals.values())
 
     def _place(self, at: int) -> bool:
@@ -213,26 +219,21 @@ def _leaves_in_bound(ground: Ground, state: SlotState) -> int:
     return leaves if leaves.bit_count() == need else 0
 
 
-def _room(ground: Ground) -> tuple[int, int, int]:
-    """How many of the pods fit, idle leaves, and leaves that may be charged: at the most."""
+def _room(ground: Ground) -> tuple[int, int]:
+    """Idle leaves, and leaves that may be charged: at the most."""
     hardware, owner = ground.hardware, ground.owner
-    fits = idle = most = fresh = 0
+    idle = most = fresh = 0
     for number in ground.numbers():
         state = hardware.states[number]
         if not ground.takes(state):
             continue
         pool = ground.reach(state) & ~(state.charged if owner is not None else 0)
-        well = pool & ~hardware.used(state)
-        if owner is None:
-            pool = well
-        else:
+        idle += (pool & ~hardware.used(state)).bit_count()
+        if owner is not None:
             new = (pool & ~state.bound.get(owner, 0)).bit_count()
             most, fresh = most + pool.bit_count() - new, fresh + new
-        idle += well.bit_count()
-        if well.bit_count() >= ground.kind.gpus:
-            fits += ground.fits_on(pool.bit_count(), state)
     if owner is None:
-        return fits, idle, idle
+        return idle, idle
     if fresh:
         left = hardware.unbound[owner]
         unbound = sum(
@@ -240,7 +241,7 @@ def _room(ground: Ground) -> tuple[int, int, int]:
             for quota in hardware.owning.quotas[owner]
         )
         most += min(fresh, unbound)
-    return fits, idle, most
+    return idle, most
 
 
 class _Look(NamedTuple):

@@ -1,9 +1,8 @@
 """Where a gang's pods go when it costs nobody anything: docs/scheduling.md, "Which place"."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
 
-from scheduler.domain.core.capacity import may_hold_all, rooms
+from scheduler.domain.core.capacity import choices, rooms
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
@@ -15,7 +14,7 @@ from scheduler.domain.core.regions import numbers_in
 from scheduler.domain.core.searching import Search, Want
 
 TYPE_CHOICES = 64
-"""Ways to give roles their GPU types that are tried, at the most."""
+"""Choices of GPU types for the roles that are tried, at the most."""
 
 ORDERS = 24
 """Orders of a gang's kinds that are tried, at the most."""
@@ -38,7 +37,7 @@ PLACE_STEPS_ON_MANY = 500
 POD_STEPS = 2
 
 CHOICES_ALLOWED = 16
-"""Choices of types that are allowed so many steps each; all others together no more."""
+"""Choices of types that are allowed so many steps each; all others have what is left of those."""
 
 NO_END = 1 << 60
 """More steps than are ever taken."""
@@ -110,11 +109,15 @@ class Seeker:
         return False
 
     def could_place(self, roles: Sequence[Role]) -> bool:
-        """Whether there is a place for all pods, or on many nodes not everything was tried."""
+        """Whether there is a place for all pods, or not everything was tried."""
         found = self.place(roles)
         self.undo()
-        is_large = len(self.hardware.states) > FEW_NODES
-        return found or (is_large and (self.is_cut or self.is_spent))
+        return found or self.is_cut or (self._is_large and self.is_spent)
+
+    @property
+    def _is_large(self) -> bool:
+        """There are so many nodes that not every way is tried."""
+        return len(self.hardware.states) > FEW_NODES
 
     @property
     def is_spent(self) -> bool:
@@ -132,11 +135,10 @@ class Seeker:
         """
         if self.is_alone and self.hardware.is_greed_exact(self.owner):
             return
-        self.is_cut = self.is_cut or self.is_spent
+        self.is_cut = self.is_cut or (self._is_large and self.is_spent)
         if choice < CHOICES_ALLOWED:
-            is_split = self.owner in self.hardware.owning.splitters
-            is_large = len(self.hardware.states) > FEW_NODES
-            steps, least = PLACE_STEPS_ON_MANY if is_large else PLACE_STEPS, self.hardware.demands
+            is_split, least = self.owner in self.hardware.owning.splitters, self.hardware.demands
+            steps = PLACE_STEPS_ON_MANY if self._is_large else PLACE_STEPS
             for kind, names in kinds:
                 steps += (POD_STEPS + is_split * least.least_leaves(kind)) * len(names)
             is_one = len(kinds) == 1 and len(kinds[0][1]) == 1
@@ -165,13 +167,11 @@ class Seeker:
     # Several kinds.
 
     def _several(self, kinds: Kinds) -> bool:
-        choices = [self.types(kind) for kind, _ in kinds]
-        for number, types in enumerate(product(*choices)):
+        for number, types in enumerate(choices(self, kinds)):
             if number == TYPE_CHOICES or (number >= CHOICES_ALLOWED and self.is_spent):
+                self.is_cut = True
                 break
             self._allow(number, kinds)
-            if not self._may_hold(kinds, types):
-                continue
             orders = list(self._orders(kinds))
             for rack in self._racks_for_all(kinds, types):
                 self.within = rack
@@ -189,14 +189,6 @@ class Seeker:
             if self._search(kinds, types):
                 return True
         return False
-
-    def _may_hold(self, kinds: Kinds, types: Sequence[str]) -> bool:
-        """There may be room for the pods of each kind."""
-        return all(
-            may_hold_all(self.ground(kind, gpu_type), len(names))
-            for (kind, names), gpu_type in zip(kinds, types, strict=True)
-            if kind.gpus or kind.pin is not None
-        )
 
     def _in_order(self, kinds: Kinds, types: Sequence[str], order: Sequence[int]) -> bool:
         before, near = len(self.pods), self.near
@@ -379,9 +371,11 @@ class Seeker:
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
-        before = self.hardware.steps
-        found = Search(self, wants).run()
+        before, search = self.hardware.steps, Search(self, wants)
+        found = search.run()
         self.soft += self.hardware.steps - before
+        self.hard += self.hardware.steps - before
+        self.is_cut = self.is_cut or search.is_cut
         return found
 
     def search_racks(self, ground: Ground, names: Sequence[str], racks: Iterable[Rack]) -> bool:
