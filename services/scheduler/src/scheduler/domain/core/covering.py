@@ -34,10 +34,16 @@ def cover(
     return tuple(used)
 
 
-def floors(hardware: Hardware, owner: str) -> list[int]:
-    """Levels from which up an owner may bind: all of its unbound quota first."""
+def floors(hardware: Hardware, owner: str, gpu_type: str | None = None) -> list[int]:
+    """Levels from which up an owner may bind, of one GPU type or any: all of its unbound quota
+    first.
+    """
     left = hardware.unbound.get(owner, {})
-    levels = {quota.level for quota in hardware.owning.quotas.get(owner, ()) if left[quota.path]}
+    levels = {
+        quota.level
+        for quota in hardware.owning.quotas.get(owner, ())
+        if left[quota.path] and gpu_type in (None, quota.chain.leaf)
+    }
     return [0, *sorted(levels)[1:]]
 
 

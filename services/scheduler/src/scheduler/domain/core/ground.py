@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, may_have, ways_to_bind
+from scheduler.domain.core.covering import cover, floors, may_have, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
@@ -112,10 +112,8 @@ class Ground:
         """Levels from which up quota may be bound for a pod: small cells first."""
         if self.empty is None or self.owner is None:
             return [0]
-        left = self.hardware.unbound[self.owner]
-        quotas = self.hardware.owning.quotas[self.owner]
-        levels = {q.level for q in quotas if left[q.path] and q.chain.leaf == self.gpu_type}
-        return [0, *sorted(levels)[1:], *([THRIFTY] if self.is_split else ())]
+        levels = floors(self.hardware, self.owner, self.gpu_type)
+        return [*levels, THRIFTY] if self.is_split else levels
 
     @property
     def gpu_type(self) -> str:

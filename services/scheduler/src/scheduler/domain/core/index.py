@@ -82,7 +82,7 @@ class Index:
         is_ahead = self.is_ahead
         for state in reversed(behind.values()):
             number, kind, tags = state.slot.number, state.gpu_type, self._tags[state.sort]
-            if amounts is not None and state.machine.free:
+            if amounts is not None:
                 amounts.changed(state.machine)
             known = tags.plain
             free = state.usable & ~state.used(is_ahead=is_ahead)
