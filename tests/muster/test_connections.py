@@ -121,3 +121,39 @@ async def test_what_a_process_has_locked_that_takes_no_answers_is_free_again(
         await database.execute("LOCK TABLE locked IN SHARE MODE; INSERT INTO locked VALUES (true)")
     task.cancel()
     await asyncio.wait({task})
+
+
+async def test_what_a_process_has_locked_that_vanished_in_a_statement_is_free_again(
+    proxy: Proxy, database: asyncpg.Connection
+) -> None:
+    """The server works on it, so that it does not look whether anybody waits for the answer."""
+    await database.execute("CREATE TABLE locked (is_taken boolean)")
+    settings = DatabaseSettings(
+        database_url=proxy.url, statement_timeout_s=1.0, idle_transaction_s=FOR_EVER_S
+    )
+    pool = await open_pool(settings, "rest")
+
+    async def work() -> None:
+        async with transaction(pool) as conn:
+            await conn.execute("LOCK TABLE public.locked")
+            await conn.execute("SELECT pg_sleep(1000)")
+
+    task = asyncio.create_task(work())
+    await sleeping(database)
+    proxy.freeze()
+    pool.terminate()
+    async with asyncio.timeout(DEADLINE_S):
+        await database.execute("LOCK TABLE locked IN SHARE MODE; INSERT INTO locked VALUES (true)")
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_database_ends_a_statement_later_than_its_process_does(
+    empty_database_url: str,
+) -> None:
+    """So that the process knows of it, and keeps its connection."""
+    settings = DatabaseSettings(database_url=empty_database_url, statement_timeout_s=0.2)
+    quick = await open_pool(settings, "rest")
+    with pytest.raises(TimeoutError):
+        await quick.execute("SELECT pg_sleep(1000)")
+    assert await quick.fetchval("SHOW statement_timeout") == "1200ms"
+    await quick.close()

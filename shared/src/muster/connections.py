@@ -21,7 +21,8 @@ CANCEL_S = 1.0
 SILENT_S = 5.0
 """A connection whose other side has taken nothing for so long is ended, on both sides: what it has
 locked is free then, also where the server waits until its answer is taken. A statement that the
-server works on, or that waits for a lock, goes on to its end first."""
+server works on, or that waits for a lock, goes on first: to its end, or as long as any may take
+(`muster.db`)."""
 
 _PROBE_AFTER_S, _PROBE_EVERY_S = 2, 1
 _PROBES = int(SILENT_S) - _PROBE_AFTER_S

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 
 import asyncpg
 
-from muster.connections import SERVER_SETTINGS, BoundedConnection
+from muster.connections import CANCEL_S, SERVER_SETTINGS, BoundedConnection
 from muster.settings import DatabaseSettings
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -44,9 +44,14 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
             "search_path": schema,
             "application_name": f"muster-{schema}",
             "jit": "off",
-            "idle_in_transaction_session_timeout": str(int(settings.idle_transaction_s * 1000)),
+            "idle_in_transaction_session_timeout": _milliseconds(settings.idle_transaction_s),
+            "statement_timeout": _milliseconds(settings.statement_timeout_s + CANCEL_S),
         },
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(int(seconds * 1000))
 
 
 async def _set_up(conn: Connection) -> None:

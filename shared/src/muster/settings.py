@@ -77,7 +77,11 @@ class DatabaseSettings(ServiceSettings):
 
     database_url: SecretStr = SecretStr("postgresql://127.0.0.1:5432/muster")
     database_connections: PositiveInt = Field(6, description="Connections of one process.")
-    statement_timeout_s: PositiveFloat = 30.0
+    statement_timeout_s: PositiveFloat = Field(
+        30.0,
+        description="A statement takes no longer; a second later the database ends it by itself, or"
+        " one of a process that vanished would keep others from its rows.",
+    )
     idle_transaction_s: PositiveFloat = Field(
         20.0,
         description="The database ends a transaction that idles for so long, or a process that"
