@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from muster.db import Connection
 from muster.service import Runtime
 from pydantic import SecretStr
 from scheduler import leadership
@@ -189,6 +190,33 @@ async def test_a_leader_without_its_database_stands_by_and_is_followed(
             proxy.thaw()
             await until(lambda: measured(runtime, "is_warm"))
             assert not measured(runtime, "is_leader")
+
+
+async def test_a_renewal_that_hangs_does_not_cost_the_lead(
+    kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection carries nothing any more; the others do. It is given up in the end."""
+    renew, given_up = leadership.renew, list[float]()
+
+    async def hangs(conn: Connection, *rest: Any) -> bool:
+        monkeypatch.setattr(leadership, "renew", renew)
+        began = time.monotonic()
+        try:
+            await conn.execute("SELECT pg_sleep(1000)")
+        finally:
+            given_up.append(time.monotonic() - began)
+        return False
+
+    async with scheduler(statement_timeout_s=HOUR_S) as runtime:
+        await until(lambda: measured(runtime, "is_leader"))
+        monkeypatch.setattr(leadership, "renew", hangs)
+        await until(lambda: given_up)
+        await asyncio.sleep(LEASE_S)  # the time is the test
+        assert (measured(runtime, "is_leader"), measured(runtime, "epoch")) == (1, 1)
+        assert given_up[0] < PATIENT_LEASE_S
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(partial(_is_placed, others, "a"))
 
 
 PLACED = "SELECT count(*) FROM scheduler.placement WHERE gang = $1 AND epoch > 1"

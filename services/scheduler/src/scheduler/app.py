@@ -29,6 +29,9 @@ from scheduler.settings import SchedulerSettings
 
 _log = structlog.get_logger()
 
+RENEWALS = 2
+"""Of the lead, under way at the same time, at the most."""
+
 
 class Candidate:
     """Takes the lead when nobody has it, and gives it up when it stops."""
@@ -98,22 +101,33 @@ class Candidate:
         self._decider.metrics.is_leader.set(0)
 
     async def _renew(self, epoch: int) -> None:
-        while True:
-            await asyncio.sleep(self._settings.leader_renew_s)
-            began = time.monotonic()
-            try:
-                async with self._runtime.pool.acquire() as conn:
-                    has_words = await leadership.renew(
-                        conn, epoch, self._decider.holder, self._settings
-                    )
-            except Exception as error:
-                if not is_transient(error):
-                    raise
-                _log.warning("leadership can't be renewed", error=_words_of(error))
-            else:
-                self._renewed_at = began
-                if has_words:
-                    self._decider.words_came(0)
+        """One that hangs, on a connection that carries nothing any more, must not cost the lead
+        while others get through; nor is one given up that is only slow: it counts when it is done.
+        """
+        renewals = set[asyncio.Task[None]]()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(self._settings.leader_renew_s)
+                renewals = {task for task in renewals if not task.done()}
+                if len(renewals) < RENEWALS:
+                    renewals.add(group.create_task(self._renew_once(epoch)))
+
+    async def _renew_once(self, epoch: int) -> None:
+        began = time.monotonic()
+        try:
+            # Later than that it says nothing: another may lead by then.
+            async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
+                has_words = await leadership.renew(
+                    conn, epoch, self._decider.holder, self._settings
+                )
+        except Exception as error:
+            if not is_transient(error):
+                raise
+            _log.warning("leadership can't be renewed", error=_words_of(error))
+        else:
+            self._renewed_at = max(self._renewed_at, began)
+            if has_words:
+                self._decider.words_came(0)
 
     async def _doubt(self) -> None:
         """Whose renewals don't get through for so long that another leads by now must not answer
