@@ -11,6 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from cli.embedded.broker import EmbeddedBroker
 from muster.db import Connection
 from muster.service import Runtime
 from pydantic import SecretStr
@@ -198,7 +199,7 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
     """Its connection carries nothing any more; the others do. It is given up in the end."""
     renew, given_up = leadership.renew, list[float]()
 
-    async def hangs(conn: Connection, *rest: Any) -> bool:
+    async def hangs(conn: Connection, *_: Any, **__: Any) -> bool:
         monkeypatch.setattr(leadership, "renew", renew)
         began = time.monotonic()
         try:
@@ -217,6 +218,64 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
         await others.report(kit.report("n0", gpus=8))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(partial(_is_placed, others, "a"))
+
+
+DEAF_S = 3.0
+
+
+async def _lost(_: Watch) -> None:
+    """What is said does not reach the bus."""
+
+
+async def test_a_leader_that_is_cut_off_from_the_bus_is_followed_by_one_who_hears_it(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The database it reaches; and once it hears the bus again, it follows."""
+    rules = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
+    async with scheduler(**rules) as runtime:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with another_scheduler(**rules):
+            with monkeypatch.context() as cut_off:
+                cut_off.setattr(Watch, "probe", _lost)
+                await until(lambda: not measured(runtime, "is_leader"))
+                await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=1)))
+                await others.until(partial(_is_placed, others, "b"))
+                assert others.decisions["b"].epoch == 2
+            await until(lambda: measured(runtime, "probe_round"))
+            await until(lambda: measured(runtime, "is_warm"))
+            await asyncio.sleep(2 * DEAF_S)  # the time is the test
+            assert await runtime.pool.fetchval("SELECT epoch FROM leader") == 2
+
+
+async def test_a_bus_that_is_away_for_everybody_costs_nobody_the_lead(
+    kit: Kit,
+    another_scheduler: RunAnother,
+    scheduler: RunScheduler,
+    others: Others,
+    fresh_broker: EmbeddedBroker,
+) -> None:
+    """Whoever hears it first when it is back."""
+    rules = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
+    async with scheduler(**rules) as runtime:
+        await others.report(kit.report("n0", gpus=8))
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a") == ["placed"])
+        async with another_scheduler(**rules):
+            await asyncio.sleep(2 * DEAF_S)
+            fresh_broker.kill()
+            await until(lambda: not measured(runtime, "probe_round"))
+            await asyncio.sleep(2 * DEAF_S)  # the time is the test
+            fresh_broker.start()
+            await until(lambda: measured(runtime, "probe_round"))
+            await others.ask(kit.gang("b", *kit.pods("b", 1, gpus=1)))
+            await others.until(partial(_is_placed, others, "b"))
+            assert others.decisions["b"].epoch == 1
 
 
 PLACED = "SELECT count(*) FROM scheduler.placement WHERE gang = $1 AND epoch > 1"

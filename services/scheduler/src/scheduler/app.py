@@ -41,6 +41,7 @@ class Candidate:
         self._settings = settings
         self._decider = decider
         self._renewed_at = 0.0
+        self._heard_from = time.monotonic()
         handler = words_beside(decider.deciding)
         self._consumer: Consumer = runtime.consumer(
             TOPICS_HEARD, handler, decider.words_came, seat="leader"
@@ -69,8 +70,27 @@ class Candidate:
 
     async def _take(self) -> int | None:
         self._renewed_at = time.monotonic()
+        hears_bus = self._has_heard_bus()
         async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
-            return await leadership.take(conn, self._decider.holder, self._settings)
+            return await leadership.take(
+                conn, self._decider.holder, self._settings, hears_bus=hears_bus
+            )
+
+    def _has_heard_bus(self) -> bool:
+        """For so long that it is no news: where the bus has just come back, the leader will hear it
+        too in a moment.
+        """
+        now = time.monotonic()
+        if not self._decider.watch.hears_bus():
+            self._heard_from = now
+        return now - self._heard_from >= self._settings.leader_deaf_s
+
+    async def probe(self) -> None:
+        """A standby finds out whether it hears the bus; a leader, where it judges leases."""
+        while True:
+            if not self._decider.is_leading:
+                await self._decider.watch.probe()
+            await asyncio.sleep(self._settings.probe_s)
 
     async def _lead(self, epoch: int) -> None:
         decider, metrics = self._decider, self._decider.metrics
@@ -113,12 +133,12 @@ class Candidate:
                     renewals.add(group.create_task(self._renew_once(epoch)))
 
     async def _renew_once(self, epoch: int) -> None:
-        began = time.monotonic()
+        began, hears_bus = time.monotonic(), self._decider.watch.hears_bus()
         try:
             # Later than that it says nothing: another may lead by then.
             async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
                 has_words = await leadership.renew(
-                    conn, epoch, self._decider.holder, self._settings
+                    conn, epoch, self._decider.holder, self._settings, hears_bus=hears_bus
                 )
         except Exception as error:
             if not is_transient(error):
@@ -261,6 +281,7 @@ async def build(
     runtime.spawn("reports", decider.watch.reports.run)
     runtime.spawn("heartbeats", decider.watch.heartbeats.run)
     runtime.spawn("orders", decider.watch.orders.run)
+    runtime.spawn("probe", candidate.probe)
     runtime.spawn("candidate", candidate.run)
     runtime.routes.extend(routes(decider, settings, runtime.pool.acquire))
     try:

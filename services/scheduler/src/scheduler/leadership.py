@@ -15,8 +15,11 @@ class Deposed(Exception):
     """Another process leads, or may."""
 
 
-async def take(conn: Connection, holder: str, settings: SchedulerSettings) -> int | None:
-    """Lead if nobody does: the new epoch; else None.
+async def take(
+    conn: Connection, holder: str, settings: SchedulerSettings, *, hears_bus: bool = False
+) -> int | None:
+    """Lead if nobody does, or only one who is deaf to the bus and this one is not: the new epoch;
+    else None.
 
     A row that expires later than its holder can have written it is from before the clock went back:
     from now on it lasts as long as any.
@@ -27,25 +30,39 @@ async def take(conn: Connection, holder: str, settings: SchedulerSettings) -> in
         settings.leader_expiry_s,
     )
     epoch: int | None = await conn.fetchval(
-        "UPDATE leader SET epoch = epoch + 1, holder = $1,"
+        "UPDATE leader SET epoch = epoch + 1, holder = $1, deaf_since = NULL,"
         " expires_at = clock_timestamp() + $2 * interval '1 s'"
-        " WHERE expires_at + $3 * interval '1 s' < clock_timestamp() RETURNING epoch",
+        " WHERE expires_at + $3 * interval '1 s' < clock_timestamp()"
+        " OR $4 AND deaf_since + $5 * interval '1 s' < clock_timestamp() RETURNING epoch",
         holder,
         settings.leader_expiry_s,
         settings.leader_take_s,
+        hears_bus,
+        settings.leader_deaf_s,
     )
     return epoch
 
 
-async def renew(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> bool:
-    """Lead on; whether words wait that no cycle has seen. Raises Deposed."""
+async def renew(
+    conn: Connection,
+    epoch: int,
+    holder: str,
+    settings: SchedulerSettings,
+    *,
+    hears_bus: bool = True,
+) -> bool:
+    """Lead on, and say whether the bus is heard; whether words wait that no cycle has seen. Raises
+    Deposed.
+    """
     has_words: bool | None = await conn.fetchval(
-        "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s'"
+        "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s',"
+        " deaf_since = CASE WHEN NOT $4 THEN coalesce(deaf_since, clock_timestamp()) END"
         " WHERE epoch = $1 AND holder = $2"
         " RETURNING EXISTS (SELECT 1 FROM gang WHERE is_dirty)",
         epoch,
         holder,
         settings.leader_expiry_s,
+        hears_bus,
     )
     if has_words is None:
         raise Deposed

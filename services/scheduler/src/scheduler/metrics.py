@@ -67,7 +67,7 @@ class SchedulerMetrics:
             "Silent nodes that are not declared lost, because too many fell silent at once.",
         )
         self.probe_round = self._gauge(
-            "probe_round", "1 while the leader's probe comes round on every partition."
+            "probe_round", "1 while this process's probe comes round on every partition."
         )
 
     def _add_leading(self) -> None:

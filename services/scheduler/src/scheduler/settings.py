@@ -21,11 +21,12 @@ _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
     ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
+    ("probe_window_s", "leader_deaf_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
 )
 """A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
-a probe is sent before the last one is missed, and leases are judged before the judge counts as
+a probe is sent before the last one is missed, who misses it is not deaf at once, and leases are judged before the judge counts as
 away."""
 
 
@@ -106,6 +107,9 @@ class SchedulerSettings(DatabaseSettings):
     )
     leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
     leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
+    leader_deaf_s: PositiveFloat = Field(
+        20.0, description="Who leads without the bus for so long is replaced by who has it as long."
+    )
     changes_kept_s: PositiveFloat = Field(
         60.0, description="Who stands by and has not looked for so long reads all anew."
     )

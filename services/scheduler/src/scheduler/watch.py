@@ -229,6 +229,13 @@ class Watch:
     def _is_fresh(self, at: float, now: float) -> bool:
         return now - at < self.settings.lease_timeout_s
 
+    def hears_bus(self) -> bool:
+        """What this process says comes back to it, on every partition."""
+        partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
+        is_round = self.leases.is_round(partitions, time.monotonic())
+        self.metrics.probe_round.set(is_round)
+        return is_round
+
     def judge(self) -> None:
         """Find who is silent for too long. To be called every ``watch_s`` by the leader."""
         restarts = self.heartbeats.restarts + self.reports.restarts
@@ -243,7 +250,6 @@ class Watch:
             self.wake()
 
     def _note(self, judgement: Judgement) -> None:
-        self.metrics.probe_round.set(judgement.is_round)
         self.metrics.withheld.set(len(judgement.withheld))
         if judgement.is_round != self._was_round:
             self._was_round = judgement.is_round

@@ -73,11 +73,15 @@ class Leases:
         self.judged_at = now
         if gap > self.policy.stall_s:
             self.begin_anew(now)
-        oldest = max(now - self.policy.probe_window_s, self.probes_from)
-        if not partitions or any(self.probes.get(p, -1.0) < oldest for p in range(partitions)):
+        if not self.is_round(partitions, now):
             self.anew_at = now
             return Judgement(is_round=False)
         return self._judge(now)
+
+    def is_round(self, partitions: int, now: float) -> bool:
+        """The probes come round on all of so many partitions."""
+        oldest = max(now - self.policy.probe_window_s, self.probes_from)
+        return partitions > 0 and all(self.probes.get(p, -1.0) >= oldest for p in range(partitions))
 
     def _judge(self, now: float) -> Judgement:
         silence = {node: now - max(at, self.anew_at) for node, at in self.heard.items()}
