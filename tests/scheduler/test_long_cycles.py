@@ -126,3 +126,28 @@ def test_a_cycle_is_left_when_it_is_late_but_never_before_one_gang_was_tried(kit
         assert (placed.gang, state.is_under_way) == (f"g{number}", True)
     assert state.decide(0.0, 0.0, lambda: True) == []
     assert not state.is_under_way
+
+
+def test_who_was_not_told_yet_is_told_though_it_is_asked_for_anew_between_two_cycles(
+    kit: Kit,
+) -> None:
+    """Of the pods that it waits for one is not wanted any more: why it waits is not known before
+    the end of the next cycle, which has parts.
+    """
+    state = kit.state(kit.report("n0", gpus=8), rules=Rules(settle_s=0.0, cycle_gangs=2))
+    names, told = [f"g{number}" for number in range(8)], set[str]()
+    state.request(kit.gang("all", *kit.pods("all", 1, gpus=8), priority=20), 0.0, 0.0)
+    for number, name in enumerate(names):
+        state.request(kit.gang(name, *kit.pods(name, 2, gpus=1, cpu=number), age=number), 0.0, 0.0)
+    while state.is_under_way or not state.telling.untold:
+        told.update(each.gang for each in kit.decide(state, 0.0))
+    late = next(reversed(state.telling.untold))
+    assert late not in told
+    left = kit.pods(late, 1, gpus=1, cpu=names.index(late))
+    state.request(kit.gang(late, *left, age=names.index(late)), 1.0, 1.0)
+    for number in range(8):
+        (pod,) = kit.pods(f"h{number}", 1, gpus=2, cpu=number)
+        state.request(kit.gang(f"h{number}", pod, priority=15), 1.0, 1.0)
+    for at in range(1, 30):
+        told.update(each.gang for each in kit.decide(state, float(at)))
+    assert told >= set(names)

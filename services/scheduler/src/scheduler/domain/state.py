@@ -215,7 +215,11 @@ class State:
         found = self.given.run(at, is_enough, is_settled=is_settled)
         decisions = [decision for decision in found if self._follow(decision)]
         for name, reason in self.telling.due(
-            self.gangs, self.reason_of, now, is_settled=is_settled
+            self.gangs,
+            self.reason_of,
+            now,
+            is_settled=is_settled,
+            is_under_way=self.is_under_way,
         ):
             core = model.Reason(reason.code, reason.text, reason.numbers)
             decisions.append(Deferred(name, core))

@@ -32,16 +32,19 @@ class Telling:
         now: float,
         *,
         is_settled: bool,
+        is_under_way: bool,
     ) -> Iterator[tuple[str, Reason]]:
         """Whom to tell what now, a bounded number. While nodes come one by one after a start
-        nobody is told again and again.
+        nobody is told again and again. While a cycle is under way nobody is forgotten who has no
+        reason: it may wait and be tried in what is left of it.
         """
-        told = 0
-        for name in [*self.untold, *self._stale(gangs, reason_of, now)]:
+        told, again = 0, [] if is_under_way else self._stale(gangs, reason_of, now)
+        for name in [*self.untold, *again]:
             gang = gangs.get(name)
             reason = None if gang is None or gang.is_refused else reason_of(name)
             if gang is None or reason is None:
-                self.untold.pop(name, None)
+                if not is_under_way:
+                    self.untold.pop(name, None)
                 continue
             if not is_settled and gang.said is not None:
                 continue
