@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 Kit = Any
 
 NODES, WAITING = 600, 1000
+DEADLINE_S = 60.0
 TURNS = 10
 """Of others while an answer of so much is made, at the least; a short one has a few."""
 
@@ -93,6 +94,17 @@ async def test_who_is_placed_while_the_queue_is_shown_is_left_out(kit: Kit) -> N
         gangs = (await client.get("/queue")).json()["gangs"]
         shown = {gang["gang"]: gang["position"] for gang in gangs}
         assert shown == {f"w{n:03}": n + 1 for n in range(WAITING - 1)}
+
+
+async def test_the_whole_cluster_is_exported_once_at_a_time(kit: Kit) -> None:
+    """However close together they come: each would have decisions wait."""
+    async with served(crowded(kit)) as (_, client), asyncio.timeout(DEADLINE_S):
+        answers = await asyncio.gather(*(client.get("/export") for _ in range(4)))
+        assert sorted(answer.status_code for answer in answers) == [200, 503, 503, 503]
+        busy = [answer for answer in answers if answer.status_code == 503]
+        assert {answer.json()["code"] for answer in busy} == {"BusyError"}
+        assert all(int(answer.headers["retry-after"]) > 0 for answer in busy)
+        assert (await client.get("/export")).status_code == 200
 
 
 async def test_the_whole_cluster_is_taken_between_two_cycles(kit: Kit) -> None:

@@ -26,8 +26,8 @@ _IN_ORDER = (
     ("watch_s", "lease_timeout_s"),
 )
 """A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
-a probe is sent before the last one is missed, who misses it is not deaf at once, and leases are judged before the judge counts as
-away."""
+a probe is sent before the last one is missed, who misses it is not replaced at once, and leases are
+judged before the judge counts as away."""
 
 
 class SchedulerSettings(DatabaseSettings):
@@ -132,6 +132,9 @@ class SchedulerSettings(DatabaseSettings):
         60.0, description="An export of which nothing is taken for so long is cut off."
     )
 
+    whole_exports: PositiveInt = Field(
+        1, description="Of the cluster of now, made at the same time, at the most: decisions wait."
+    )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
 
     @model_validator(mode="after")

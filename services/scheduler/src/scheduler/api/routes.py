@@ -38,6 +38,9 @@ class Leading(Protocol):
 
 LIMIT_DIGITS = 9
 
+RETRY_AFTER_S = 5
+"""An export of a large cluster is made by then."""
+
 LINES = "application/x-ndjson"
 
 Handle = Callable[[Request], Awaitable[Response]]
@@ -47,7 +50,7 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``,
     ``/virtual-clusters``, ``/export?since=&until=``. ``connect``: to the database.
     """
-    seats = Seats(settings)
+    seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
 
     def route(path: str, handle: Handle) -> Route:
         return Route(path, _guarded(handle, decider, settings))
@@ -73,7 +76,10 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     async def export(request: Request) -> Response:
         if request.query_params:
             return await _stretch(request, connect, seats, decider.at())
-        return await _whole(decider)
+        if whole_seats.locked():
+            return _busy()
+        async with whole_seats:
+            return await _whole(decider)
 
     return [
         route("/queue", queue),
@@ -149,8 +155,7 @@ class Seated(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._seats.locked():
-            busy = _error(503, "BusyError", "Others are exporting; try again later.")
-            await busy(scope, receive, send)
+            await _busy()(scope, receive, send)
             return
 
         async def sending(message: Message) -> None:
@@ -183,6 +188,12 @@ def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> H
 
 def _standing_by() -> JSONResponse:
     return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
+
+
+def _busy() -> JSONResponse:
+    busy = _error(503, "BusyError", "Others are exporting; try again later.")
+    busy.headers["retry-after"] = str(RETRY_AFTER_S)
+    return busy
 
 
 def _error(status: int, code: str, message: str) -> JSONResponse:
