@@ -10,11 +10,14 @@ import asyncpg
 import pytest
 from muster.db import Connection
 from muster.service import Runtime
+from pydantic import SecretStr
 from scheduler import changes, store
 from scheduler.domain.core.forest import ConfigError, Finding
 from scheduler.domain.state import State
+from scheduler.settings import SchedulerSettings
 from scheduler.store import KnownNode
 from scheduler_watched import measured, until
+from tcp_proxy import Proxy
 
 Kit = Any
 Others = Any
@@ -124,6 +127,32 @@ async def test_a_standby_takes_the_lead_amid_its_load_and_goes_on_with_it(
             assert measured(standby, "takeover_seconds_count") == 1
             assert measured(standby, "rebuilds_total") == 0
             assert sum(map(len, (await held(standby)).values())) == 4
+
+
+async def test_a_standby_whose_database_hung_for_long_follows_on(
+    scheduler: RunScheduler, settings: SchedulerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For longer than a lead lasts; over the same connection nothing can have been lost."""
+    load_nodes, loads = store.load_nodes, 0
+
+    async def counted(conn: Connection) -> list[KnownNode]:
+        nonlocal loads
+        loads += 1
+        return await load_nodes(conn)
+
+    async with (
+        Proxy(settings.database_url.get_secret_value()).running() as proxy,
+        scheduler() as leader,
+    ):
+        await until(lambda: measured(leader, "is_leader") == 1)
+        async with scheduler(database_url=SecretStr(proxy.url)) as standby:
+            await until(lambda: measured(standby, "is_warm") == 1)
+            monkeypatch.setattr(store, "load_nodes", counted)
+            proxy.freeze()
+            await until(lambda: measured(standby, "follow_lag_seconds") > 2 * settings.lead_s)
+            proxy.thaw()
+            await until(lambda: measured(standby, "follow_lag_seconds") < settings.lead_s)
+            assert (measured(standby, "is_warm"), loads) == (1, 0)
 
 
 FILE = """
