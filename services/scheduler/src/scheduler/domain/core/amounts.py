@@ -40,23 +40,26 @@ class _Measure:
 
     def change(self, mask: int, changed: int) -> None:
         """Nodes' numbers change in these bits."""
-        for index in range(len(self.slices)):
-            if changed >> index & 1:
-                self.slices[index] ^= mask
+        while changed:
+            lowest = changed & -changed
+            self.slices[lowest.bit_length() - 1] ^= mask
+            changed ^= lowest
 
     def at_least(self, steps: int, among: int) -> int:
         """Of some nodes those with so many steps."""
+        if not steps:
+            return among
         if steps >> len(self.slices):
             return among & self.unlimited
-        same, more = among, among & self.unlimited
-        for index in range(len(self.slices) - 1, -1, -1):
+        same, more, lowest = among, among & self.unlimited, steps & -steps
+        for index in range(len(self.slices) - 1, lowest.bit_length() - 2, -1):
             some = same & self.slices[index]
             if steps >> index & 1:
                 same = some
             else:
                 more |= some
                 same ^= some
-        return more | same
+        return more | same  # below the lowest bit of `steps` any number will do
 
 
 class Amounts:
@@ -127,19 +130,19 @@ class Amounts:
         return found
 
     def _read(self) -> None:
-        is_new = False
+        is_new, measures = False, self._measures
         for number, machine in self._changed.items():
-            mask, before = self._masks[number], self._now[number]
-            after = []
             left = machine.later if self._is_ahead else machine.free
-            for name, old, amount in zip(machine.sort.names, before, left, strict=True):
-                measure = self._measures[name]
-                now = measure.steps(amount)
-                after.append(now)
-                if now != old:
-                    is_new = True
-                    measure.change(mask, now ^ old)
-            self._now[number] = after
+            now = [
+                amount // measures[name].step if amount > 0 else 0
+                for name, amount in zip(machine.sort.names, left, strict=True)
+            ]
+            before = self._now[number]
+            if now != before:
+                self._now[number], is_new, mask = now, True, self._masks[number]
+                for name, new, old in zip(machine.sort.names, now, before, strict=True):
+                    if new != old:
+                        measures[name].change(mask, new ^ old)
         self._changed.clear()
         if is_new:
             self._answers.clear()
