@@ -8,16 +8,11 @@ from itertools import islice
 from scheduler.domain.core.capacity import could_hold_all
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.prices import (
-    Price,
-    cheapest,
-    price_of,
-    room_at_most,
-)
+from scheduler.domain.core.prices import cheapest, price_of, room_at_most
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import NO_END, Seeker
 

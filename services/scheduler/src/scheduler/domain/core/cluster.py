@@ -147,13 +147,13 @@ class Cluster:
         found = live.pods.get(pod)
         if found is not None:
             self._leave(live, found)
-            self.looked_at_anew(live)
         else:
             self._drop_waiting(live, pod)
         if live.strangers:
             live.strangers = tuple(place for place in live.strangers if place.pod != pod)
             for name in [name for name in live.pods if name.startswith(pod + REMNANT)]:
                 self._leave(live, live.pods[name])
+        self.looked_at_anew(live)
         if live.pods or live.strangers:
             return
         if live.waiting:
@@ -184,6 +184,7 @@ class Cluster:
 
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
+        live.cost = None
         self.charges.priced_anew(live)
         for pod in live.pods.values():
             for state in pod.machine.slots if pod.state is None else (pod.state,):

@@ -18,6 +18,8 @@ from scheduler.domain.core.model import (
 Order = tuple[int, float, str]
 """Highest priority first (negated), then oldest, then lowest id."""
 
+Price = tuple[int, float]
+"""GPUs of gangs that leave, and when the one that has run longest started, negated."""
 
 REMNANT = "\n"
 """In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
@@ -86,7 +88,8 @@ class Live:
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
     nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.
-    ``among``: the set of `Charges` that it is in.
+    ``among``: the set of `Charges` that it is in. ``cost``: its rank, and the price of
+    letting it go (`prices.cost_of`); None: not worked out since one of them may have changed.
     """
 
     gang: Gang
@@ -103,6 +106,7 @@ class Live:
     downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
     among: set[str] | None = None
+    cost: tuple[int, Price] | None = None
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,14 +136,6 @@ class Live:
         for pod in self.pods.values():
             gpus += pod.gpus.bit_count()
         return gpus
-
-    @property
-    def gpus_in_use(self) -> int:
-        """That it uses."""
-        if not self.reserved:
-            return self.gpus
-        held = (pod for pod in self.pods.values() if pod.name not in self.reserved)
-        return sum(pod.gpus.bit_count() for pod in held)
 
     def cells(self) -> tuple[CellUse, ...]:
         """The cells that it holds for its virtual cluster, each once."""

@@ -6,11 +6,12 @@ Prices are worked out again for nodes that have changed, when they are asked for
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heapify, heappop, heappush, merge
 from math import inf
 from typing import TYPE_CHECKING
 
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import GangClass, Kind
 from scheduler.domain.core.regions import Needs
@@ -18,10 +19,10 @@ from scheduler.domain.core.regions import Needs
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
-Price = tuple[int, float]
-"""GPUs of victims, and when the one that has run longest started, negated."""
-
 NOBODY: Price = (0, -inf)
+
+STAYS = 1 << 30
+"""The rank of who can't be made to leave."""
 
 NO_BOUND = 1 << 30
 """Pods that there may be room for where that is not known."""
@@ -36,14 +37,23 @@ LISTS_KEPT = 256
 """So many owners, types and priorities have prices; then all begin anew."""
 
 
+def cost_of(live: Live) -> tuple[int, Price]:
+    """The rank of a gang, and what it costs to let it go. Gangs of its own virtual cluster with a
+    higher priority than its rank can make it leave, others only where that is below 0: a guest's.
+    """
+    if live.cost is None:
+        rank = live.gang.priority if live.gang_class is GangClass.GUARANTEED else -1
+        if live.is_leaving:  # which costs nobody more
+            rank = STAYS
+        uses = (pod.gpus for pod in live.pods.values() if pod.name not in live.reserved)
+        since = inf if live.started_at is None else live.started_at
+        live.cost = rank, (sum(mask.bit_count() for mask in uses), -since)
+    return live.cost
+
+
 def price_of(gangs: Iterable[Live]) -> Price:
     """What it costs to let these gangs go."""
-    gpus, since = 0, inf
-    for gang in gangs:
-        gpus += gang.gpus_in_use
-        if gang.started_at is not None:
-            since = min(since, gang.started_at)
-    return gpus, -since
+    return reduce(both, (cost_of(live)[1] for live in gangs), NOBODY)
 
 
 def both(one: Price, other: Price) -> Price:
@@ -218,18 +228,10 @@ class Prices:
             mask |= state.chargers.get(gang, 0) & mine
             if mask:
                 live = gangs[gang]
-                if may_go(live, self.priority):
-                    found.append((price_of((live,)), mask.bit_count()))
+                rank, price = live.cost or cost_of(live)
+                if rank < self.priority:
+                    found.append((price, mask.bit_count()))
         return found
-
-
-def may_go(live: Live, priority: int) -> bool:
-    """A gang of its own virtual cluster with this priority can make it leave: any other can only
-    where it is a guest. Who leaves already costs nobody more.
-    """
-    if live.is_leaving:
-        return False
-    return live.gang_class is not GangClass.GUARANTEED or live.gang.priority < priority
 
 
 def cheapest(

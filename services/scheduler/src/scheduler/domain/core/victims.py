@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import combinations
 
-from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.holdings import Live, Pod, Price
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.prices import NOBODY, Price, both, price_of
+from scheduler.domain.core.prices import NOBODY, both, price_of
 
 EVERY_SUBSET = 8
 """Of so few candidates at the most the cheapest set is surely found."""

@@ -7,9 +7,9 @@ from functools import cache
 from itertools import accumulate, combinations
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.prices import NOBODY, Price, both, floor_of, may_go, price_of
+from scheduler.domain.core.prices import NOBODY, both, cost_of, floor_of, price_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -117,7 +117,7 @@ class Ways:
         for gang in sorted(names):
             other = gangs[gang]
             is_own = other.owner == live.owner
-            if gang in gone or other is live or not may_go(other, floor if is_own else -1):
+            if gang in gone or other is live or cost_of(other)[0] >= (floor if is_own else 0):
                 continue
             mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
             found.append(_Present(other, mask, _amounts(other, state) if machine.free else ()))
