@@ -1,7 +1,6 @@
 """Makes room for a gang pod by pod, each time where that costs others least."""
 
-from collections.abc import Collection, Generator, Sequence
-from contextlib import closing
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import islice
 
@@ -104,16 +103,15 @@ class Chooser:
 
     def _one(self, ground: Ground, name: str) -> bool:
         """One more pod, where it costs least."""
-        with closing(self._places(ground)) as places:
-            for number, gone in islice(places, PUTS):
-                done = len(self.removals)
-                self.removals += [Removal(self.cluster, other) for other in gone]
-                if ground.put(number, name):
-                    return True
-                self.undo(len(self.seeker.pods), done)
+        for number, gone in islice(self._places(ground), PUTS):
+            done = len(self.removals)
+            self.removals += [Removal(self.cluster, other) for other in gone]
+            if ground.put(number, name):
+                return True
+            self.undo(len(self.seeker.pods), done)
         return False
 
-    def _places(self, ground: Ground) -> Generator[tuple[int, Sequence[Live]], None, None]:
+    def _places(self, ground: Ground) -> Iterator[tuple[int, Sequence[Live]]]:
         """Nodes and who has to leave there, cheapest first."""
         kind = ground.kind
         owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)

@@ -137,6 +137,14 @@ class Live:
             gpus += pod.gpus.bit_count()
         return gpus
 
+    @property
+    def gpus_in_use(self) -> int:
+        """That it uses."""
+        if not self.reserved:
+            return self.gpus
+        held = (pod for pod in self.pods.values() if pod.name not in self.reserved)
+        return sum(pod.gpus.bit_count() for pod in held)
+
     def cells(self) -> tuple[CellUse, ...]:
         """The cells that it holds for its virtual cluster, each once."""
         found = {

@@ -5,7 +5,7 @@ Prices are worked out again for nodes that have changed, when they are asked for
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, merge
 from math import inf
@@ -45,9 +45,8 @@ def cost_of(live: Live) -> tuple[int, Price]:
         rank = live.gang.priority if live.gang_class is GangClass.GUARANTEED else -1
         if live.is_leaving:  # which costs nobody more
             rank = STAYS
-        uses = (pod.gpus for pod in live.pods.values() if pod.name not in live.reserved)
         since = inf if live.started_at is None else live.started_at
-        live.cost = rank, (sum(mask.bit_count() for mask in uses), -since)
+        live.cost = rank, (live.gpus_in_use, -since)
     return live.cost
 
 
@@ -64,11 +63,13 @@ def both(one: Price, other: Price) -> Price:
 @dataclass(slots=True)
 class _Order:
     """Nodes by price for one need: a heap with entries that may be out of date. ``read``: so many
-    of the nodes with other prices are in it.
+    of the nodes with other prices are in it. ``taken``: what was told since somebody asked, to be
+    brought back when the next one does.
     """
 
     heap: list[tuple[Price, int]]
     read: int
+    taken: list[tuple[Price, int]] = field(default_factory=list)
 
 
 class Prices:
@@ -93,40 +94,38 @@ class Prices:
 
     def ordered(self, needs: Needs) -> Iterator[tuple[Price, int]]:
         """Nodes and what one pod costs there at the least, cheapest first, then by number."""
-        heap = self._heap(needs)
-        taken: list[tuple[Price, int]] = []
-        try:
-            while heap:
-                entry = heappop(heap)
-                if taken and taken[-1] == entry:
-                    continue
-                if self._price(entry[1], needs) == entry[0]:
-                    taken.append(entry)
-                    yield entry
-        finally:
-            for entry in taken:
-                heappush(heap, entry)
+        order = self._order(needs)
+        while order.heap:
+            entry = heappop(order.heap)
+            if order.taken and order.taken[-1] == entry:
+                continue
+            if self._price(entry[1], needs) == entry[0]:
+                order.taken.append(entry)
+                yield entry
 
-    def _heap(self, needs: Needs) -> list[tuple[Price, int]]:
-        """Nodes by price, with entries that are out of date."""
+    def _order(self, needs: Needs) -> _Order:
+        """Nodes by price, all of them in the heap."""
         self._update()
         most = STALE_TIMES * len(self._prices) + ORDERS_KEPT
         if len(self._repriced) > most:
             self._orders.clear()
             self._repriced.clear()
         order = self._orders.get(needs)
-        if order is None or len(order.heap) > most:
+        if order is None or len(order.heap) + len(order.taken) > most:
             if order is None and len(self._orders) >= ORDERS_KEPT:
                 del self._orders[next(iter(self._orders))]
             found = ((self._price(number, needs), number) for number in self._prices)
             heap = [(price, number) for price, number in found if price is not None]
             heapify(heap)
             order = self._orders[needs] = _Order(heap, len(self._repriced))
+        for entry in order.taken:
+            heappush(order.heap, entry)
+        order.taken.clear()
         for number in set(self._repriced[order.read :]):
             if (price := self._price(number, needs)) is not None:
                 heappush(order.heap, (price, number))
         order.read = len(self._repriced)
-        return order.heap
+        return order
 
     def most(self, needs: Needs) -> int:
         """How many pods there would be room for if all that may go were gone, at the most."""
