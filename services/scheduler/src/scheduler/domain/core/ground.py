@@ -305,7 +305,7 @@ class Ground:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
         taken = 0 if self.owner is None else state.charged
         if not is_loose:
-            taken |= self.hardware.used(state)
+            taken |= state.used(is_ahead=self.hardware.index.is_ahead)
         return self.reach(state) & ~taken
 
     def put(

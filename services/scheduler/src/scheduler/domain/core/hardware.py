@@ -194,8 +194,9 @@ class Hardware:
         for binding in pod.bindings:
             binding.users[gang] = binding.users.get(gang, 0) + 1
         if state is not None:
-            if is_charged:
-                _charge(state, pod)
+            if is_charged and pod.leaves:
+                state.charged |= pod.leaves
+                state.chargers[gang] = state.chargers.get(gang, 0) | pod.leaves
             if is_reserved:
                 state.reserved |= pod.gpus
             else:
@@ -276,7 +277,9 @@ class Hardware:
             binding.users[pod.gang] = binding.users.get(pod.gang, 0) + 1
         state = pod.state
         if state is not None:
-            _charge(state, pod)
+            if pod.leaves:
+                state.charged |= pod.leaves
+                state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
             self.refresh(state)
 
     @contextmanager
@@ -376,12 +379,6 @@ class Hardware:
         for index in (self.index, self.other):
             if index is not None:
                 index.regions[owner][state.gpu_type].drop(state.slot.number)
-
-
-def _charge(state: SlotState, pod: Pod) -> None:
-    if pod.leaves:
-        state.charged |= pod.leaves
-        state.chargers[pod.gang] = state.chargers.get(pod.gang, 0) | pod.leaves
 
 
 def _hold(state: SlotState, pod: Pod) -> None:

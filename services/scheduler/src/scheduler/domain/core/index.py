@@ -85,7 +85,8 @@ class Index:
             if amounts is not None:
                 amounts.changed(state.machine)
             known = tags.plain
-            free = state.usable & ~state.used(is_ahead=is_ahead)
+            used = state.held | state.reserved  # `SlotState.used`, without a call
+            free = state.usable & ~(used if is_ahead else used | state.leaving)
             if physical is not None:
                 others = tags.shared if state.charged else known
                 physical[kind].put(number, others.get(free) or tags.new(others, free))
