@@ -18,6 +18,10 @@ class CoreDoor:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core, name)
 
+    def change(self, config: ClusterConfig, now: float) -> None:
+        """Another configuration. Raises ConfigError, and then nothing has changed."""
+        self.core = self.core.changed(config, now)
+
     def decide(self, now: float) -> Sequence[Decision]:
         """One cycle."""
         return run_cycle(self.core, now)

@@ -1,7 +1,6 @@
 """What a cluster is to be made of: it is taken in one moment, and made in any thread."""
 
 from collections.abc import Mapping
-from copy import copy
 from dataclasses import dataclass
 
 from scheduler.domain.core.cluster import Cluster
@@ -34,9 +33,7 @@ def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:
     read: another thread may do it while reports are heard, as long as nothing is decided. Raises
     ConfigError.
     """
-    fresh = copy(cluster)  # a change puts all anew into it, and leaves what it had as it was
-    fresh.change(plan.config(), at)
-    return fresh
+    return cluster.changed(plan.config(), at)
 
 
 def made_with_line(cluster: Cluster, plan: Plan, at: float) -> tuple[Cluster, str]:

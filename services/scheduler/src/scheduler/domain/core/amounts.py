@@ -5,8 +5,7 @@ number it is set are one bit set. So a comparison with what a pod takes costs as
 sets as the number has bits, however many nodes there are.
 """
 
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind
@@ -23,16 +22,14 @@ class _Measure:
     ``unlimited``: nodes that have no limit of it.
     """
 
-    def __init__(self, most: int) -> None:
-        self.step = max(1, most // STEPS)
-        self.slices = [0] * (most // self.step).bit_length()
-        self.unlimited = 0
+    def __init__(self, step: int, slices: list[int], unlimited: int = 0) -> None:
+        self.step = step
+        self.slices = slices
+        self.unlimited = unlimited
 
     def copy(self) -> "_Measure":
         """Another that says the same."""
-        other = copy(self)
-        other.slices = self.slices.copy()
-        return other
+        return _Measure(self.step, self.slices.copy(), self.unlimited)
 
     def steps(self, amount: int) -> int:
         """Rounded down, so that who has enough has enough steps."""
@@ -69,40 +66,32 @@ class Amounts:
     ``everywhere``: all of them. ``first``: the bit of the first machine without GPUs.
     """
 
-    def __init__(self, machines: Sequence[Machine], slots: int) -> None:
-        self.first = slots
-        self._is_ahead = False
-        self._masks: dict[int, int] = {}
+    def __init__(
+        self,
+        masks: Mapping[int, int],
+        first: int,
+        everywhere: int,
+        measures: Mapping[str, _Measure],
+        *,
+        is_ahead: bool = False,
+    ) -> None:
+        self.first = first
+        self.everywhere = everywhere
+        self._masks = masks
+        self._measures = measures
+        self._is_ahead = is_ahead
         self._changed: dict[int, Machine] = {}
         self._now: dict[int, Sequence[int]] = {}
         self._answers: dict[tuple[tuple[str, int], ...], int] = {}
-        most: dict[str, int] = {}
-        for machine in machines:
-            for name, capacity in zip(machine.sort.names, machine.sort.capacity, strict=True):
-                most[name] = max(capacity, most.get(name, 0))
-        self._measures = {name: _Measure(amount) for name, amount in most.items()}
-        above = slots
-        for machine in machines:
-            mask = sum(1 << state.slot.number for state in machine.slots)
-            if not mask:
-                mask, above = 1 << above, above + 1
-            self._masks[machine.number] = mask
-            for name in self._measures.keys() - set(machine.sort.names):
-                self._measures[name].unlimited |= mask
-            if machine.free:
-                self._now[machine.number] = [0] * len(machine.free)
-                self._changed[machine.number] = machine
-        self.everywhere = (1 << above) - 1
 
     def copy(self, is_ahead: bool) -> "Amounts":
         """Another that says the same, and from now on what will be left when those have left who
         were told to (``is_ahead``), or what is left now.
         """
-        other = copy(self)
-        other._is_ahead = is_ahead
-        other._changed, other._answers = self._changed.copy(), self._answers.copy()
-        other._now = self._now.copy()
-        other._measures = {name: each.copy() for name, each in self._measures.items()}
+        measures = {name: each.copy() for name, each in self._measures.items()}
+        other = Amounts(self._masks, self.first, self.everywhere, measures, is_ahead=is_ahead)
+        other._changed, other._now = self._changed.copy(), self._now.copy()
+        other._answers = self._answers.copy()
         return other
 
     def changed(self, machine: Machine) -> None:
@@ -137,7 +126,7 @@ class Amounts:
                 amount // measures[name].step if amount > 0 else 0
                 for name, amount in zip(machine.sort.names, left, strict=True)
             ]
-            before = self._now[number]
+            before = self._now.get(number) or [0] * len(now)
             if now != before:
                 self._now[number], is_new, mask = now, True, self._masks[number]
                 for name, new, old in zip(machine.sort.names, now, before, strict=True):
@@ -146,6 +135,34 @@ class Amounts:
         self._changed.clear()
         if is_new:
             self._answers.clear()
+
+
+def make_amounts(machines: Sequence[Machine], slots: int) -> Amounts:
+    """Of machines of which nothing was looked at yet. ``slots``: how many trees they have."""
+    most: dict[str, int] = {}
+    for machine in machines:
+        for name, capacity in zip(machine.sort.names, machine.sort.capacity, strict=True):
+            most[name] = max(capacity, most.get(name, 0))
+    measures = {name: _measure(amount) for name, amount in most.items()}
+    masks: dict[int, int] = {}
+    above = slots
+    for machine in machines:
+        mask = sum(1 << state.slot.number for state in machine.slots)
+        if not mask:
+            mask, above = 1 << above, above + 1
+        masks[machine.number] = mask
+        for name in measures.keys() - set(machine.sort.names):
+            measures[name].unlimited |= mask
+    found = Amounts(masks, slots, (1 << above) - 1, measures)
+    for machine in machines:
+        found.changed(machine)
+    return found
+
+
+def _measure(most: int) -> _Measure:
+    """Of a resource of which a node has so much at the most."""
+    step = max(1, most // STEPS)
+    return _Measure(step, [0] * (most // step).bit_length())
 
 
 def _wanted(kind: Kind) -> Iterable[tuple[str, int]]:

@@ -25,7 +25,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Queue, Shape, key_of
-from scheduler.domain.core.restoring import change, export, restore
+from scheduler.domain.core.restoring import carry_over, export, restore
 from scheduler.domain.core.stamps import Stamps
 from scheduler.domain.core.waking import put_aside, settled_under
 from scheduler.domain.core.ways import Ways
@@ -313,16 +313,16 @@ class Cluster:
             self.draining.discard(node)
         self._changed(machine)
 
-    def change(self, config: ClusterConfig, now: float) -> None:
-        """Another configuration: all that runs stays where it is. Raises ConfigError, and then
-        nothing has changed.
+    def changed(self, config: ClusterConfig, now: float) -> "Cluster":
+        """The same under another configuration: all that runs stays where it is. This one is only
+        read. Raises ConfigError.
         """
         fresh = Cluster(config)
-        change(self, fresh, now)
+        carry_over(self, fresh, now)
         fresh.draining = self.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
         fresh.is_settled, fresh.moved = self.is_settled, self.moved
-        self.__dict__.update(fresh.__dict__)
+        return fresh
 
     # For the cycle.
 

@@ -12,7 +12,7 @@ from scheduler.domain.core.binding import Binding, Cells, cell_key
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.index import Index
+from scheduler.domain.core.index import Index, make_index
 from scheduler.domain.core.log import Log
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.model import Kind
@@ -50,7 +50,7 @@ class Hardware:
         samples = {state.sort: state for state in reversed(self.states)}
         self._samples = [samples[sort] for sort in sorted(samples)]
         machines = list(self.machines.values())
-        self.index = Index(forest, machines, self._samples, self.spaces, self.catch_up)
+        self.index = make_index(forest, machines, self._samples, self.spaces, self.catch_up)
         self.other: Index | None = None
         self.leaving: dict[Pod, None] = {}
         self.left_by = 0

@@ -3,13 +3,32 @@ have left who leave already.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Self
+from dataclasses import dataclass
 
-from scheduler.domain.core.amounts import Amounts
+from scheduler.domain.core.amounts import Amounts, make_amounts
 from scheduler.domain.core.forest import Forest, Rack
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.regions import Region
 from scheduler.domain.core.tags import Tag, TagKey, Tags
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What both indexes are made of. ``tags``: by sort of node; ``spaces``: `Hardware.spaces`;
+    ``bits``: of each rack its nodes as a bit set, None where nothing beside GPUs is limited.
+    """
+
+    racks: Mapping[str, Sequence[Rack]]
+    places: Sequence[tuple[int, int]]
+    tags: Sequence[Tags]
+    spaces: Sequence[Mapping[int, int]]
+    bits: Mapping[str, Sequence[int]] | None
+    catch_up: Callable[[], object]
+
+    def region(self, leaf: str) -> Region:
+        """One without any node, of a GPU type."""
+        bits = None if self.bits is None else self.bits[leaf]
+        return Region(self.racks[leaf], self.places, self.catch_up, bits)
 
 
 class Index:
@@ -21,55 +40,33 @@ class Index:
     looked at, by number.
     """
 
-    def __init__(
-        self,
-        forest: Forest,
-        machines: Sequence[Machine],
-        samples: Sequence[SlotState],
-        spaces: Sequence[Mapping[int, int]],
-        catch_up: Callable[[], object],
-    ) -> None:
-        bits = dict[str, list[int] | None].fromkeys(forest.racks)
-        self.amounts: Amounts | None = None
-        if any(machine.sort.names for machine in machines):
-            self.amounts = Amounts(machines, len(spaces))
-            bits = {leaf: _bits(racks) for leaf, racks in forest.racks.items()}
-        tags: dict[TagKey, Tag] = {}
-        self._tags = [Tags(state.slot.shape, state.sort, tags) for state in samples]
-        self._spaces = spaces
-        self._racks = forest.racks
-        places = forest.places()
-
-        def region(leaf: str) -> Region:
-            return Region(forest.racks[leaf], places, catch_up, bits[leaf])
-
-        self._region = region
+    def __init__(self, parts: "Parts", amounts: Amounts | None, *, is_ahead: bool = False) -> None:
+        self._parts = parts
+        self.amounts = amounts
+        self.is_ahead = is_ahead
         self.empty = self.blank()
         self.regions: dict[str, dict[str, Region]] = {}
         self.physical: dict[str, Region] | None = None
         self.behind: dict[int, SlotState] = {}
-        self.is_ahead = False
 
     def blank(self) -> dict[str, Region]:
         """Of each GPU type a region without any node."""
-        return {leaf: self._region(leaf) for leaf in self._racks}
+        return {leaf: self._parts.region(leaf) for leaf in self._parts.racks}
 
     def own(self, owner: str, leaf: str) -> None:
         """The owner may have cells with GPUs of a type."""
         regions = self.regions.setdefault(owner, {})
         if leaf not in regions:
-            regions[leaf] = self._region(leaf)
+            regions[leaf] = self._parts.region(leaf)
 
-    def turned(self, machines: Iterable[Machine]) -> Self:
+    def turned(self, machines: Iterable[Machine]) -> "Index":
         """The other of the two. ``machines``: from which somebody leaves."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
+        is_ahead = not self.is_ahead
+        amounts = None if self.amounts is None else self.amounts.copy(is_ahead)
+        other = Index(self._parts, amounts, is_ahead=is_ahead)
         other.empty = _copies(self.empty)
         other.regions = {owner: _copies(regions) for owner, regions in self.regions.items()}
         other.physical = None if self.physical is None else _copies(self.physical)
-        other.is_ahead = not self.is_ahead
-        other.amounts = None if self.amounts is None else self.amounts.copy(other.is_ahead)
-        other.behind = {}
         for machine in machines:
             other.behind.update((state.slot.number, state) for state in machine.slots)
             if other.amounts is not None:
@@ -81,7 +78,7 @@ class Index:
         regions, physical, amounts = self.regions, self.physical, self.amounts
         is_ahead = self.is_ahead
         for state in reversed(behind.values()):
-            number, kind, tags = state.slot.number, state.gpu_type, self._tags[state.sort]
+            number, kind, tags = state.slot.number, state.gpu_type, self._parts.tags[state.sort]
             if amounts is not None:
                 amounts.changed(state.machine)
             known = tags.plain
@@ -94,12 +91,29 @@ class Index:
             for owner, mask in state.bound.items():
                 mine = mask & own
                 regions[owner][kind].put(number, known.get(mine) or tags.new(known, mine))
-            space = self._spaces[number][number]
+            space = self._parts.spaces[number][number]
             if space:
                 space &= free
                 self.empty[kind].put(number, known.get(space) or tags.new(known, space))
             else:
                 self.empty[kind].drop(number)
+
+
+def make_index(
+    forest: Forest,
+    machines: Sequence[Machine],
+    samples: Sequence[SlotState],
+    spaces: Sequence[Mapping[int, int]],
+    catch_up: Callable[[], object],
+) -> Index:
+    """Of hardware of which nothing was looked at yet. ``samples``: a node of each sort."""
+    amounts, bits = None, None
+    if any(machine.sort.names for machine in machines):
+        amounts = make_amounts(machines, len(spaces))
+        bits = {leaf: _bits(racks) for leaf, racks in forest.racks.items()}
+    known: dict[TagKey, Tag] = {}
+    tags = [Tags(state.slot.shape, state.sort, known) for state in samples]
+    return Index(Parts(forest.racks, forest.places(), tags, spaces, bits, catch_up), amounts)
 
 
 def _copies(regions: Mapping[str, Region]) -> dict[str, Region]:

@@ -182,7 +182,7 @@ def export(live: Live) -> Restored:
     )
 
 
-def change(old: "Cluster", fresh: "Cluster", now: float) -> None:
+def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
     """Carry nodes' health and all gangs over into a cluster of another configuration."""
     for name, machine in old.hardware.machines.items():
         found = fresh.hardware.machines.get(name)

@@ -244,11 +244,12 @@ def _room(ground: Ground) -> tuple[int, int]:
     return idle, most
 
 
-class _Look(NamedTuple):
+class _Look:
     """``of``: by node, what it looks like with all above it. ``all``: everything together."""
 
-    of: dict[int, object]
-    all: object
+    def __init__(self, of: Mapping[int, object], everything: object) -> None:
+        self.of = of
+        self.all = everything
 
 
 class _Looks:

@@ -231,7 +231,7 @@ class Simulation:
 
     def _change(self, event: ClusterChanged) -> None:
         try:
-            self.cluster.change(event.config, event.at)
+            self.cluster = self.cluster.changed(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
         self._policy = event.config.policy
