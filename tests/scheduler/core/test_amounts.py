@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from scheduler.domain.core.amounts import STEPS, Amounts
+from scheduler.domain.core.amounts import STEPS, make_amounts
 from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.machines import Machine, Sort
 from scheduler.domain.core.model import Kind
@@ -34,7 +34,7 @@ def take_some(rng: random.Random, every: list[Machine], amounts: Amounts) -> Non
 def test_who_has_enough_is_in_the_set_and_nobody_lacks_more_than_a_step(seed: int) -> None:
     rng = random.Random(seed)
     every = machines(rng)
-    amounts = Amounts(every, 0)
+    amounts = make_amounts(every, 0)
     for _ in range(30):
         take_some(rng, every, amounts)
         rdma = rng.choice((0, 0, 1, 4))

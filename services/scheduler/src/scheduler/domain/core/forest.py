@@ -164,9 +164,9 @@ class Forest:
     _addresses: "dict[tuple[str, str], Cell] | None" = None
 
     @property
-    def gpu_types(self) -> list[str]:
+    def gpu_types(self) -> tuple[str, ...]:
         """In alphabetical order."""
-        return sorted(self.racks)
+        return tuple(sorted(self.racks))
 
     def limits(self, machine: str) -> NodeLimits:
         """What a node has beside GPUs."""

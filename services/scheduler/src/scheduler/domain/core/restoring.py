@@ -31,16 +31,13 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     kinds = {name: role.kind for role in gang.roles for name in role.pods}
     live.started_at = restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
-    is_guest = gang.priority == OPPORTUNISTIC or restored.gang_class in (
-        GangClass.OPPORTUNISTIC,
-        GangClass.DOWNGRADED,
-    )
-    live.gang_class = restored.gang_class or (
-        GangClass.OPPORTUNISTIC if is_guest else GangClass.GUARANTEED
-    )
+    live.gang_class = restored.gang_class
+    if live.gang_class is None:
+        is_guest = gang.priority == OPPORTUNISTIC
+        live.gang_class = GangClass.OPPORTUNISTIC if is_guest else GangClass.GUARANTEED
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
-    is_charged = not is_guest and not live.is_leaving
+    is_charged = live.is_charged and not live.is_guest
     pods = _pods(cluster, live, restored.places, kinds)
     reserved = restored.reserved
     if restored.started_at is None:
@@ -69,7 +66,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
         roles = [replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in gang.roles]
         live.waiting = tuple(role for role in roles if role.pods)
         cluster.reserved.add(live.id)
-    if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
+    if live.is_downgraded and not live.is_leaving:
         cluster.downgraded.add(live.id)
 
 
