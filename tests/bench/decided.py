@@ -13,6 +13,11 @@ STEP = 100
 """Arrivals between two looks."""
 
 
+def which_core() -> str:
+    """Plain, or compiled (`make compiled`)."""
+    return "plain" if cycle.__file__.endswith(".py") else "compiled"
+
+
 def main() -> None:
     nodes, arrivals = map(int, sys.argv[1:])
     digest = hashlib.sha256()
@@ -22,8 +27,7 @@ def main() -> None:
         busy = run.busy
         seen = busy.books.places.items(), busy.said.items(), busy.codes.items()
         digest.update(repr([sorted(each) for each in seen]).encode())
-    core = "plain" if cycle.__file__.endswith(".py") else "compiled"
-    Console().print(core, digest.hexdigest())
+    Console().print(which_core(), digest.hexdigest())
 
 
 if __name__ == "__main__":

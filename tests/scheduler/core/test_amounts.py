@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from scheduler.domain.core.amounts import STEPS, make_amounts
+from scheduler.domain.core.amounts import STEPS, Amounts, make_amounts
 from scheduler.domain.core.config import NodeLimits
 from scheduler.domain.core.machines import Machine, Sort
 from scheduler.domain.core.model import Kind

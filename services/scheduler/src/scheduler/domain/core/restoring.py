@@ -11,6 +11,7 @@ from scheduler.domain.core.model import (
     OPPORTUNISTIC,
     CellUse,
     Downgraded,
+    Gang,
     GangClass,
     Kind,
     PodPlace,
@@ -31,10 +32,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     kinds = {name: role.kind for role in gang.roles for name in role.pods}
     live.started_at = restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
-    live.gang_class = restored.gang_class
-    if live.gang_class is None:
-        is_guest = gang.priority == OPPORTUNISTIC
-        live.gang_class = GangClass.OPPORTUNISTIC if is_guest else GangClass.GUARANTEED
+    live.gang_class = restored.gang_class or _class_of(gang)
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
     is_charged = live.is_charged and not live.is_guest
@@ -68,6 +66,13 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
         cluster.reserved.add(live.id)
     if live.is_downgraded and not live.is_leaving:
         cluster.downgraded.add(live.id)
+
+
+def _class_of(gang: Gang) -> GangClass:
+    """What a gang is whose class was left out."""
+    if gang.priority == OPPORTUNISTIC:
+        return GangClass.OPPORTUNISTIC
+    return GangClass.GUARANTEED
 
 
 def _without_reserved(
