@@ -9,7 +9,10 @@ from scheduler.domain.core.standing import can_stand, stand, standing_of
 def upgrade(cluster: Cluster) -> list[Decision]:
     """Raise all that can be raised, the oldest first."""
     decisions: list[Decision] = []
-    lives = [cluster.gangs[gang] for gang in cluster.downgraded.stirred(cluster.hardware)]
+    stirred = cluster.downgraded.stirred(cluster.hardware)
+    if not stirred:
+        return decisions
+    lives = [cluster.gangs[gang] for gang in stirred]
     stamps = {owner: cluster.stamps.of_quota(owner) for owner in {live.owner for live in lives}}
     stale = [live for live in lives if live.downgraded_under != stamps[live.owner]]
     left = {live.owner: cluster.charges.left_of_all(live.owner, 0) for live in stale}
