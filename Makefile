@@ -7,8 +7,6 @@ BIN := .venv/bin
 UV := .uv/bin/uv
 MEMBERS := shared services/rest services/launcher services/scheduler services/runtime-agent services/alerting cli
 PACKAGES := muster rest launcher scheduler runtime_agent alerting cli
-CORE := services/scheduler/src/scheduler
-COMPILED := $(CURDIR)/.compiled
 KAFKA ?= embedded
 KAFKA_NEEDS := $(if $(filter apache,$(KAFKA)),kafka)
 # Many images set PYTHONDONTWRITEBYTECODE; without bytecode every start compiles every library anew.
@@ -65,7 +63,7 @@ generate: install ## Write schemas and the AsyncAPI document anew
 	$(BIN)/python -m muster.publish
 
 test: install ## Run every test that needs no Java
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not compiled"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache"
 
 test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
@@ -73,21 +71,6 @@ test-deep: install ## Run 10,000 random histories of the Scheduler's core beside
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
 	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache" tests/system tests/muster/test_plumbing.py
-
-compiled: .compiled/.made ## Compile the Scheduler's core (gcc, Python's headers; minutes); used with PYTHONPATH=.compiled
-
-.compiled/.made: .venv/.installed $(shell find $(CORE) -name '*.py')
-	@command -v gcc > /dev/null && $(BIN)/python -c 'import pathlib, sysconfig, sys; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())' \
-		|| { echo "This needs gcc and Python's headers: on Debian and Ubuntu apt install gcc python3-dev"; exit 1; }
-	@echo "Compiling the Scheduler's core into .compiled: some minutes, once for each change of it"
-	@rm -rf .compiled && mkdir .compiled && cp -r $(CORE) .compiled/
-	@cd .compiled && MYPYC_OPT_LEVEL=2 MYPYC_DEBUG_LEVEL=0 ../$(BIN)/mypyc --follow-imports silent --ignore-missing-imports \
-		scheduler/domain/core/*.py > build.log 2>&1 || { tail -n 20 build.log; exit 1; }
-	@rm -rf .compiled/build
-	@touch $@
-
-test-compiled: compiled ## Run the properties of the Scheduler's core, compiled, and compare its decisions with the plain one's
-	PYTHONPATH=$(COMPILED) $(BIN)/pytest -n 4 tests/simulation tests/scheduler/core tests/scheduler/simulation tests/bench/test_compiled.py
 
 bench: install ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py
@@ -114,6 +97,6 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 	@touch $@
 
 clean: ## Remove what make installed and made
-	rm -rf .venv .uv .kafka .compiled uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka compiled test-compiled bench bench-scheduler experiment-sharing run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka bench bench-scheduler experiment-sharing run demo kafka clean

@@ -19,7 +19,6 @@ from typing import Protocol
 import overload
 import w1_run
 import w2_run
-from decided import which_core
 from figures import (
     AIM_FLAT,
     AIM_HARD_PER_S,
@@ -280,8 +279,8 @@ def main() -> None:
     arguments = parser.parse_args()
     plan = QUICK if arguments.quick else FULL
     console.print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, "
-        f"{which_core()} core; normed: as if a turn of the plain loop took {NORM_NS:.0f} ns"
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; "
+        f"normed: as if a turn of the plain loop took {NORM_NS:.0f} ns"
     )
     if arguments.profile:
         profiled(arguments.profile, arguments.nodes)
