@@ -244,12 +244,11 @@ def _room(ground: Ground) -> tuple[int, int]:
     return idle, most
 
 
-class _Look:
+class _Look(NamedTuple):
     """``of``: by node, what it looks like with all above it. ``all``: everything together."""
 
-    def __init__(self, of: Mapping[int, object], everything: object) -> None:
-        self.of = of
-        self.all = everything
+    of: dict[int, object]
+    all: object
 
 
 class _Looks:
