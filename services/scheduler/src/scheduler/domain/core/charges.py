@@ -90,8 +90,11 @@ class Charges:
 
     def priced_anew(self, live: Live) -> None:
         """The gang's class, GPUs or start may be others now."""
-        if self._order.is_read and self._order.note(live):
+        if not self._order.is_read:
+            return
+        if self._order.is_long:  # before this one is noted, which is not yet what it is to be
             self._order.read(self.guaranteed, self.gangs)
+        self._order.note(live)
 
     def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
         """Gangs of an owner with cells and a lower priority: those with the fewest GPUs first, of
@@ -140,10 +143,14 @@ class SizeOrder:
         self._sizes: dict[tuple[str, int], list[Size]] = {}
         self._known: dict[str, tuple[tuple[str, int], Size]] = {}
 
-    def note(self, live: Live) -> bool:
-        """A gang's size may be another one; whether so many are that they should be read."""
-        self._changed[live.id] = live
+    @property
+    def is_long(self) -> bool:
+        """So many changes are noted that they should be read."""
         return len(self._changed) >= CHANGES_KEPT
+
+    def note(self, live: Live) -> None:
+        """A gang's size may be another one from now on."""
+        self._changed[live.id] = live
 
     def read(self, gangs: Mapping[str, Mapping[int, set[str]]], every: Mapping[str, Live]) -> None:
         """Bring it up to date with the gangs that have cells."""
