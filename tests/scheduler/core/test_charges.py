@@ -11,6 +11,7 @@ from scheduler.domain.core.config import (
 )
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Gang, Kind, Role
+from scheduler.domain.core.owning import owner_of
 
 GANGS = CHANGES_KEPT + 50
 
@@ -23,10 +24,10 @@ def test_who_has_run_least_comes_first_however_many_began_meanwhile() -> None:
     )
     for name in cluster.hardware.machines:
         cluster.set_node_health(name, True)
-    assert not list(cluster.charges.smallest_below("x", 5))
+    assert not list(cluster.charges.smallest_below(owner_of("x"), 5))
     for number in range(GANGS):
         role = Role(Kind(1), ("p",))
         cluster.request(Gang(f"g{number:04}", "x", "u", 0, (role,), submitted_at=float(number)))
         run_cycle(cluster, 100.0 + number)
-    found = [live.id for live in cluster.charges.smallest_below("x", 5)]
+    found = [live.id for live in cluster.charges.smallest_below(owner_of("x"), 5)]
     assert found == [f"g{number:04}" for number in reversed(range(GANGS))]
