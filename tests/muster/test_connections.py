@@ -157,3 +157,16 @@ async def test_the_database_ends_a_statement_later_than_its_process_does(
         await quick.execute("SELECT pg_sleep(1000)")
     assert await quick.fetchval("SHOW statement_timeout") == "1200ms"
     await quick.close()
+
+
+async def test_a_statement_may_take_longer_than_the_database_can_count(
+    empty_database_url: str,
+) -> None:
+    """Its milliseconds have 31 bits: 24 days."""
+    settings = DatabaseSettings(
+        database_url=empty_database_url, statement_timeout_s=1e9, idle_transaction_s=1e9
+    )
+    patient = await open_pool(settings, "rest")
+    assert await patient.fetchval("SHOW statement_timeout") == f"{2**31 - 1}ms"
+    assert await patient.fetchval("SHOW idle_in_transaction_session_timeout") == f"{2**31 - 1}ms"
+    await patient.close()

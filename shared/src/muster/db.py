@@ -23,6 +23,9 @@ statement timeout), system error."""
 TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The last is what asyncpg raises, among others, where a connection ends within an operation."""
 
+LONGEST_MS = 2**31 - 1
+"""What the server takes as a time: 24 days. One that is to be longer is as long as that."""
+
 
 async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
     """Open the pool of a service whose tables are in ``schema``.
@@ -51,7 +54,7 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
 
 
 def _milliseconds(seconds: float) -> str:
-    return str(int(seconds * 1000))
+    return str(int(min(seconds * 1000, LONGEST_MS)))
 
 
 async def _set_up(conn: Connection) -> None:
