@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.db import Connection
+from muster.readers import Consumer
 from muster.service import Runtime
 from pydantic import SecretStr
 from scheduler import leadership
@@ -278,6 +279,35 @@ async def test_a_bus_that_is_away_for_everybody_costs_nobody_the_lead(
             assert others.decisions["b"].epoch == 1
 
 
+async def test_who_is_deposed_answers_no_more_while_its_reader_still_ends(
+    scheduler: RunScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a bus that does not answer that takes as long as a stop may."""
+    ends, has_ended, read = asyncio.Event(), asyncio.Event(), Consumer.run
+
+    async def ends_late(consumer: Consumer) -> None:
+        try:
+            await read(consumer)
+        finally:
+            has_ended.set()
+            await ends.wait()
+
+    async def deposed(*_: Any, **__: Any) -> bool:
+        raise leadership.Deposed
+
+    monkeypatch.setattr(Consumer, "run", ends_late)
+    async with scheduler() as runtime:
+        await until(lambda: measured(runtime, "is_leader"))
+        with monkeypatch.context() as by_another:
+            by_another.setattr(leadership, "renew", deposed)
+            try:
+                async with asyncio.timeout(DEADLINE_S):
+                    await has_ended.wait()
+                assert not measured(runtime, "is_leader")
+            finally:
+                ends.set()
+
+
 PLACED = "SELECT count(*) FROM scheduler.placement WHERE gang = $1 AND epoch > 1"
 
 
@@ -352,3 +382,18 @@ async def test_when_the_databases_clock_goes_back_the_leader_stays_and_a_dead_on
     async with asyncio.timeout(DEADLINE_S):
         while await leadership.take(database, "other", settings) is None:
             await asyncio.sleep(0.05)
+
+
+async def test_when_the_databases_clock_goes_back_a_deaf_leader_is_replaced_no_later(
+    database: asyncpg.Connection, settings: SchedulerSettings
+) -> None:
+    assert await leadership.take(database, "one", settings) == 1
+    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
+    await database.execute("UPDATE clock SET ahead = '-1 hour'")
+    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert await leadership.take(database, "other", settings, hears_bus=True) is None
+    await database.execute(
+        "UPDATE clock SET ahead = ahead + $1 * interval '1 s'", settings.leader_deaf_s + 1
+    )
+    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert await leadership.take(database, "other", settings, hears_bus=True) == 2

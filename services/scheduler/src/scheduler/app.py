@@ -140,6 +140,9 @@ class Candidate:
                 has_words = await leadership.renew(
                     conn, epoch, self._decider.holder, self._settings, hears_bus=hears_bus
                 )
+        except Deposed:
+            self._step_down()  # the reader's end may take long
+            raise
         except Exception as error:
             if not is_transient(error):
                 raise

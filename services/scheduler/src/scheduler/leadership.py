@@ -53,10 +53,12 @@ async def renew(
 ) -> bool:
     """Lead on, and say whether the bus is heard; whether words wait that no cycle has seen. Raises
     Deposed.
+
+    Who is deaf since a time to come is so since now: the clock went back.
     """
     has_words: bool | None = await conn.fetchval(
         "UPDATE leader SET expires_at = clock_timestamp() + $3 * interval '1 s',"
-        " deaf_since = CASE WHEN NOT $4 THEN coalesce(deaf_since, clock_timestamp()) END"
+        " deaf_since = CASE WHEN NOT $4 THEN least(deaf_since, clock_timestamp()) END"
         " WHERE epoch = $1 AND holder = $2"
         " RETURNING EXISTS (SELECT 1 FROM gang WHERE is_dirty)",
         epoch,
