@@ -46,6 +46,13 @@ def test_the_core_decides_as_the_definitions_say(first: int) -> None:
     assert too_hard <= HARDEST_SHARE * compared, "The oracle gave up too often to prove anything."
 
 
+@pytest.mark.parametrize("seed", [538, 775, 6766])
+def test_who_can_never_be_placed_is_refused_however_many_ways_must_be_tried(seed: int) -> None:
+    told = history(seed, CoreDoor)
+    if told.problems:
+        pytest.fail(report(told), pytrace=False)
+
+
 @pytest.mark.parametrize("first", range(100_000, 100_000 + max(BLOCK, HISTORIES // 10), BLOCK))
 def test_restart_equals_no_restart(first: int) -> None:
     for seed in range(first, first + BLOCK):

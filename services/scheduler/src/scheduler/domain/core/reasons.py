@@ -78,6 +78,7 @@ class Explainer:
             return False
         seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
         seeker.is_thorough = True
+        seeker.search_steps = REFUSAL_STEPS
         return seeker.could_place(live.waiting)
 
     def _wants_more_than_owned(self, live: Live) -> bool:
@@ -178,6 +179,11 @@ class Explainer:
             )
         )
 
+
+REFUSAL_STEPS = 20_000
+"""Steps of the search for a place in the healthy, empty cluster, of some 50 us each: that a gang is
+refused is asked once for its shape, and must be certain.
+"""
 
 SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5

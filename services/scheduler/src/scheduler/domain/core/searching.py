@@ -44,7 +44,7 @@ class Search:
         self.seeker = seeker
         self.hardware = seeker.hardware
         self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
-        self.left = SEARCH_STEPS
+        self.left = seeker.search_steps
         self.held: list[Binding] = []
         self._failed: set[object] = set()
 

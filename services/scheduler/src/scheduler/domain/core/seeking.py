@@ -11,7 +11,7 @@ from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
 from scheduler.domain.core.regions import numbers_in
-from scheduler.domain.core.searching import Search, Want
+from scheduler.domain.core.searching import SEARCH_STEPS, Search, Want
 
 TYPE_CHOICES = 64
 """Choices of GPU types for the roles that are tried, at the most."""
@@ -52,7 +52,8 @@ class Seeker:
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
     ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
     the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
-    ``is_cut``: not every way was tried.
+    ``is_cut``: not every way was tried. ``search_steps``: of the next search in every way; what is
+    above `SEARCH_STEPS` is for all of them together.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Seeker:
         "only",
         "owner",
         "pods",
+        "search_steps",
         "soft",
         "within",
     )
@@ -88,6 +90,7 @@ class Seeker:
         self.near = near
         self.is_bare = is_bare
         self.is_thorough = False
+        self.search_steps = SEARCH_STEPS
         self.within: Rack | None = None
         self.is_alone = self.is_cut = False
         self.soft = self.hard = NO_END
@@ -375,6 +378,7 @@ class Seeker:
         found = search.run()
         self.soft += self.hardware.steps - before
         self.hard += self.hardware.steps - before
+        self.search_steps = max(SEARCH_STEPS, search.left)
         self.is_cut = self.is_cut or search.is_cut
         return found
 
