@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -328,15 +329,16 @@ def scheduler(settings: SchedulerSettings) -> RunScheduler:
 
 
 @pytest.fixture
-def another_scheduler(settings: SchedulerSettings) -> RunAnother:
+def another_scheduler(settings: SchedulerSettings, tmp_path: Path) -> RunAnother:
     """The service as a process of its own, which can be stopped, woken and killed. ``log``: where
-    its output goes.
+    its output goes; it is told where a test fails.
     """
 
     @asynccontextmanager
     async def run(
-        log: Path = Path(os.devnull), **changes: Any
+        log: Path | None = None, **changes: Any
     ) -> AsyncIterator[asyncio.subprocess.Process]:
+        log = log or tmp_path / f"{secrets.token_hex(4)}.log"
         changed = settings.model_copy(update=changes)
         names = changed.model_fields_set - {"database_url", "internal_token"}
         environment = {f"MUSTER_{name.upper()}": str(getattr(changed, name)) for name in names}
@@ -357,5 +359,6 @@ def another_scheduler(settings: SchedulerSettings) -> RunAnother:
                 started.send_signal(signal.SIGCONT)
                 started.kill()
             await started.wait()
+            print(log.read_text())
 
     return run

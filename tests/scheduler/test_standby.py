@@ -265,6 +265,30 @@ async def test_changes_that_were_dropped_are_missed_by_nobody(connect: Callable[
     assert await writer.fetchval("SELECT count(*) FROM change") == 0
 
 
+class _Slow:
+    """A connection whose process may freeze after any statement: then others look for the row."""
+
+    def __init__(self, conn: Connection, other: Connection) -> None:
+        self.conn = conn
+        self.other = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.conn, name)
+
+    async def execute(self, *args: Any) -> None:
+        await self.conn.execute(*args)
+        await self.other.execute("SELECT FROM leader FOR UPDATE NOWAIT")
+
+
+async def test_who_freezes_while_changes_are_dropped_keeps_nobody_from_the_lead(
+    connect: Callable[[], Any],
+) -> None:
+    conn: Any = _Slow(await connect(), await connect())
+    await conn.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
+    await changes.forget(conn, await changes.snapshot(conn))
+    assert await conn.fetchval("SELECT count(*) FROM change") == 0
+
+
 LATER = "1000000000000000"
 """A transaction's id as of a server that has run for years."""
 

@@ -55,19 +55,18 @@ async def forget(conn: Connection, before: str) -> None:
     After a backup was restored into another server, whose transactions have lower ids, what the one
     before has left there is as if of transactions to come: it goes too.
     """
-    async with conn.transaction():
-        # First what takes long: the leader's row is held to the end.
-        await conn.execute(
-            "DELETE FROM change WHERE xid < least(pg_snapshot_xmin($1::text::pg_snapshot),"
-            " pg_snapshot_xmin(pg_current_snapshot()))"
-            " OR xid >= pg_snapshot_xmax(pg_current_snapshot())",
-            before,
-        )
-        await conn.execute(
-            "UPDATE leader SET changes_from = CASE"
-            " WHEN changes_from >= pg_snapshot_xmax(pg_current_snapshot())"
-            " THEN pg_snapshot_xmin(pg_current_snapshot())"
-            " ELSE greatest(changes_from, least(pg_snapshot_xmin($1::text::pg_snapshot),"
-            " pg_snapshot_xmin(pg_current_snapshot()))) END",
-            before,
-        )
+    # One statement, or who froze before the commit would keep others from the leader's row; and
+    # counted, so that what takes long comes before that row is held.
+    await conn.execute(
+        "WITH gone AS (DELETE FROM change WHERE"
+        " xid < least(pg_snapshot_xmin($1::text::pg_snapshot),"
+        " pg_snapshot_xmin(pg_current_snapshot()))"
+        " OR xid >= pg_snapshot_xmax(pg_current_snapshot()) RETURNING 1),"
+        " counted AS (SELECT count(*) FROM gone)"
+        " UPDATE leader SET changes_from = CASE"
+        " WHEN changes_from >= pg_snapshot_xmax(pg_current_snapshot())"
+        " THEN pg_snapshot_xmin(pg_current_snapshot())"
+        " ELSE greatest(changes_from, least(pg_snapshot_xmin($1::text::pg_snapshot),"
+        " pg_snapshot_xmin(pg_current_snapshot()))) END FROM counted",
+        before,
+    )
