@@ -122,14 +122,16 @@ def of_two_types(k80s: int, v100s: int) -> ClusterConfig:
     return config(nodes, x=owning(("k80-node", k80s), ("old-node", v100s)))
 
 
-def of_roles(pods: Sequence[int]) -> Gang:
+def of_roles(
+    pods: Sequence[int], priority: int = 0, types: tuple[str, ...] = ("k80", "v100")
+) -> Gang:
     """So many pods of each role, on nodes of their own, K80s if that can be."""
-    kind = Kind(2, gpu_types=("k80", "v100"))
+    kind = Kind(2, gpu_types=types)
     roles = [
         Role(kind, tuple(f"{n}-{pod}" for pod in range(count)), name=f"r{n}")
         for n, count in enumerate(pods)
     ]
-    return Gang("a", "x", "user", 0, tuple(roles))
+    return Gang("a", "x", "user", priority, tuple(roles))
 
 
 def test_types_of_which_a_role_can_not_have_enough_use_up_no_choices() -> None:
@@ -142,16 +144,37 @@ def test_types_of_which_all_roles_together_can_not_have_enough_use_up_no_choices
     assert isinstance(placed, Placed)
 
 
-@pytest.mark.parametrize("bound", [(seeking, "TYPE_CHOICES"), (capacity, "CHOICES_LOOKED")])
-def test_who_was_not_tried_on_all_types_is_not_refused(
-    bound: tuple[ModuleType, str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("roles", [13, 20])
+@pytest.mark.parametrize("priority", [0, -1])
+@pytest.mark.parametrize("types", [("k80", "v100"), ()])
+def test_however_many_roles_of_which_few_can_have_the_first_type_have_a_place(
+    roles: int, priority: int, types: tuple[str, ...]
 ) -> None:
-    one = of_roles((1, 1, 1))
-    (refused,) = Scene(of_two_types(1, 1)).asks(one)
+    one = of_roles((1,) * roles, priority, types)
+    (placed,) = Scene(of_two_types(2, roles)).asks(one)
+    assert isinstance(placed, Placed)
+
+
+@pytest.mark.parametrize(
+    ("bound", "pods"),
+    [((seeking, "TYPE_CHOICES"), (1, 1, 1)), ((capacity, "TYPES_GIVEN"), (1, 1, 2, 2))],
+)
+def test_who_was_not_tried_on_all_types_is_not_refused(
+    bound: tuple[ModuleType, str], pods: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (refused,) = Scene(of_two_types(1, 1)).asks(of_roles((1, 1, 1)))
     assert isinstance(refused, Refused)
+    assert isinstance(Scene(of_two_types(3, 3)).asks(of_roles(pods))[0], Placed)
     monkeypatch.setattr(*bound, 0)
-    (waits,) = Scene(of_two_types(1, 3)).asks(one)
+    (waits,) = Scene(of_two_types(3, 3)).asks(of_roles(pods))
     assert isinstance(waits, Deferred)
+
+
+def test_many_roles_of_the_same_two_types_are_asked_for_room_once() -> None:
+    steps = [
+        steps_for(Scene(of_two_types(64, 64)), of_roles((1,) * roles))[0] for roles in (10, 40)
+    ]
+    assert steps[1] - steps[0] < 100
 
 
 def on_few_nodes() -> Scene:

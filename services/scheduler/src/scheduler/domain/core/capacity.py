@@ -1,12 +1,12 @@
 """How many pods of one kind racks take."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import product
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import chains_to_bind, may_bind_on
 from scheduler.domain.core.forest import Chain, Rack
 from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.model import Kind
 from scheduler.domain.core.regions import Region, View
 
 if TYPE_CHECKING:
@@ -18,11 +18,16 @@ RACKS_A_STEP = 64
 NODES_A_STEP = 16
 """So many nodes are as much work as one place."""
 
-CHOICES_LOOKED = 1_024
-"""Choices of GPU types of which it is asked whether there are so many GPUs, at the most."""
+TYPES_GIVEN = 2_048
+"""So often at the most, and once for each kind, a kind of a gang is given a GPU type until all have
+one: where too few GPUs are left for the last ones, those before are given others.
+"""
 
 RACKS_EXACT = 16
 """Of more racks what they take is only looked at by their leaves."""
+
+Wanted = tuple[int, Sequence[str]]
+"""GPUs of a kind's pods together, and the types that they may have."""
 
 
 def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
@@ -111,24 +116,70 @@ def choices(seeker: "Seeker", kinds: "Kinds") -> Iterator[Sequence[str]]:
     """GPU types for a gang's kinds, preferred ones first, of which each may have room for its pods
     and all together enough GPUs. The seeker is told where there may be more.
     """
-    some, room = list[Sequence[str]](), dict[str, int]()
+    some, known = list[Sequence[str]](), dict[tuple[Kind, int], Sequence[str]]()
     for kind, names in kinds:
-        types = seeker.types(kind)
-        if kind.gpus or kind.pin is not None:
-            types = [t for t in types if may_hold_all(seeker.ground(kind, t), len(names))]
-        some.append(types)
+        key = kind, len(names)
+        if key not in known:
+            known[key] = _types_with_room(seeker, kind, len(names))
+        some.append(known[key])
+    if not all(some):
+        return
+    room = dict[str, int]()
+    for (kind, _), types in zip(kinds, some, strict=True):
+        for each in types if len(types) > 1 else ():
+            if each not in room:
+                room[each] = sum(rooms(seeker.ground(kind, each)).values())
+    found, open_, wanted = [types[0] for types in some], list[int](), list[Wanted]()
+    for index, ((kind, names), types) in enumerate(zip(kinds, some, strict=True)):
+        gpus = kind.gpus * len(names)
         if len(types) > 1:
-            room |= {t: sum(rooms(seeker.ground(kind, t)).values()) for t in types}
-    for looked, types in enumerate(product(*some)):
-        if looked == CHOICES_LOOKED:
-            seeker.is_cut = True
-            return
-        left = dict(room)
-        for (kind, names), gpu_type in zip(kinds, types, strict=True):
-            if kind.pin is None and gpu_type in left:
-                left[gpu_type] -= kind.gpus * len(names)
-        if min(left.values(), default=0) >= 0:
-            yield types
+            open_.append(index)
+            wanted.append((gpus, types))
+        elif kind.pin is None and types[0] in room:
+            room[types[0]] -= gpus
+    for chosen in _shared_out(seeker, wanted, room):
+        for index, gpu_type in zip(open_, chosen, strict=True):
+            found[index] = gpu_type
+        yield tuple(found)
+
+
+def _types_with_room(seeker: "Seeker", kind: Kind, count: int) -> Sequence[str]:
+    """GPU types of which each may have room for so many pods of a kind."""
+    types = seeker.types(kind)
+    if not kind.gpus and kind.pin is None:
+        return types
+    return [each for each in types if may_hold_all(seeker.ground(kind, each), count)]
+
+
+def _shared_out(
+    seeker: "Seeker", wanted: Sequence[Wanted], room: dict[str, int]
+) -> Iterator[Sequence[str]]:
+    """A type for each of these, such that all have GPUs enough: the last one's changes first."""
+    if min(room.values(), default=0) < 0 or sum(room.values()) < sum(gpus for gpus, _ in wanted):
+        return
+    chosen, following, given = list[str](), [0], 0
+    while following:
+        at = len(chosen)
+        if at == len(wanted):
+            yield tuple(chosen)
+            given = 0
+        else:
+            gpus, types = wanted[at]
+            rest = range(following[at], len(types))
+            number = next((n for n in rest if room[types[n]] >= gpus), None)
+            if number is not None:
+                given += 1
+                if given > TYPES_GIVEN + len(wanted):
+                    seeker.is_cut = True
+                    return
+                room[types[number]] -= gpus
+                chosen.append(types[number])
+                following[at] = number + 1
+                following.append(0)
+                continue
+        following.pop()
+        if chosen:
+            room[chosen.pop()] += wanted[at - 1][0]
 
 
 def _allowed(ground: Ground) -> Iterable[int]:
