@@ -208,3 +208,34 @@ def test_kinds_that_are_more_than_the_quota_together_are_refused_at_once() -> No
     steps, (refused,) = steps_for(scene, Gang("a", "x", "user", 1, (pairs, singles)))
     assert isinstance(refused, Refused)
     assert steps < 50
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_nobody_is_refused_where_not_all_nodes_without_gpus_are_searched(priority: int) -> None:
+    nodes = {f"c{n:02}": NodeLimits(cpu=1) for n in range(40)}
+    nodes |= {
+        "x": NodeLimits(cpu=8, resources={"r": 1, "s": 1}),
+        "y": NodeLimits(cpu=8, resources={"r": 1, "s": 0}),
+        "z": NodeLimits(cpu=8, resources={"r": 0, "s": 0}),
+        "m0": NodeLimits(cpu=1),
+    }
+    kinds = [Kind(0, cpu=8), Kind(0, cpu=8, resources=(("r", 1),))]
+    kinds += [Kind(0, cpu=8, resources=(("s", 1),))]
+    roles = tuple(Role(kind, (f"p{n}",), name=f"r{n}") for n, kind in enumerate(kinds))
+    scene = Scene(config([PhysicalCell("old-node", name="m0")], nodes, x=owning(("old-node", 1))))
+    for node in nodes:
+        scene.core.set_node_health(node, True)
+    (waits,) = scene.asks(Gang("a", "x", "user", priority, roles))
+    assert isinstance(waits, Deferred)
+
+
+def test_hundreds_of_pods_are_not_searched_deeper_than_calls_may_be() -> None:
+    nodes = {"c0": NodeLimits(cpu=8_000), "m0": NodeLimits(cpu=1)}
+    roles = tuple(
+        Role(Kind(0, cpu=cpu), tuple(f"{cpu}-{n}" for n in range(pods)), name=f"r{cpu}")
+        for cpu, pods in ((5, 1_000), (4, 1_000))
+    )
+    scene = Scene(config([PhysicalCell("old-node", name="m0")], nodes, x=owning(("old-node", 1))))
+    scene.core.set_node_health("c0", True)
+    (waits,) = scene.asks(Gang("a", "x", "user", -1, roles))
+    assert isinstance(waits, Deferred)

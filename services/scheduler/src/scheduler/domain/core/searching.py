@@ -101,8 +101,7 @@ class Search:
     def _place(self, at: int) -> bool:
         if at == len(self.wants):
             return True
-        self.left -= 1
-        self.hardware.steps += 1
+        self._step(at + len(self.held))
         if self.left < 0:
             return False
         look = self._looks.now()
@@ -129,6 +128,11 @@ class Search:
         if self.left >= 0:
             self._failed.add(key)
         return False
+
+    def _step(self, depth: int) -> None:
+        """None is left where so many calls would be inside one another."""
+        self.left = self.left - 1 if depth <= SEARCH_STEPS else -1
+        self.hardware.steps += 1
 
     def _quota_left(self) -> tuple[int, ...]:
         """The same leaves may be bound as one cell or as several."""

@@ -374,6 +374,8 @@ class Seeker:
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
+        if any(not kind.gpus for kind, _ in kinds):
+            self.is_cut = self.is_cut or len(self.hardware.without_gpus) > FEW_NODES
         before, search = self.hardware.steps, Search(self, wants)
         found = search.run()
         self.soft += self.hardware.steps - before
