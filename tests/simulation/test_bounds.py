@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 import pytest
-from scenes import Scene, config, gang, owning, racks
+from scenes import Scene, config, gang, nodes_of, owning, racks
 from scheduler.domain.core import capacity, reasons, seeking
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
@@ -177,6 +177,62 @@ def test_many_roles_of_the_same_two_types_are_asked_for_room_once() -> None:
     assert steps[1] - steps[0] < 100
 
 
+NARROW = {
+    "x": NodeLimits(cpu=8, resources={"r": 1, "s": 1}),
+    "y": NodeLimits(cpu=8, resources={"r": 1, "s": 0}),
+    "z": NodeLimits(cpu=8, resources={"r": 0, "s": 0}),
+}
+"""Nodes for three pods of which two find theirs taken where the first takes the first."""
+
+
+def of_narrow(priority: int) -> Gang:
+    """Three pods that fit on these in one way only."""
+    kinds = (Kind(0, cpu=8), Kind(0, cpu=8, resources=(("r", 1),)))
+    kinds += (Kind(0, cpu=8, resources=(("s", 1),)),)
+    roles = tuple(Role(kind, (f"p{n}",), name=f"r{n}") for n, kind in enumerate(kinds))
+    return Gang("a", "x", "user", priority, roles)
+
+
+def on_narrow(nodes: dict[str, NodeLimits]) -> Scene:
+    """These nodes without GPUs, beside one with two that is of no use."""
+    cells = [PhysicalCell("old-node", name="m0")]
+    scene = Scene(config(cells, {**nodes, "m0": NodeLimits(cpu=1)}, x=owning(("old-node", 1))))
+    for node in nodes:
+        scene.core.set_node_health(node, True)
+    return scene
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+@pytest.mark.parametrize("cpu", [1, 8])
+def test_many_nodes_without_gpus_are_searched_in_every_way_by_their_looks(
+    cpu: int, priority: int
+) -> None:
+    """Forty more, on which none of the pods can be, or for one of them to try."""
+    resources = None if cpu == 1 else {"s": 0, "r": 0}
+    more = {f"c{n:02}": NodeLimits(cpu=cpu, resources=resources) for n in range(40)}
+    scene = on_narrow({**more, **NARROW})
+    assert nodes_of(scene.places(of_narrow(priority))) >= {"x", "y"}
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_pods_without_gpus_are_tried_in_every_way_on_nodes_with_gpus(priority: int) -> None:
+    cells = [PhysicalCell("old-node", name=node) for node in NARROW]
+    scene = Scene(config(cells, NARROW, x=owning(("old-node", 3))))
+    for node in NARROW:
+        scene.core.set_node_health(node, True)
+    places = scene.places(of_narrow(priority))
+    assert {place.pod: place.node for place in places} == {"p0": "z", "p1": "y", "p2": "x"}
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_nobody_is_refused_where_nodes_without_gpus_have_too_many_looks(priority: int) -> None:
+    more = {
+        f"c{n:02}": NodeLimits(cpu=8, memory_mb=n, resources={"s": 0, "r": 0}) for n in range(40)
+    }
+    (waits,) = on_narrow({**more, "x": NARROW["x"]}).asks(of_narrow(priority))
+    assert isinstance(waits, Deferred)
+
+
 def on_few_nodes() -> Scene:
     """A cluster of which all but two machines are bad."""
     scene = Scene(config(racks(20), x=owning(("rack/node/switch", 40))))
@@ -208,25 +264,6 @@ def test_kinds_that_are_more_than_the_quota_together_are_refused_at_once() -> No
     steps, (refused,) = steps_for(scene, Gang("a", "x", "user", 1, (pairs, singles)))
     assert isinstance(refused, Refused)
     assert steps < 50
-
-
-@pytest.mark.parametrize("priority", [0, -1])
-def test_nobody_is_refused_where_not_all_nodes_without_gpus_are_searched(priority: int) -> None:
-    nodes = {f"c{n:02}": NodeLimits(cpu=1) for n in range(40)}
-    nodes |= {
-        "x": NodeLimits(cpu=8, resources={"r": 1, "s": 1}),
-        "y": NodeLimits(cpu=8, resources={"r": 1, "s": 0}),
-        "z": NodeLimits(cpu=8, resources={"r": 0, "s": 0}),
-        "m0": NodeLimits(cpu=1),
-    }
-    kinds = [Kind(0, cpu=8), Kind(0, cpu=8, resources=(("r", 1),))]
-    kinds += [Kind(0, cpu=8, resources=(("s", 1),))]
-    roles = tuple(Role(kind, (f"p{n}",), name=f"r{n}") for n, kind in enumerate(kinds))
-    scene = Scene(config([PhysicalCell("old-node", name="m0")], nodes, x=owning(("old-node", 1))))
-    for node in nodes:
-        scene.core.set_node_health(node, True)
-    (waits,) = scene.asks(Gang("a", "x", "user", priority, roles))
-    assert isinstance(waits, Deferred)
 
 
 def test_hundreds_of_pods_are_not_searched_deeper_than_calls_may_be() -> None:

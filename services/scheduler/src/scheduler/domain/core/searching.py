@@ -4,15 +4,16 @@ Two simplifications lose nothing. Leaves in cells that the owner has are as good
 a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.capacity import may_hold_all
+from scheduler.domain.core.costless import Costless
 from scheduler.domain.core.covering import bind_one, uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES, Ground
-from scheduler.domain.core.machines import Machine, SlotState
+from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Part
 
@@ -25,6 +26,11 @@ SEARCH_STEPS = 400
 SEARCH_LOOKS = SEARCH_STEPS * FEW_NODES
 """Nodes that are looked at in all steps of one search, of some 2 us each, at the most."""
 
+PODS_LOOKED = 640_000
+"""Pods whose nodes are looked at in all steps of one search for pods without GPUs, of some 2 us
+each, at the most; but for `SEARCH_STEPS`, which there are in any case.
+"""
+
 HELD = ""
 """Who holds a cell while it is in question: no gang."""
 
@@ -36,21 +42,33 @@ class Want(NamedTuple):
     kind: Kind
     grounds: Sequence[Ground]
 
+    @property
+    def costs_nothing(self) -> bool:
+        """It may be where it costs no GPU."""
+        return self.kind.gpus == 0 and self.kind.pin is None
+
 
 class Search:
-    """One search for a place, with what is found taken through the seeker."""
+    """One search for a place, with what is found taken through the seeker.
+
+    ``is_cut``: not every way was tried, for want of steps, or on nodes without GPUs.
+    """
 
     def __init__(self, seeker: "Seeker", wants: Sequence[Want]) -> None:
         self.seeker = seeker
         self.hardware = seeker.hardware
         self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
         self.left = seeker.search_steps
+        self.is_cut = False
         self.held: list[Binding] = []
         self._failed: set[object] = set()
 
     def run(self) -> bool:
         """Whether there is a place; it is taken then."""
         if not self._has_enough():
+            return False
+        if len(self.wants) > SEARCH_STEPS:
+            self.is_cut = True
             return False
         grounds = {ground for want in self.wants for ground in want.grounds}
         self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
@@ -59,19 +77,20 @@ class Search:
         self._looks = _Looks(self)
         if not all(ground.is_small for ground in grounds):
             self._keep(self._looks.some_of_each(len(self.wants)))
+        self.known = frozenset(self.numbers)
+        bare = {want.kind: None for want in self.wants if want.costs_nothing}
+        if bare:
+            self.left = min(self.left, max(SEARCH_STEPS, PODS_LOOKED // len(self.wants)))
+        self.costless = Costless(self.seeker, bare, len(self.wants))
         before = len(self.seeker.pods)
         found = self._place(0)
+        self.is_cut = self.left < 0 or self.costless.is_cut
         if found:
             self._put_near(before)
         for binding in self.held:
             del binding.users[HELD]
         uncover(self.hardware, self.held)
         return found
-
-    @property
-    def is_cut(self) -> bool:
-        """Not every way was tried, for want of steps."""
-        return self.left < 0
 
     def _keep(self, numbers: Collection[int]) -> None:
         """Search these nodes alone, in fewer steps the more they are."""
@@ -109,8 +128,8 @@ class Search:
         if key in self._failed:
             return False
         want, before = self.wants[at], len(self.seeker.pods)
-        if want.kind.gpus == 0 and want.kind.pin is None:
-            for machine in self._for_nothing(want.kind):
+        if want.costs_nothing:
+            for machine in self.costless.now(want.kind):
                 self.seeker.put_for_nothing(want.name, want.kind, machine)
                 if self._place(at + 1):
                     return True
@@ -137,15 +156,6 @@ class Search:
     def _quota_left(self) -> tuple[int, ...]:
         """The same leaves may be bound as one cell or as several."""
         return tuple(self.hardware.unbound.get(self.seeker.owner or "", {}).values())
-
-    def _for_nothing(self, kind: Kind) -> Iterator[Machine]:
-        """Machines that cost no GPU, one of each likeness."""
-        seen: set[object] = set()
-        for machine in self.seeker.costless(kind):
-            like = id(machine.sort), tuple(self.hardware.left(machine)), bool(machine.slots)
-            if like not in seen:
-                seen.add(like)
-                yield machine
 
     def _bind_enough(
         self, at: int, ground: Ground, state: SlotState, after: tuple[int, int]
@@ -309,11 +319,7 @@ class _Looks:
         tops = sorted(self._look(top, looks) for top in self.tops)
         for top in self.tops:
             self._name(top, (looks[id(top)],), looks, of)
-        bare = tuple(
-            (machine.number, tuple(search.hardware.left(machine)))
-            for machine in search.hardware.without_gpus[:FEW_NODES]
-        )
-        return _Look(of, (tuple(tops), bare))
+        return _Look(of, (tuple(tops), search.costless.changed(search.known)))
 
     def _name(
         self, cell: Cell, path: tuple[int, ...], looks: dict[int, int], of: dict[int, object]

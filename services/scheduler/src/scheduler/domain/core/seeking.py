@@ -282,7 +282,7 @@ class Seeker:
         A guaranteed one on a node with GPUs only where it asks for nothing that is limited there.
         """
         for number, name in enumerate(names):
-            machine = self._cheapest_machine(kind)
+            machine = self.cheapest_machine(kind)
             if machine is None:
                 return names[number:]
             self.put_for_nothing(name, kind, machine)
@@ -295,11 +295,12 @@ class Seeker:
         ports = machine.choose_ports(kind.ports, is_ahead=self.hardware.index.is_ahead)
         self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
 
-    def _cheapest_machine(self, kind: Kind) -> Machine | None:
+    def cheapest_machine(self, kind: Kind) -> Machine | None:
+        """Where such a pod costs no GPU, the best."""
         hardware, states = self.hardware, self.hardware.states
         among = self.having(kind)
         for machine in self._without_gpus(among):
-            if self._takes(machine, kind):
+            if self.takes(machine, kind):
                 return machine
         sorts = {
             number
@@ -309,7 +310,7 @@ class Seeker:
         }
         found = [
             next(
-                (n for n in region.fullest(sorts, among) if self._takes(states[n].machine, kind)),
+                (n for n in region.fullest(sorts, among) if self.takes(states[n].machine, kind)),
                 None,
             )
             for region in hardware.physical.values()
@@ -331,26 +332,19 @@ class Seeker:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
         return None if self.is_bare else self.hardware.having(kind)
 
-    def _takes(self, machine: Machine, kind: Kind) -> bool:
-        if not machine.is_open or (self.only is not None and machine.name not in self.only):
+    def may_be_on(self, machine: Machine) -> bool:
+        """The gang may be on it, and new pods may."""
+        return machine.is_open and (self.only is None or machine.name in self.only)
+
+    def takes(self, machine: Machine, kind: Kind) -> bool:
+        """It takes such a pod now."""
+        if not self.may_be_on(machine):
             return False
         take = machine.sort.take(kind)
         if take is None or self.is_bare:
             return take is not None
         has = machine.has(take, is_ahead=self.hardware.index.is_ahead)
         return has and (not kind.ports or machine.has_ports(kind.ports))
-
-    def costless(self, kind: Kind) -> Iterator[Machine]:
-        """Machines on which such a pod costs no GPU: of those with GPUs all for an opportunistic
-        gang, else the best.
-        """
-        hardware, cheapest = self.hardware, self._cheapest_machine(kind)
-        some = hardware.without_gpus[:FEW_NODES]
-        if self.owner is None:
-            some += [m for m in hardware.machines.values() if m.slots]
-        elif cheapest is not None and cheapest not in some:
-            some.append(cheapest)
-        return (machine for machine in some if self._takes(machine, kind))
 
     def may_use(self, state: SlotState) -> bool:
         """The gang may be on the node."""
@@ -374,8 +368,6 @@ class Seeker:
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False
             wants += [Want(name, kind, grounds) for name in names]
-        if any(not kind.gpus for kind, _ in kinds):
-            self.is_cut = self.is_cut or len(self.hardware.without_gpus) > FEW_NODES
         before, search = self.hardware.steps, Search(self, wants)
         found = search.run()
         self.soft += self.hardware.steps - before
