@@ -132,7 +132,9 @@ async def test_a_standby_takes_the_lead_amid_its_load_and_goes_on_with_it(
 async def test_a_standby_whose_database_hung_for_long_follows_on(
     scheduler: RunScheduler, settings: SchedulerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For longer than a lead lasts; over the same connection nothing can have been lost."""
+    """For longer than a lead lasts, also in a transaction; over the same connection nothing can
+    have been lost.
+    """
     load_nodes, loads = store.load_nodes, 0
 
     async def counted(conn: Connection) -> list[KnownNode]:
@@ -145,7 +147,8 @@ async def test_a_standby_whose_database_hung_for_long_follows_on(
         scheduler() as leader,
     ):
         await until(lambda: measured(leader, "is_leader") == 1)
-        async with scheduler(database_url=SecretStr(proxy.url)) as standby:
+        patient = {"database_url": SecretStr(proxy.url), "idle_transaction_s": DEADLINE_S}
+        async with scheduler(**patient) as standby:
             await until(lambda: measured(standby, "is_warm") == 1)
             monkeypatch.setattr(store, "load_nodes", counted)
             proxy.freeze()
