@@ -46,9 +46,7 @@ async def test_only_the_highest_epochs_decisions_exist(
     """Stop the leader, let the standby decide, wake the leader."""
     log = tmp_path / "leader.log"
     async with another_scheduler(log) as leader:
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(lambda: others.states("a") == ["placed"])
+        await _runs(kit, others)
         assert others.decisions["a"].epoch == 1
         async with scheduler() as standby:
             leader.send_signal(signal.SIGSTOP)
@@ -178,9 +176,7 @@ async def test_a_leader_without_its_database_stands_by_and_is_followed(
         Proxy(settings.database_url.get_secret_value()).running() as proxy,
         scheduler(database_url=SecretStr(proxy.url)) as runtime,
     ):
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(lambda: others.states("a") == ["placed"])
+        await _runs(kit, others)
         proxy.freeze()
         await until(lambda: not measured(runtime, "is_leader"))
         async with another_scheduler():
@@ -216,12 +212,11 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
         await asyncio.sleep(LEASE_S)  # the time is the test
         assert (measured(runtime, "is_leader"), measured(runtime, "epoch")) == (1, 1)
         assert given_up[0] < PATIENT_LEASE_S
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(partial(_is_placed, others, "a"))
+        await _runs(kit, others)
 
 
 DEAF_S = 3.0
+DEAF = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
 
 
 async def _lost(_: Watch) -> None:
@@ -236,12 +231,9 @@ async def test_a_leader_that_is_cut_off_from_the_bus_is_followed_by_one_who_hear
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The database it reaches; and once it hears the bus again, it follows."""
-    rules = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
-    async with scheduler(**rules) as runtime:
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(lambda: others.states("a") == ["placed"])
-        async with another_scheduler(**rules):
+    async with scheduler(**DEAF) as runtime:
+        await _runs(kit, others)
+        async with another_scheduler(**DEAF):
             with monkeypatch.context() as cut_off:
                 cut_off.setattr(Watch, "probe", _lost)
                 await until(lambda: not measured(runtime, "is_leader"))
@@ -262,13 +254,10 @@ async def test_a_bus_that_is_away_for_everybody_costs_nobody_the_lead(
     fresh_broker: EmbeddedBroker,
 ) -> None:
     """Whoever hears it first when it is back."""
-    rules = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
-    async with scheduler(**rules) as runtime:
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(lambda: others.states("a") == ["placed"])
-        async with another_scheduler(**rules):
-            await asyncio.sleep(2 * DEAF_S)
+    async with scheduler(**DEAF) as runtime:
+        await _runs(kit, others)
+        async with another_scheduler(**DEAF):
+            await asyncio.sleep(2 * DEAF_S)  # so long it must have heard the bus
             fresh_broker.kill()
             await until(lambda: not measured(runtime, "probe_round"))
             await asyncio.sleep(2 * DEAF_S)  # the time is the test
@@ -321,9 +310,7 @@ async def test_who_stands_by_with_dead_connections_takes_the_lead_over_others(
 ) -> None:
     """Nobody has told it that they carry nothing any more, and a statement may take for ever."""
     async with another_scheduler() as leader:
-        await others.report(kit.report("n0", gpus=8))
-        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
-        await others.until(lambda: others.states("a") == ["placed"])
+        await _runs(kit, others)
         async with Proxy(settings.database_url.get_secret_value()).running() as proxy:
             dead = {"database_url": SecretStr(proxy.url), "statement_timeout_s": HOUR_S}
             async with scheduler(**dead) as runtime:
@@ -334,6 +321,13 @@ async def test_who_stands_by_with_dead_connections_takes_the_lead_over_others(
                 async with asyncio.timeout(DEADLINE_S):
                     while not await database.fetchval(PLACED, "b"):
                         await asyncio.sleep(0.05)
+
+
+async def _runs(kit: Kit, others: Others) -> None:
+    """A gang of the first leader's, on the only node."""
+    await others.report(kit.report("n0", gpus=8))
+    await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+    await others.until(partial(_is_placed, others, "a"))
 
 
 def _is_placed(others: Others, gang: str) -> bool:

@@ -47,13 +47,14 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
             "search_path": schema,
             "application_name": f"muster-{schema}",
             "jit": "off",
-            "idle_in_transaction_session_timeout": _milliseconds(settings.idle_transaction_s),
-            "statement_timeout": _milliseconds(settings.statement_timeout_s + CANCEL_S),
+            "idle_in_transaction_session_timeout": milliseconds(settings.idle_transaction_s),
+            "statement_timeout": milliseconds(settings.statement_timeout_s + CANCEL_S),
         },
     )
 
 
-def _milliseconds(seconds: float) -> str:
+def milliseconds(seconds: float) -> str:
+    """A time as the server takes it."""
     return str(int(min(seconds * 1000, LONGEST_MS)))
 
 

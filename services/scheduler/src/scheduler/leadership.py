@@ -6,7 +6,7 @@ transaction begins with `check`, which also keeps the row as it is until the tra
 
 from datetime import datetime
 
-from muster.db import Connection
+from muster.db import Connection, milliseconds
 
 from scheduler.settings import SchedulerSettings
 
@@ -90,7 +90,7 @@ async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSe
         " WHERE epoch = $1 AND holder = $2 FOR SHARE OF leader",
         epoch,
         holder,
-        str(int(settings.deciding_timeout_s * 1000)),
+        milliseconds(settings.deciding_timeout_s),
     )
     if now is None:
         raise Deposed

@@ -123,7 +123,7 @@ class Amounts:
         for number, machine in self._changed.items():
             left = machine.later if self._is_ahead else machine.free
             now = [
-                amount // measures[name].step if amount > 0 else 0
+                measures[name].steps(amount)
                 for name, amount in zip(machine.sort.names, left, strict=True)
             ]
             before = self._now.get(number) or [0] * len(now)

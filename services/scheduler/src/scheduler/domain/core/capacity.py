@@ -146,7 +146,7 @@ def choices(seeker: "Seeker", kinds: "Kinds") -> Iterator[Sequence[str]]:
 def _types_with_room(seeker: "Seeker", kind: Kind, count: int) -> Sequence[str]:
     """GPU types of which each may have room for so many pods of a kind."""
     types = seeker.types(kind)
-    if not kind.gpus and kind.pin is None:
+    if kind.costs_nothing:
         return types
     return [each for each in types if may_hold_all(seeker.ground(kind, each), count)]
 

@@ -80,7 +80,7 @@ class Chooser:
     def _kind(self, kind: Kind, names: Sequence[str]) -> bool:
         before = len(self.seeker.pods), len(self.removals)
         types = self.seeker.types(kind)
-        if kind.gpus == 0 and kind.pin is None:
+        if kind.costs_nothing:
             names = self.seeker.for_nothing(kind, names)
             types = self.cluster.hardware.gpu_types
         best: tuple[Price, str] | None = None

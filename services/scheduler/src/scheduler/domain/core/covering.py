@@ -67,11 +67,11 @@ def _bind_around(
     most, some = 0, None
     for quota, cell, part in ways_to_bind(hardware, owner, state, leaves, floor):
         if part is None or not leaves & ~part.mask:
-            return bind_one(hardware, owner, quota, cell, part)
+            return hardware.bind(Binding(owner, quota, cell, part))
         count = (leaves & part.mask).bit_count()
         if count > most:
             most, some = count, (quota, cell, part)
-    return None if some is None else bind_one(hardware, owner, *some)
+    return None if some is None else hardware.bind(Binding(owner, *some))
 
 
 def ways_to_bind(
@@ -134,13 +134,6 @@ def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None
     return [] if cell is None else [(cell, None)]
 
 
-def bind_one(
-    hardware: Hardware, owner: str, quota: Quota, cell: Cell, part: Part | None
-) -> Binding:
-    """Bind a cell out of a quota; it was asked whether that may be."""
-    return hardware.bind(Binding(owner, quota, cell, part))
-
-
 def bind_exactly(hardware: Hardware, owner: str, path: str, address: str) -> Binding | None:
     """The owner's binding of this cell out of this quota, made if need be; None where that is
     not allowed.
@@ -157,7 +150,7 @@ def bind_exactly(hardware: Hardware, owner: str, path: str, address: str) -> Bin
         return None
     if not hardware.cells[quota.chain.name].may_bind(cell, part):
         return None
-    return bind_one(hardware, owner, quota, cell, part)
+    return hardware.bind(Binding(owner, quota, cell, part))
 
 
 def _find(hardware: Hardware, quota: Quota, address: str) -> tuple[Cell, Part | None] | None:

@@ -123,11 +123,6 @@ class Live:
         return self.gang_class is GangClass.GUARANTEED and self.preempted_until is None
 
     @property
-    def is_downgraded(self) -> bool:
-        """It runs on without the cells that it had."""
-        return self.gang_class is GangClass.DOWNGRADED
-
-    @property
     def is_guest(self) -> bool:
         """It is placed where nobody is, whoever's cells that may be in."""
         return self.gang.priority == OPPORTUNISTIC or (

@@ -40,7 +40,7 @@ class Index:
     looked at, by number.
     """
 
-    def __init__(self, parts: "Parts", amounts: Amounts | None, *, is_ahead: bool = False) -> None:
+    def __init__(self, parts: Parts, amounts: Amounts | None, *, is_ahead: bool = False) -> None:
         self._parts = parts
         self.amounts = amounts
         self.is_ahead = is_ahead

@@ -24,7 +24,7 @@ def those_near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
 
 def _owners(live: Live) -> set[str] | None:
     """Whose cells its pods might be in; None: some may be anywhere."""
-    if any(role.kind.gpus == 0 and role.kind.pin is None for role in live.waiting):
+    if any(role.kind.costs_nothing for role in live.waiting):
         return None
     return {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
 

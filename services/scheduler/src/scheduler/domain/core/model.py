@@ -54,6 +54,11 @@ class Kind:
     def __hash__(self) -> int:
         return self._hash
 
+    @property
+    def costs_nothing(self) -> bool:
+        """Such a pod may be where it costs no GPU."""
+        return self.gpus == 0 and self.pin is None
+
 
 @dataclass(slots=True, unsafe_hash=True)
 class Role:

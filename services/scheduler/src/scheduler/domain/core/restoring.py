@@ -64,7 +64,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
         roles = [replace(r, pods=tuple(p for p in r.pods if p in reserved)) for r in gang.roles]
         live.waiting = tuple(role for role in roles if role.pods)
         cluster.reserved.add(live.id)
-    if live.is_downgraded and not live.is_leaving:
+    if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
         cluster.downgraded.add(live.id)
 
 

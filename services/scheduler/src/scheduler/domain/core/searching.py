@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.costless import Costless
-from scheduler.domain.core.covering import bind_one, uncover, ways_to_bind
+from scheduler.domain.core.covering import uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.machines import SlotState
@@ -41,11 +41,6 @@ class Want(NamedTuple):
     name: str
     kind: Kind
     grounds: Sequence[Ground]
-
-    @property
-    def costs_nothing(self) -> bool:
-        """It may be where it costs no GPU."""
-        return self.kind.gpus == 0 and self.kind.pin is None
 
 
 class Search:
@@ -78,7 +73,7 @@ class Search:
         if not all(ground.is_small for ground in grounds):
             self._keep(self._looks.some_of_each(len(self.wants)))
         self.known = frozenset(self.numbers)
-        bare = {want.kind: None for want in self.wants if want.costs_nothing}
+        bare = {want.kind: None for want in self.wants if want.kind.costs_nothing}
         if bare:
             self.left = min(self.left, max(SEARCH_STEPS, PODS_LOOKED // len(self.wants)))
         self.costless = Costless(self.seeker, bare, len(self.wants))
@@ -128,7 +123,7 @@ class Search:
         if key in self._failed:
             return False
         want, before = self.wants[at], len(self.seeker.pods)
-        if want.costs_nothing:
+        if want.kind.costs_nothing:
             for machine in self.costless.now(want.kind):
                 self.seeker.put_for_nothing(want.name, want.kind, machine)
                 if self._place(at + 1):
@@ -184,7 +179,7 @@ class Search:
             self.hardware.steps += 1
             if self.left < 0:
                 return False
-            binding = bind_one(self.hardware, owner, quota, cell, part)
+            binding = self.hardware.bind(Binding(owner, quota, cell, part))
             binding.users[HELD] = 1
             self.held.append(binding)
             if self._bind_enough(at, ground, state, order):

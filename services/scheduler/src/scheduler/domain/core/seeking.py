@@ -363,7 +363,7 @@ class Seeker:
         every = self.hardware.gpu_types if self.owner is not None else ()
         wants: list[Want] = []
         for (kind, names), gpu_type in zip(kinds, types, strict=True):
-            some = (gpu_type,) if kind.gpus or kind.pin is not None else every
+            some = every if kind.costs_nothing else (gpu_type,)
             grounds = [self.ground(kind, each) for each in some]
             if not all(ground.has_at_most(most) for ground in grounds):
                 return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import bind_one, cover, floors, uncover, ways_to_bind
+from scheduler.domain.core.covering import cover, floors, uncover, ways_to_bind
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import SlotState
@@ -156,7 +156,7 @@ class _Search:
             self.left -= 1
             if self.left < 0:
                 return False
-            binding = bind_one(self.hardware, owner, quota, cell, part)
+            binding = self.hardware.bind(Binding(owner, quota, cell, part))
             if self.run():
                 if not any(binding in each.bindings for each in self.pods):
                     self.hardware.unbind(binding)
