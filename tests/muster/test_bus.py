@@ -1,6 +1,7 @@
 """What the bus promises, and what it stands on in the libraries below."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from muster.bus import partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS
-from muster.readers import Consumer, Follower
+from muster.readers import Consumer, Follower, Reader
 from muster.records import Received, headers, read_word_id, said, word_id
 
 WAIT_S = 60
@@ -93,6 +94,29 @@ async def test_a_follower_has_not_caught_up_while_it_reads_again(bootstrap: str)
         assert not await seen.get()
         await follower.caught_up.wait()
         task.cancel()
+    await bus.close()
+
+
+async def test_a_reader_that_is_told_to_end_while_it_is_built_anew_ends(bootstrap: str) -> None:
+    """What it stands on takes a cancellation for that of a task of its own."""
+    bus = a_bus(bootstrap)
+
+    class Swallows(Reader):
+        reads = 0
+
+        async def _read(self) -> None:
+            self.reads += 1
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    reader = Swallows(bus, 0.01)
+    task = asyncio.create_task(reader.run())
+    await asyncio.sleep(0)
+    task.cancel()
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.wait([task])
+    assert task.cancelled()
+    assert reader.reads == 1
     await bus.close()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.errors import NotEnoughReplicasError, OutOfOrderSequenceNumber
 from bare_bus import a_bus, heartbeats, keys_of
@@ -244,6 +244,29 @@ async def test_a_topic_that_was_deleted_is_made_again(apache_kafka: ApacheKafka)
         await until_open(bus)
         assert await bus.publish([a_record("k"), other]) == [None, None]
         watching.cancel()
+    await admin.close()
+    await bus.close()
+
+
+@pytest.mark.apache
+async def test_a_follower_has_caught_up_where_all_records_were_deleted(
+    apache_kafka: ApacheKafka,
+) -> None:
+    bus, read = a_bus(apache_kafka.bootstrap), list[str]()
+    follower = Follower(bus, ["job-submitted"], lambda r, _: read.append(str(r.key)))
+    admin = AIOKafkaAdminClient(bootstrap_servers=apache_kafka.bootstrap)
+    async with asyncio.timeout(2 * WAIT_S), asyncio.TaskGroup() as group:
+        tasks = [group.create_task(bus.run())]
+        while await bus.publish([a_record("k")]) != [None]:
+            await until_open(bus)  # the topic is being made
+        await admin.start()
+        partition = TopicPartition("job-submitted", partition_of("k", 4))
+        await admin.delete_records({partition: RecordsToDelete(before_offset=-1)})  # to the end
+        tasks.append(group.create_task(follower.run()))
+        await follower.caught_up.wait()
+        assert read == []
+        for task in tasks:
+            task.cancel()
     await admin.close()
     await bus.close()
 

@@ -83,6 +83,8 @@ class Reader(ABC):
             except BUS_ERRORS as error:
                 _log.warning("reading failed", error=str(error) or type(error).__name__)
                 await asyncio.sleep(self._pause_s)
+            if _is_cancelled():  # the ends of aiokafka's clients swallow it
+                raise asyncio.CancelledError
             self.restarts += 1
             self._bus.metrics.rebuilt.inc()
 
@@ -181,6 +183,12 @@ async def _commit(consumer: AIOKafkaConsumer) -> None:
         _log.debug("offsets were not committed", error=str(error))
 
 
+def _is_cancelled() -> bool:
+    """This task was told to end, whoever has caught that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
     """Let something end, however long it would take and whatever it meets: the caller's own error
     or cancellation goes on from here.
@@ -225,13 +233,15 @@ class Follower(Reader):
         try:
             async with asyncio.timeout(settings.bus_timeout_s):
                 await consumer.start()
-                ends = await consumer.end_offsets(consumer.assignment())
-            await self._follow(consumer, ends)
+                partitions = consumer.assignment()
+                starts = await consumer.beginning_offsets(partitions)
+                ends = await consumer.end_offsets(partitions)
+            await self._follow(consumer, {p: end for p, end in ends.items() if end > starts[p]})
         finally:
             await end_in_time(consumer.stop(), settings.shutdown_s)
 
     async def _follow(self, consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> None:
-        behind = {p for p, end in ends.items() if end > 0} if self._from_start else set()
+        behind = set(ends) if self._from_start else set()
         while not self._rebuild.is_set():
             if not behind:
                 self.caught_up.set()
