@@ -28,6 +28,7 @@ from figures import (
     AIM_START_S,
     HIVED,
     ONE_RACK_AIMS,
+    WAITS_AIMS,
     Row,
     footprints,
     qualities,
@@ -162,7 +163,11 @@ def first_table(plan: Plan) -> None:
     ]
     console.print(qualities("W1: places, first window and whole steady phase", places))
     aims = ", ".join(f"{nodes:,}: {share:.0%}" for nodes, share in ONE_RACK_AIMS.items())
-    console.print(f"  aims of gangs in one rack: {aims}; best block in node: 100 %")
+    console.print(f"  aims: of all gangs of several pods in one rack {aims}")
+    aims = ", ".join(f"{nodes:,}: {waits}" for nodes, waits in WAITS_AIMS.items())
+    console.print(
+        f"  waits in the first window at most {aims}; no pod that had a better block free"
+    )
     theirs = ", ".join(f"{peer.best_share:.1%}" for peer in HIVED.values())
     console.print(f"  HiveD: best block in node {theirs}; the 1st seed is {SEED}")
 
@@ -195,9 +200,14 @@ def seeds_table(plan: Plan, seeds: int) -> None:
             run = w1_run.start(nodes, arrivals, seed)
             while run.next_event is not None:
                 run.advance(arrivals)
-            rows.append((nodes, f"+{seed - SEED}", run.steady_quality))
+            name = f"+{seed - SEED}"
+            if arrivals != WINDOWS.get(nodes):
+                rows.append((nodes, name, run.window))
+            rows.append((nodes, name, run.steady_quality))
     if rows:
-        console.print(qualities("W1: places on other seeds, whole steady phase", rows))
+        console.print(
+            qualities("W1: places on other seeds, first window and whole steady phase", rows)
+        )
 
 
 def second_table(plan: Plan) -> None:

@@ -36,6 +36,7 @@ HIVED = {
     4_096: Peer(355, 1_550, 19_800, 0.899, 0, (19, 74), 2.5, 0.981, 18.9, 247),
 }
 ONE_RACK_AIMS = {128: 0.58, 1_024: 0.85, 4_096: 0.97}
+WAITS_AIMS = {128: 230, 1_024: 0, 4_096: 0}
 AIM_PER_S, AIM_HARD_PER_S = 10_000, 5_000
 AIM_FLAT, AIM_P99_US, AIM_PAUSE_MS, AIM_START_S = 1.5, 1_000, 20, 5
 
@@ -98,7 +99,7 @@ def rates(title: str, rows: Sequence[Row], has_peer: bool) -> Table:
 def qualities(title: str, rows: Sequence[tuple[int, str, Quality]]) -> Table:
     """How good the places are, beside HiveD's on the same arrivals."""
     heads = ["nodes", "seed", "came", "use", "waits", "one rack", "of\nplaced", "of\nall"]
-    heads += ["racks\nmean", "best\nblock", "HiveD\nwaits", "one\nrack"]
+    heads += ["racks\nmean", "best\nblock", "better\nfree", "HiveD\nwaits", "one\nrack"]
     table = slim(title, heads)
     for nodes, seed, quality in rows:
         peer = HIVED.get(nodes)
@@ -117,7 +118,8 @@ def qualities(title: str, rows: Sequence[tuple[int, str, Quality]]) -> Table:
             f"{quality.in_one_rack / placed if placed else 0.0:.1%}",
             f"{quality.in_one_rack_of_arrived:.1%}",
             f"{quality.mean_span:.2f}",
-            f"{quality.best_share:.1%}",
+            f"{quality.best_share:.3%}",
+            f"{quality.worse_pods}",
             *theirs,
         )
     return table

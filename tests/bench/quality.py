@@ -1,10 +1,11 @@
 """How good places are: racks that a gang spans, in-node locality, what is in use, who waits."""
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import PodPlace
-from w1 import Arrival
+from w1 import GPUS_PER_NODE, Arrival
 
 
 def is_best_block(gpus: Sequence[int]) -> bool:
@@ -14,9 +15,35 @@ def is_best_block(gpus: Sequence[int]) -> bool:
     return min(gpus) // len(gpus) == max(gpus) // len(gpus)
 
 
+def pods_in_worse_blocks(
+    event: Arrival,
+    places: Sequence[PodPlace],
+    others: Iterable[tuple[str, Sequence[PodPlace]]],
+    rack_of: Mapping[str, int],
+) -> int:
+    """Pods of a gang that are in no best block though its virtual cluster had one free: in a rack
+    of its own, or of nobody's. ``others``: virtual cluster and places of each other gang.
+    """
+    worse = sum(not is_best_block(place.gpus) for place in places)
+    if not worse:
+        return 0
+    taken: dict[str, set[int]] = defaultdict(set)
+    owner: dict[int, str] = {}
+    for virtual_cluster, theirs in others:
+        for place in theirs:
+            taken[place.node].update(place.gpus)
+            owner[rack_of[place.node]] = virtual_cluster
+    own = (n for n, rack in rack_of.items() if owner.get(rack) in (None, event.virtual_cluster))
+    blocks = [range(first, first + event.gpus) for first in range(0, GPUS_PER_NODE, event.gpus)]
+    has_block = any(taken[node].isdisjoint(block) for node in own for block in blocks)
+    return worse if has_block else 0
+
+
 @dataclass(slots=True)
 class Quality:
-    """Counts over arrivals; ``spans``: racks of each placed gang with more than one pod."""
+    """Counts over arrivals; ``spans``: racks of each placed gang with more than one pod;
+    ``worse_pods``: those in no best block though there was one.
+    """
 
     rack_of: Mapping[str, int]
     gpus_of_all: int
@@ -26,11 +53,15 @@ class Quality:
     spans: list[int] = field(default_factory=list)
     pods: int = 0
     best_pods: int = 0
+    worse_pods: int = 0
     used_sum: float = 0.0
 
-    def arrival(self, event: Arrival, places: Sequence[PodPlace] | None, gpus_in_use: int) -> None:
+    def arrival(
+        self, event: Arrival, places: Sequence[PodPlace] | None, gpus_in_use: int, worse_pods: int
+    ) -> None:
         """One arrival: where its pods are, None if it was not placed in its own cycle."""
         self.arrived += 1
+        self.worse_pods += worse_pods
         self.used_sum += gpus_in_use / self.gpus_of_all
         self.multi_arrived += event.pods > 1
         if places is None:

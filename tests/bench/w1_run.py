@@ -8,7 +8,7 @@ from typing import Protocol
 
 from clusters import in_quarters, rack_of
 from meter import Meter
-from quality import Quality
+from quality import Quality, pods_in_worse_blocks
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision, Gang, Kind, Placed, PodPlace, Role
@@ -58,7 +58,7 @@ class Run:
     steady_quality: Quality
     fill: Meter = field(default_factory=Meter)
     steady: Meter = field(default_factory=Meter)
-    live: dict[int, int] = field(default_factory=dict)
+    live: dict[int, tuple[str, tuple[PodPlace, ...]]] = field(default_factory=dict)
     in_use: int = 0
     next_event: Event | None = None
 
@@ -97,22 +97,23 @@ class Run:
             meter.spent(time.process_time() - cpu)
         else:
             meter.done += 1
-            self.live[event.id] = event.pods * event.gpus
+            self.live[event.id] = event.virtual_cluster, places
             self.in_use += event.pods * event.gpus
         self._judge(event, places)
 
     def _judge(self, event: Arrival, places: tuple[PodPlace, ...] | None) -> None:
         if not event.is_steady:
             return
+        others = (live for gang, live in self.live.items() if gang != event.id)
+        worse = pods_in_worse_blocks(event, places or (), others, self.window.rack_of)
         if self.window.arrived < WINDOWS.get(self.nodes, 0):
-            self.window.arrival(event, places, self.in_use)
-        self.steady_quality.arrival(event, places, self.in_use)
+            self.window.arrival(event, places, self.in_use, worse)
+        self.steady_quality.arrival(event, places, self.in_use, worse)
 
     def _depart(self, event: Departure, meter: Meter) -> None:
-        gpus = self.live.pop(event.id, None)
-        if gpus is None:
+        if self.live.pop(event.id, None) is None:
             return
-        self.in_use -= gpus
+        self.in_use -= event.pods * event.gpus
         name = f"g{event.id}"
         cpu = time.process_time()
         self.cluster.release(name)
