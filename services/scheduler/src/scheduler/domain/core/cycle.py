@@ -10,14 +10,14 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
 from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.raising import upgrade
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
+from scheduler.domain.core.upgrading import upgrade
 from scheduler.domain.core.waking import Waking, put_aside
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
-in every cycle where they are so few; of more, one (`Doubts`).
+in every cycle where they are so few; of more, one (`Rechecks`).
 """
 
 EXPLAINED_AT_ONCE = 4
@@ -160,7 +160,7 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
     if decisions:
         yield decisions
     state = cluster.stamps.state()
-    some = dict.fromkeys((*failed, *_doubtful(cluster, state, began), *_outdated(cluster, state)))
+    some = dict.fromkeys((*failed, *_rechecked(cluster, state, began), *_outdated(cluster, state)))
     lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
     explainer, others = Explainer(cluster), list[Line]()
     for line in lines:
@@ -184,11 +184,11 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
     yield _tell(cluster)
 
 
-def _doubtful(cluster: Cluster, state: Stamp, began: float) -> list[Line]:
+def _rechecked(cluster: Cluster, state: Stamp, began: float) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number: the same in however many
     parts, and when, the cycle is run.
     """
-    due = cluster.queue.doubts.due(began, EXPLAINED)
+    due = cluster.queue.rechecks.due(began, EXPLAINED)
     return [line for line in due if line.explained != state]
 
 

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from itertools import islice
 
 from scheduler.domain.core.binding import Binding, Cells, cell_key
+from scheduler.domain.core.changed_nodes import ChangedNodes
 from scheduler.domain.core.demands import Demands
 from scheduler.domain.core.forest import Forest, Rack, Slot
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.index import Index, make_index
-from scheduler.domain.core.log import Log
 from scheduler.domain.core.machines import Machine, SlotState, make_machines
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import Owning, pin_owner
@@ -59,7 +59,7 @@ class Hardware:
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
-        self._log = Log()
+        self._changed_nodes = ChangedNodes()
         self.searches_left = self.steps = self.limit = 0
         self.demands = Demands(self.sorts, machines, self._samples)
         for owner, quotas in self.owning.quotas.items():
@@ -124,8 +124,8 @@ class Hardware:
             self._behind = {}
         else:
             behind = {number: behind.pop(number) for number in list(islice(behind, most))}
-        if self._log.is_read:
-            self._log.add(behind)
+        if self._changed_nodes.is_read:
+            self._changed_nodes.add(behind)
         if self.other is not None:
             self.other.behind |= behind
         self.index.catch_up(behind)
@@ -136,9 +136,9 @@ class Hardware:
         self._behind[state.slot.number] = state
 
     def changed_since(self, read: int) -> tuple[int, list[int] | None]:
-        """Up to where changes are read now, and which nodes have changed (`Log`)."""
+        """Up to where changes are read now, and which nodes have changed (`ChangedNodes`)."""
         self.catch_up()
-        return self._log.since(read)
+        return self._changed_nodes.since(read)
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from scheduler.domain.core.doubts import Doubts
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
+from scheduler.domain.core.rechecks import Rechecks
 
 Shape = tuple[tuple[Kind, int], ...]
 """Pods that want the same, counted."""
@@ -43,7 +43,7 @@ class Line:
     pod wants; ``wants``: its pods by kind; ``need``: all three.
 
     ``reason``: why its first could not be placed, found in the state ``explained``. ``untold``:
-    gangs that were not told the reason's code. ``mark``: its place among `Doubts`, once it has one.
+    gangs that were not told the reason's code. ``mark``: its place in `Rechecks`, if any.
     """
 
     key: Key
@@ -73,7 +73,7 @@ class Group:
 @dataclass(slots=True, eq=False)
 class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
-    were not told; ``doubts``: those whose reason may become another one without their help. Sets
+    were not told; ``rechecks``: those whose reason may become another one without their help. Sets
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
     reason is looked for.
     """
@@ -83,7 +83,7 @@ class Queue:
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     added: dict[Line, None] = field(default_factory=dict)
     news: dict[Line, None] = field(default_factory=dict)
-    doubts: Doubts = field(default_factory=Doubts)
+    rechecks: Rechecks = field(default_factory=Rechecks)
     explained: int = 0
 
     def add(self, live: Live, key: Key) -> None:
@@ -111,7 +111,7 @@ class Queue:
         self.news.pop(line, None)
         self.added.pop(line, None)
         if line.mark:
-            self.doubts.discard(line)
+            self.rechecks.discard(line)
         for name in line.groups:
             group = self.groups[name]
             del group.lines[line.need][line]
@@ -141,9 +141,9 @@ class Queue:
             self.news[line] = None
         line.reason, line.explained = reason, state
         if reason.code == "quota":  # too little quota stays too little until some is free
-            self.doubts.discard(line)
+            self.rechecks.discard(line)
         else:
-            self.doubts.add(line)
+            self.rechecks.add(line)
 
     def candidates(
         self, woken: Callable[[], Collection[Line]], is_idle: Callable[[Line], bool]

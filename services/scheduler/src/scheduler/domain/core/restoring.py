@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import bind_exactly, uncover
 from scheduler.domain.core.holdings import REMNANT, Live, Pod
+from scheduler.domain.core.in_place import cover_all, cover_in_place, pod_in_place
 from scheduler.domain.core.machines import Machine, SlotState, Take
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
@@ -18,7 +19,6 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Restored,
 )
-from scheduler.domain.core.standing import cover_all, stand, standing_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -153,17 +153,17 @@ def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence
     if live.strangers:
         return False
     charged = [pod for pod in pods if pod.take.leaves or pod.leaves]
-    found = [standing_of(hardware, live.owner, pod, pod.leaves) for pod in charged]
-    standing = [each for each in found if each is not None]
-    if len(standing) < len(found):
+    found = [pod_in_place(hardware, live.owner, pod, pod.leaves) for pod in charged]
+    staying = [each for each in found if each is not None]
+    if len(staying) < len(found):
         return False
     bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
-    is_done = bool(cells) and cover_all(hardware, standing)
-    kept = {id(binding) for each in standing if is_done for binding in each.bindings}
+    is_done = bool(cells) and cover_all(hardware, staying)
+    kept = {id(binding) for each in staying if is_done for binding in each.bindings}
     uncover(hardware, (b for b in bound if b is not None and id(b) not in kept))
-    if not is_done and not stand(hardware, live.owner, standing):
+    if not is_done and not cover_in_place(hardware, live.owner, staying):
         return False
-    for each in standing:
+    for each in staying:
         each.pod.state, each.pod.leaves, each.pod.bindings = each.state, each.leaves, each.bindings
     return True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from scheduler.domain.core.backtracking import SEARCH_STEPS, Search, Want
 from scheduler.domain.core.capacity import choices, rooms
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
@@ -11,7 +12,6 @@ from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
 from scheduler.domain.core.regions import numbers_in
-from scheduler.domain.core.searching import SEARCH_STEPS, Search, Want
 
 TYPE_CHOICES = 64
 """Choices of GPU types for the roles that are tried, at the most."""

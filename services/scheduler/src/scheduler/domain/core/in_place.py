@@ -21,7 +21,7 @@ SLOTS = 16
 
 
 @dataclass(slots=True, eq=False)
-class Standing:
+class PodInPlace:
     """A pod where it is. ``given``: leaves that it was charged, 0: any beside its GPUs will do.
 
     ``state``, ``leaves``, ``bindings``: what it gets.
@@ -40,17 +40,17 @@ class Standing:
         return (pod.state,) if pod.state and (pod.gpus or self.given) else pod.machine.slots
 
 
-def standing_of(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Standing | None:
+def pod_in_place(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> PodInPlace | None:
     """What a pod of the owner needs where it is; None: it may have no cells there."""
     pin = pod.kind.pin
     if pin is not None and hardware.owning.pins_of.get(pin) != owner:
         return None
     if given.bit_count() < pod.take.leaves:
         given = 0
-    return Standing(pod, owner if pin is None else pin_owner(pin), given)
+    return PodInPlace(pod, owner if pin is None else pin_owner(pin), given)
 
 
-def can_stand(hardware: Hardware, each: Standing, *, binds: bool | None = None) -> bool:
+def can_cover(hardware: Hardware, each: PodInPlace, *, binds: bool | None = None) -> bool:
     """The pod's GPUs are charged to nobody, and in cells that its owner has or may bind (where it
     ``binds`` more; None: as it may now), with as many leaves as it is charged; if not, there are
     surely no cells for it.
@@ -65,7 +65,7 @@ def can_stand(hardware: Hardware, each: Standing, *, binds: bool | None = None) 
     return not pod.gpus & ~mine and mine.bit_count() >= pod.take.leaves
 
 
-def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:
+def cover_in_place(hardware: Hardware, owner: str, pods: Sequence[PodInPlace]) -> bool:
     """Cells for all, which are bound from then on, or none. Where pods can't be charged what they
     were they are charged other leaves beside their GPUs.
     """
@@ -77,7 +77,7 @@ def stand(hardware: Hardware, owner: str, pods: Sequence[Standing]) -> bool:
     return any(_Search(hardware, pods, states).run() for states in islice(ways, SLOTS))
 
 
-def cover_all(hardware: Hardware, pods: Sequence[Standing], floor: int = 0) -> bool:
+def cover_all(hardware: Hardware, pods: Sequence[PodInPlace], floor: int = 0) -> bool:
     """Cells for one after another, none smaller than ``floor``, or for none."""
     taken: dict[int, int] = {}
     own = _own_leaves(pods)
@@ -88,7 +88,7 @@ def cover_all(hardware: Hardware, pods: Sequence[Standing], floor: int = 0) -> b
     return True
 
 
-def _own_leaves(pods: Sequence[Standing]) -> dict[int, int]:
+def _own_leaves(pods: Sequence[PodInPlace]) -> dict[int, int]:
     """By node: what pods need that is theirs alone."""
     own: dict[int, int] = {}
     for each in pods:
@@ -100,7 +100,7 @@ def _own_leaves(pods: Sequence[Standing]) -> dict[int, int]:
 
 def _cover(
     hardware: Hardware,
-    each: Standing,
+    each: PodInPlace,
     state: SlotState,
     own: dict[int, int],
     taken: dict[int, int],
@@ -135,7 +135,7 @@ class _Search:
     """Binds a cell for the first leaf that is in none, in every way."""
 
     def __init__(
-        self, hardware: Hardware, pods: Sequence[Standing], states: Sequence[SlotState]
+        self, hardware: Hardware, pods: Sequence[PodInPlace], states: Sequence[SlotState]
     ) -> None:
         self.hardware = hardware
         self.pods = pods

@@ -6,7 +6,7 @@ KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
 
 
-class Log:
+class ChangedNodes:
     """Numbers of nodes, in the order of their changes. ``is_read``: nothing is noted before."""
 
     __slots__ = ("_begin", "_numbers", "is_read")

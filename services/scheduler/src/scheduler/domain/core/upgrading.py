@@ -2,8 +2,8 @@
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.in_place import can_cover, cover_in_place, pod_in_place
 from scheduler.domain.core.model import Decision, Upgraded
-from scheduler.domain.core.standing import can_stand, stand, standing_of
 
 
 def upgrade(cluster: Cluster) -> list[Decision]:
@@ -39,15 +39,15 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     """Give the gang cells around where it runs, all or none."""
     hardware = cluster.hardware
     charged = [pod for pod in live.pods.values() if pod.take.leaves]
-    pods = [standing_of(hardware, live.owner, pod) for pod in charged]
+    pods = [pod_in_place(hardware, live.owner, pod) for pod in charged]
     found = [each for each in pods if each is not None]
-    if len(found) < len(pods) or not all(can_stand(hardware, each) for each in found):
-        held = (each for each in found if not can_stand(hardware, each, binds=True))
+    if len(found) < len(pods) or not all(can_cover(hardware, each) for each in found):
+        held = (each for each in found if not can_cover(hardware, each, binds=True))
         states = (each.pod.state for each in held if each.pod.state is not None)
         if state := next(states, None):
             cluster.downgraded.hold(live.id, state.slot.number, hardware)
         return False
-    if not stand(hardware, live.owner, found):
+    if not cover_in_place(hardware, live.owner, found):
         return False
     for each in found:
         each.pod.state, each.pod.leaves = each.state, each.leaves

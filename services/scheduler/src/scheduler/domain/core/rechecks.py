@@ -18,7 +18,7 @@ BYTES = 16
 """Of a digest: no two of any number of lines that can be have the same."""
 
 
-class Doubts:
+class Rechecks:
     """Lines whose reason may have become another one, in an order that lasts."""
 
     def __init__(self) -> None:
