@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS = EXAMPLE / "cluster.yaml", EXAMPLE / "events.jsonl"
@@ -90,7 +91,49 @@ def test_a_cluster_that_cannot_be_honoured_is_refused_by_line(tmp_path: Path) ->
     cluster.write_text(CLUSTER.read_text().replace("count: 1}]}", "count: 9}]}"))
     ran = muster(cluster, EVENTS)
     assert (ran.returncode, ran.stdout) == (2, b"")
-    assert f"{cluster}:9: virtualClusters: " in ran.stderr.decode()
+    assert f"{cluster}:10: virtualClusters.vision.cells[0].count: " in ran.stderr.decode()
+
+
+FOUR_FAULTS = """\
+cellTypes: {node: {child: gpu, count: 4, node: true}}
+physicalCells:
+  - {type: node, name: n0}
+  - {type: node, name: n1, bogus: 1}
+virtualClusters:
+  x:
+    cells:
+      - {type: lorry, count: 1}
+      - {type: node, count: 9}
+    pins:
+      - lab
+"""
+
+
+def test_a_cluster_with_many_faults_is_refused_once_with_all_of_them(tmp_path: Path) -> None:
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(FOUR_FAULTS)
+    ran = muster(cluster, EVENTS)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert [": ".join(line.split(": ")[:2]) for line in ran.stderr.decode().splitlines()] == [
+        f"{cluster}:4: physicalCells[1].bogus",
+        f"{cluster}:8: virtualClusters.x.cells[0].type",
+        f"{cluster}:9: virtualClusters.x.cells[1].count",
+        f"{cluster}:11: virtualClusters.x.pins[0]",
+    ]
+
+
+def test_another_cluster_with_many_faults_is_refused_once_too(tmp_path: Path) -> None:
+    wrong = yaml.safe_load(FOUR_FAULTS)
+    events = tmp_path / "events.jsonl"
+    events.write_text(json.dumps({"at": 0, "event": "cluster-changed", "cluster": wrong}))
+    ran = muster(CLUSTER, events)
+    assert ran.returncode == 2
+    assert {line.split(": ")[1] for line in ran.stderr.decode().splitlines()} == {
+        "cluster.physicalCells[1].bogus",
+        "cluster.virtualClusters.x.cells[0].type",
+        "cluster.virtualClusters.x.cells[1].count",
+        "cluster.virtualClusters.x.pins[0]",
+    }
 
 
 def test_what_cannot_be_and_what_cannot_be_read_are_told_together(tmp_path: Path) -> None:

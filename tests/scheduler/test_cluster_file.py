@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from scheduler.cluster_file import Refused, content_of, load
+from scheduler.cluster_file import Refused, content_of, load, load_or_exit
 
 TYPES = "cellTypes: {node: {child: gpu, count: 2, node: true}, rack: {child: node, count: 2}}\n"
 PATH = Path("cluster.yaml")
@@ -31,6 +31,34 @@ def test_of_many_warnings_and_problems_the_first_are_told() -> None:
     with pytest.raises(Refused) as refused:
         load(PATH, f"{TYPES}physicalCells:\n{racks.replace('rack', 'shelf')}".encode())
     assert refused.value.problems[100:] == ["and 50 more"]
+
+
+def test_a_process_ends_at_its_start_with_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        f"{TYPES}physicalCells:\n"
+        "  - {type: rack, nodes: [n0, n1, n2], bogus: 1}\n"
+        "  - {type: node, name: n3}\n"
+        "virtualClusters:\n"
+        "  x:\n"
+        "    cells:\n"
+        "      - {type: lorry, count: 1}\n"
+        "      - {type: node, count: 9}\n"
+        "    pins: [lab]\n"
+    )
+    with pytest.raises(SystemExit) as ended:
+        load_or_exit(path)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [": ".join(line.split(": ")[1:3]) for line in said] == [
+        f"{path}:3: physicalCells[0].bogus",
+        f"{path}:3: physicalCells[0].nodes",
+        f"{path}:8: virtualClusters.x.cells[0].type",
+        f"{path}:9: virtualClusters.x.cells[1].count",
+        f"{path}:10: virtualClusters.x.pins[0]",
+    ]
 
 
 def test_a_file_that_can_not_be_read_is_refused(tmp_path: Path) -> None:

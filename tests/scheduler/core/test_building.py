@@ -58,9 +58,88 @@ def test_every_level_that_is_owned_twice_is_told() -> None:
         "virtualClusters:\n"
         "  x: {cells: [{type: rack, count: 2}, {type: rack/node/switch, count: 3}]}\n"
     )
-    assert [message.partition(" are there")[0] for _, _, message in found] == [
-        "2 rack of the chain rack are owned (x 2), but 1",
-        "3 switch of the chain rack are owned (x 3), but 0",
+    beside = "there beside pinned cells and what is owned above them"
+    assert found == [
+        (
+            7,
+            "virtualClusters.x.cells[0].count",
+            f"2 rack of the chain rack are owned (x 2), but 1 is {beside}",
+        ),
+        (
+            7,
+            "virtualClusters.x.cells[1].count",
+            f"3 switch of the chain rack are owned (x 3), but 0 are {beside}",
+        ),
+    ]
+
+
+def test_too_much_is_told_at_the_entry_with_which_it_is_too_much() -> None:
+    found = refused(
+        f"{USED}physicalCells: [{{type: rack, nodes: [n0, n1]}}]\n"
+        "virtualClusters:\n"
+        "  x:\n"
+        "    cells:\n"
+        "      - {type: rack/node, count: 1}\n"
+        "  y:\n"
+        "    cells:\n"
+        "      - {type: rack/node, count: 1}\n"
+        "      - {type: rack/node, count: 1}\n"
+        "      - {type: rack/node, count: 1}\n"
+    )
+    assert [(line, path) for line, path, _ in found] == [(13, "virtualClusters.y.cells[1].count")]
+    assert found[0][2].startswith("4 node of the chain rack are owned (x 1, y 3), but 2 are there")
+
+
+def test_what_is_wrong_with_one_tree_hides_nothing_of_other_chains() -> None:
+    found = refused(
+        f"{USED}  box: {{child: gpu, count: 4, node: true}}\n"
+        "physicalCells:\n"
+        "  - {type: rack, nodes: [n0, n1, n2]}\n"
+        "  - {type: box, name: b0}\n"
+        "virtualClusters:\n"
+        "  x:\n"
+        "    cells:\n"
+        "      - {type: box, count: 2}\n"
+        "      - {type: rack/node, count: 3}\n"
+    )
+    beside = "there beside pinned cells and what is owned above them"
+    assert found == [
+        (7, "physicalCells[0].nodes", "no room for the node n2 in a rack"),
+        (
+            13,
+            "virtualClusters.x.cells[1].count",
+            f"3 node of the chain rack are owned (x 3), but at most 2 are {beside}",
+        ),
+        (
+            12,
+            "virtualClusters.x.cells[0].count",
+            f"2 box of the chain box are owned (x 2), but 1 is {beside}",
+        ),
+    ]
+
+
+def test_of_what_a_wrong_tree_could_be_nothing_is_too_much() -> None:
+    found = refused(
+        f"{USED}physicalCells: [{{type: rack, nodes: [n0, n1]}}, {{type: reck, nodes: [n2, n3]}}]\n"
+        "virtualClusters: {x: {cells: [{type: rack/node, count: 4}]}}\n"
+    )
+    assert [path for _, path, _ in found] == ["physicalCells[1].type"]
+
+
+def test_what_is_wrong_with_one_cell_type_hides_nothing_of_the_others() -> None:
+    found = refused(
+        f"{USED}  a: {{child: b, count: 2}}\n"
+        "  b: {child: a, count: 2, node: true}\n"
+        "physicalCells:\n"
+        "  - {type: a, nodes: [n0]}\n"
+        "  - {type: rack, nodes: [n1, n2]}\n"
+        "virtualClusters:\n"
+        "  x: {cells: [{type: a/b, count: 2}, {type: rack, count: 2}]}\n"
+    )
+    assert [(line, path) for line, path, _ in found] == [
+        (5, "cellTypes.a"),
+        (6, "cellTypes.b"),
+        (11, "virtualClusters.x.cells[1].count"),
     ]
 
 

@@ -1,12 +1,15 @@
 """CLUSTER: what is read, what is refused and where; what is written is read as the same."""
 
 import json
+from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from muster.protocol.document import MAX_BYTES, MAX_NODES
+from scheduler.domain.core.building import build, flaws
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
@@ -120,6 +123,124 @@ policy:
         (12, "policy.graceSeconds", "must be a number of seconds up to 1000000000000000"),
         (13, "policy.backfill", "can't be true; write false, or leave it out"),
     ]
+
+
+def test_what_can_not_be_is_told_beside_what_can_not_be_read() -> None:
+    wrong = b"""\
+cellTypes:
+  node: {child: gpu, count: 4, node: true}
+  rack: {child: node, count: 2}
+physicalCells:
+  - {type: rack, nodes: [n0, n1], bogus: 1}
+virtualClusters:
+  x:
+    cells: [{type: lorry, count: 1}]
+    pins:
+      - lab
+  y:
+    cells:
+      - {type: rack, count: 0}
+      - {type: rack/node, count: 9}
+policy: {graceSeconds: soon}
+"""
+    assert [(line, path) for line, path, _ in told(wrong)] == [
+        (5, "physicalCells[0].bogus"),
+        (8, "virtualClusters.x.cells[0].type"),
+        (10, "virtualClusters.x.pins[0]"),
+        (14, "virtualClusters.y.cells[1].count"),
+        (15, "policy.graceSeconds"),
+    ]
+
+
+def test_a_cell_that_can_not_be_read_hides_nothing_of_the_cells_beside_it() -> None:
+    wrong = b"""\
+cellTypes:
+  node: {child: gpu, count: 4, node: true}
+  rack: {child: node, count: 2}
+physicalCells:
+  - {type: rack, children: [{type: node, name: 3}, {type: node, name: n1, index: 1}]}
+  - {type: rack, nodes: [n2, n3, n4]}
+virtualClusters: {x: {cells: [{type: rack, count: 3}]}}
+"""
+    assert [(line, path) for line, path, _ in told(wrong)] == [
+        (5, "physicalCells[0].children[0].name"),
+        (5, "physicalCells[0].children[1].index"),
+        (6, "physicalCells[1].nodes"),
+        (7, "virtualClusters.x.cells[0].count"),
+    ]
+
+
+SOUND: dict[str, Any] = {
+    "cellTypes": {
+        "switch": {"child": "gpu", "count": 2},
+        "node": {"child": "switch", "count": 2, "node": True},
+        "rack": {"child": "node", "count": 2},
+        "box": {"child": "old", "count": 2, "node": True},
+    },
+    "physicalCells": [
+        {"type": "rack", "name": "r0", "nodes": ["n0", "n1"]},
+        {
+            "type": "rack",
+            "children": [
+                {"type": "node", "name": "n2"},
+                {
+                    "type": "node",
+                    "name": "n3",
+                    "children": [
+                        {"type": "switch", "children": [{"type": "gpu", "index": 3, "pin": "den"}]},
+                        {"type": "switch", "name": "s1"},
+                    ],
+                },
+            ],
+        },
+        {"type": "box", "name": "b0", "pin": "lab"},
+        {"type": "box", "name": "b1"},
+    ],
+    "nodes": {"n0": {"cpu": 4, "memoryMB": 100, "ports": [1, 9], "resources": {"rdma": 1}}},
+    "virtualClusters": {
+        "x": {"cells": [{"type": "rack", "count": 1}, {"type": "box", "count": 1}]},
+        "y": {"cells": [{"type": "rack/node", "count": 1}], "pins": ["lab", "den"]},
+    },
+    "policy": {"graceSeconds": 5},
+}
+
+
+def with_one_fault(value: Any) -> Iterator[Any]:
+    """The same with something else in one place: of another form, misspelt, or too much."""
+    if isinstance(value, dict):
+        yield {**value, "surplus": 1}
+        for key, inner in value.items():
+            rest = {other: each for other, each in value.items() if other != key}
+            yield {**rest, f"{key}x": inner}
+            yield rest
+            yield from ({**value, key: each} for each in with_one_fault(inner))
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            for each in with_one_fault(inner):
+                yield [*value[:number], each, *value[number + 1 :]]
+    yield 1.5
+    yield [["?"]]
+
+
+def test_nothing_is_told_that_comes_of_what_can_not_be_read_alone() -> None:
+    build(read_cluster(json.dumps(SOUND).encode()).config)
+    count = 0
+    for data in with_one_fault(SOUND):
+        findings = Findings()
+        config = cluster_of(data, Place(), findings)
+        if findings.found:
+            assert flaws(config) == (), (data, findings.found)
+            count += 1
+    assert count > 250
+
+
+@given(st.randoms(use_true_random=False))
+def test_whatever_can_not_be_read_the_rest_is_checked(random: Random) -> None:
+    data: Any = SOUND
+    for _ in range(random.randrange(1, 6)):
+        data = random.choice(list(with_one_fault(data)))
+    findings = Findings()
+    flaws(cluster_of(data, Place(), findings))
 
 
 @pytest.mark.parametrize("name", ["backfill", "fairShare"])

@@ -1,7 +1,7 @@
 """From a configuration to a forest; everything that is wrong with it is said at once."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scheduler.domain.core.config import (
@@ -12,6 +12,7 @@ from scheduler.domain.core.config import (
     listed,
 )
 from scheduler.domain.core.forest import Cell, Chain, ConfigError, Forest, Rack, Slot
+from scheduler.domain.core.gaps import Gaps
 from scheduler.domain.core.quotas import check_quotas
 from scheduler.domain.core.shapes import Part, Shape, Tree
 
@@ -23,12 +24,23 @@ MOST_LEVELS = 16
 
 def build(config: ClusterConfig) -> Forest:
     """The forest of a configuration. Raises ConfigError."""
-    builder = _Builder(config)
+    gaps = Gaps(config)
+    builder = _Builder(config, gaps)
     builder.build()
-    check_quotas(builder.forest, builder.findings)
-    if builder.findings:
-        raise ConfigError(builder.findings)
+    check_quotas(builder.forest, builder.tops, gaps, builder.findings)
+    findings = gaps.told(builder.findings)
+    if findings or config.unread:
+        raise ConfigError(findings)
     return builder.forest
+
+
+def flaws(config: ClusterConfig) -> Sequence[Finding]:
+    """What is wrong with a configuration, beside what of it could not be read."""
+    try:
+        build(config)
+    except ConfigError as error:
+        return error.findings
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +55,30 @@ class _Where:
 
 
 class _Builder:
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, gaps: Gaps) -> None:
         self.config = config
         self.forest = Forest(config)
         self.findings: list[Finding] = []
+        self.tops: list[Cell | None] = []
+        self._gaps = gaps
+        self._wrong_types: set[str | int] = gaps.types
         self._shapes: dict[tuple[Tree, tuple[int, ...]], Shape] = {}
         self._names: set[tuple[str, str]] = set()
         self._used: set[str] = set()
         self._gpus: dict[str, set[int]] = {}
 
     def build(self) -> None:
-        """Types first, for all else hangs on them."""
+        """Types first, for all else hangs on them: of a wrong one no tree is looked at."""
         self._check_types()
-        if self.findings:
-            return
         for number, spec in enumerate(self.config.physical_cells):
             path = f"physicalCells[{number}]"
             chain = self._chain(spec.type, path, spec.line)
+            top = None
             if chain is not None:
                 self._used.update(chain.types)
-                self._cell(spec, _Where(chain, chain.top, None, number, path), _listed(spec))
+                where = _Where(chain, chain.top, None, number, path)
+                top = self._cell(spec, where, _listed(spec))
+            self.tops.append(top)
         for name in self.config.nodes:
             self.forest.machines.setdefault(name, [])
         self._number_racks()
@@ -79,7 +95,7 @@ class _Builder:
 
     def _check_types(self) -> None:
         for name, cell_type in self.config.cell_types.items():
-            path = f"cellTypes.{name}"
+            path, before = f"cellTypes.{name}", len(self.findings)
             if cell_type.count < 1:
                 self._say(f"{path}.count", "must be at least 1")
             seen = [name]
@@ -91,6 +107,8 @@ class _Builder:
                 if len(seen) > MOST_LEVELS:
                     self._say(path, f"is deeper than {MOST_LEVELS} levels")
                     break
+            if len(self.findings) > before:
+                self._wrong_types.add(name)
 
     def _below(self, name: str) -> "Iterator[tuple[str, CellType | None]]":
         while (found := self.config.cell_types.get(name)) is not None:
@@ -103,10 +121,15 @@ class _Builder:
             return chain
         types = self.config.cell_types
         if top not in types:
-            message = f"{top} is no cell type; there are {listed(types)}"
-            self.findings.append(Finding(f"{path}.type", message, line))
+            if self._gaps.has_all_types:
+                message = f"{top} is no cell type; there are {listed(types)}"
+                self.findings.append(Finding(f"{path}.type", message, line))
             return None
-        names = [top, *(name for name, _ in self._below(top))]
+        names = [top]
+        for name, _ in self._below(top):
+            if names[-1] in self._wrong_types:
+                return None
+            names.append(name)
         nodes = [name for name in names if name in types and types[name].is_node]
         if len(nodes) != 1:
             what = "no type with `node: true`" if not nodes else f"two nodes: {' and '.join(nodes)}"

@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+UnreadPath = tuple[str | int, ...]
+"""The keys and numbers that lead to a value of the file."""
+
 
 @dataclass(frozen=True, slots=True)
 class CellType:
@@ -89,13 +92,16 @@ class Policy:
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """The whole of it."""
+    """The whole of it. ``unread``: of a file that is refused, what has something else here than in
+    the file, or nothing, because it could not be read.
+    """
 
     cell_types: Mapping[str, CellType] = field(default_factory=dict)
     physical_cells: tuple[PhysicalCell, ...] = ()
     nodes: Mapping[str, NodeLimits] = field(default_factory=dict)
     virtual_clusters: Mapping[str, VirtualCluster] = field(default_factory=dict)
     policy: Policy = Policy()
+    unread: frozenset[UnreadPath] = frozenset()
 
     @cached_property
     def all_types(self) -> frozenset[str]:

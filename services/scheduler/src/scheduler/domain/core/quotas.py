@@ -1,81 +1,134 @@
 """Whether virtual clusters can have what a configuration promises them, and what has no effect."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from scheduler.domain.core.config import Finding, PhysicalCell, QuotaCells, listed
 from scheduler.domain.core.forest import Cell, Chain, Forest, Quota, Slot
+from scheduler.domain.core.gaps import Gaps
 from scheduler.domain.core.shapes import Part
 
-Owners = dict[tuple[str, int], list[tuple[str, int]]]
-"""By chain and level: virtual clusters, and how many cells they own."""
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """One entry of a virtual cluster's cells: so many of a level, and where that stands."""
+
+    name: str
+    count: int
+    path: str
+    line: int
 
 
-def check_quotas(forest: Forest, findings: list[Finding]) -> None:
-    """Resolve quotas and pins into the forest; add what is wrong to ``findings``. Where something
-    is wrong with cells already, all is still checked that can be without them.
+Owners = dict[tuple[str, int], list[_Owned]]
+"""By chain and level, in the order of the file."""
+
+
+def check_quotas(
+    forest: Forest, tops: Sequence[Cell | None], gaps: Gaps, findings: list[Finding]
+) -> None:
+    """Resolve quotas and pins into the forest; add what is wrong to ``findings``. What is wrong
+    elsewhere hides nothing: trees in which something is wrong are taken for all that they could be.
+
+    ``tops``: the top cell of each tree of the file, None where there is none of it.
     """
-    declared = frozenset(_pins(forest.config.physical_cells))
+    owners = _resolve(forest, gaps, findings)
+    _check_pins(forest, gaps, findings)
+    if gaps.has_all_trees:
+        doubtful = gaps.doubtful_trees(findings)
+        for chain in forest.chains.values():
+            findings += _check_chain(chain, owners, *_free_in(forest, tops, doubtful, chain))
+
+
+def _resolve(forest: Forest, gaps: Gaps, findings: list[Finding]) -> Owners:
+    owners: Owners = {}
     for name, cluster in forest.config.virtual_clusters.items():
         path = f"virtualClusters.{name}"
         counts: dict[str, tuple[Chain, int, int]] = {}
+        resolver = _Resolver(forest, gaps, name, findings)
         for number, cells in enumerate(cluster.cells):
             where = f"{path}.cells[{number}]"
-            found = _resolve(forest, name, cells, where, findings)
+            found = resolver.resolve(cells, where)
             if found is not None:
                 chain, level = found
                 before = counts.get(cells.path, (chain, level, 0))[2]
                 counts[cells.path] = (chain, level, before + cells.count)
+                owned = _Owned(name, cells.count, f"{where}.count", cells.line)
+                owners.setdefault((chain.name, level), []).append(owned)
         forest.quotas[name] = [Quota(p, *what) for p, what in counts.items() if what[2] > 0]
-        for number, pin in enumerate(cluster.pins):
-            where = f"{path}.pins[{number}]"
-            if pin not in declared:
-                message = f"no cell has the pin {pin}; there are {listed(declared)}"
-                findings.append(Finding(where, message, cluster.line))
-            else:
-                _own_pin(forest, name, pin, where, cluster.line, findings)
         if not forest.quotas[name] and not cluster.pins:
             message = f"{name} owns nothing: only opportunistic gangs can run in it"
             forest.warnings.append(Finding(path, message, cluster.line))
-    _check_pins(forest, findings)
-    if not findings:
-        owners: Owners = {}
-        for name, quotas in forest.quotas.items():
-            for quota in quotas:
-                owners.setdefault((quota.chain.name, quota.level), []).append((name, quota.count))
-        for chain in forest.chains.values():
-            _check_chain(chain, owners, findings)
+    return owners
 
 
-def _resolve(
-    forest: Forest, name: str, cells: QuotaCells, path: str, findings: list[Finding]
-) -> tuple[Chain, int] | None:
-    types, known = cells.path.split("/"), forest.config.all_types
-    for found in types:
-        if found not in known:
-            message = f"{found} is no cell type; there are {listed(known)}"
-            findings.append(Finding(f"{path}.type", message, cells.line))
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Finds the level that a virtual cluster owns cells of."""
+
+    forest: Forest
+    gaps: Gaps
+    name: str
+    findings: list[Finding]
+
+    def resolve(self, cells: QuotaCells, path: str) -> tuple[Chain, int] | None:
+        """The chain and the level; None where there is none, which is told."""
+        forest, line = self.forest, cells.line
+        if not cells.path or not self._is_known(cells, path):
             return None
-    if cells.count < 0:
-        findings.append(Finding(f"{path}.count", "must be at least 0", cells.line))
-        return None
-    chain = forest.chains.get(types[0])
-    if chain is None:
-        message = (
-            f"{name} can never use its {cells.count} {types[-1]}: no chain has {types[0]} as its"
-            f" top; the chains are {listed(forest.chains)}"
-        )
-        forest.warnings.append(Finding(f"{path}.type", message, cells.line))
-        return None
-    order = [chain.types.index(found) for found in types if found in chain.types]
-    if len(order) < len(types) or order != sorted(set(order), reverse=True):
-        ways = "/".join(reversed(chain.types))
-        message = f"{cells.path} is no way down the chain {chain.name}, which is {ways}"
-        findings.append(Finding(f"{path}.type", message, cells.line))
-        return None
-    if cells.count == 0:
-        message = f"0 cells of {cells.path} have no effect"
-        forest.warnings.append(Finding(f"{path}.count", message, cells.line))
-    return chain, order[-1]
+        types = cells.path.split("/")
+        if cells.count < 0:
+            self.findings.append(Finding(f"{path}.count", "must be at least 0", line))
+            return None
+        chain = forest.chains.get(types[0])
+        if chain is None:
+            message = (
+                f"{self.name} can never use its {cells.count} {types[-1]}: no chain has {types[0]}"
+                f" as its top; the chains are {listed(forest.chains)}"
+            )
+            forest.warnings.append(Finding(f"{path}.type", message, line))
+            return None
+        order = [chain.types.index(found) for found in types if found in chain.types]
+        if len(order) < len(types) or order != sorted(set(order), reverse=True):
+            ways = "/".join(reversed(chain.types))
+            message = f"{cells.path} is no way down the chain {chain.name}, which is {ways}"
+            self.findings.append(Finding(f"{path}.type", message, line))
+            return None
+        if cells.count == 0:
+            message = f"0 cells of {cells.path} have no effect"
+            forest.warnings.append(Finding(f"{path}.count", message, line))
+        return chain, order[-1]
+
+    def _is_known(self, cells: QuotaCells, path: str) -> bool:
+        known = self.forest.config.all_types
+        for found in cells.path.split("/"):
+            if found not in known:
+                if self.gaps.has_all_types:
+                    message = f"{found} is no cell type; there are {listed(known)}"
+                    self.findings.append(Finding(f"{path}.type", message, cells.line))
+                return False
+        return True
+
+
+# Pins.
+
+
+def _check_pins(forest: Forest, gaps: Gaps, findings: list[Finding]) -> None:
+    declared = frozenset(_pins(forest.config.physical_cells))
+    for name, cluster in forest.config.virtual_clusters.items():
+        for number, pin in enumerate(cluster.pins):
+            message = ""
+            if pin in forest.pin_owners:
+                other = forest.pin_owners[pin]
+                twice = "it is listed twice" if other == name else f"{other} owns it already"
+                message = f"{name} can't own the pin {pin}: {twice}"
+            elif pin in declared:
+                forest.pin_owners[pin] = name
+            elif gaps.has_all_pins:
+                message = f"no cell has the pin {pin}; there are {listed(declared)}"
+            if message:
+                path = f"virtualClusters.{name}.pins[{number}]"
+                findings.append(Finding(path, message))
+    findings += _check_places(forest)
 
 
 def _pins(cells: Iterable[PhysicalCell]) -> Iterator[str]:
@@ -86,30 +139,19 @@ def _pins(cells: Iterable[PhysicalCell]) -> Iterator[str]:
         yield from _pins(cell.children or ())
 
 
-def _own_pin(
-    forest: Forest, name: str, pin: str, path: str, line: int, findings: list[Finding]
-) -> None:
-    if pin in forest.pin_owners:
-        other = forest.pin_owners[pin]
-        twice = "it is listed twice" if other == name else f"{other} owns it already"
-        findings.append(Finding(path, f"{name} can't own the pin {pin}: {twice}", line))
-    else:
-        forest.pin_owners[pin] = name
-
-
-def _check_pins(forest: Forest, findings: list[Finding]) -> None:
+def _check_places(forest: Forest) -> Iterator[Finding]:
     for pin, (place, part) in sorted(forest.pins.items()):
         above = place.cell if isinstance(place, Slot) else place.parent
         while above is not None:
             if above.pin is not None:
                 message = f"the cell of {pin} lies in that of {above.pin}; pin one of them"
-                findings.append(_about(forest, pin, message))
+                yield _about(forest, pin, message)
             above = above.parent
         if isinstance(place, Slot) and part is not None:
             for other, inner in place.pins:
                 if inner is not part and inner.mask & part.mask == inner.mask:
                     message = f"the cell of {other} lies in that of {pin}; pin one of them"
-                    findings.append(_about(forest, other, message))
+                    yield _about(forest, other, message)
         if pin not in forest.pin_owners:
             message = f"no virtual cluster owns the pin {pin}: nobody can use its cell as their own"
             forest.warnings.append(_about(forest, pin, message))
@@ -120,48 +162,76 @@ def _about(forest: Forest, pin: str, message: str) -> Finding:
     return Finding(path, message, line)
 
 
-def _check_chain(chain: Chain, owners: Owners, findings: list[Finding]) -> None:
-    """Top down: what is owned must be there, the rest can be split."""
-    free = initially_free(chain)
+# What is there of a chain, and what of it is owned.
+
+
+def _check_chain(
+    chain: Chain, owners: Mapping[tuple[str, int], Sequence[_Owned]], free: list[int], unsure: int
+) -> Iterator[Finding]:
+    """Top down: what is owned must be there, the rest can be split. A level of which too much is
+    owned is told at the entry with which it is too much.
+    """
     spare = 0
     for level in range(chain.top, -1, -1):
         have = free[level] + spare * (chain.counts[level + 1] if level < chain.top else 1)
-        those = owners.get((chain.name, level), [])
-        owned = sum(count for _, count in those)
+        those = owners.get((chain.name, level), ())
+        owned = sum(each.count for each in those)
         spare = max(0, have - owned)
-        if have < owned:
-            who = listed([f"{name} {count}" for name, count in those])
-            message = (
-                f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
-                f" {have} are there beside pinned cells and what is owned above them"
-            )
-            findings.append(Finding("virtualClusters", message))
+        if have >= owned:
+            continue
+        left, entry = have, those[0]
+        for entry in those:
+            left -= entry.count
+            if left < 0:
+                break
+        names = {each.name: 0 for each in those}
+        for each in those:
+            names[each.name] += each.count
+        who = listed([f"{name} {count}" for name, count in names.items()])
+        there = f"{'at most ' if unsure else ''}{have} {'is' if have == 1 else 'are'} there"
+        message = (
+            f"{owned} {chain.types[level]} of the chain {chain.name} are owned ({who}), but"
+            f" {there} beside pinned cells and what is owned above them"
+        )
+        yield Finding(entry.path, message, entry.line)
 
 
-def initially_free(chain: Chain) -> list[int]:
-    """By level: complete cells without any pin in them whose parent is not such a cell."""
-    free = [0] * len(chain.types)
+def _free_in(
+    forest: Forest, tops: Sequence[Cell | None], doubtful: Container[int], chain: Chain
+) -> tuple[list[int], int]:
+    """By level: complete cells without any pin in them whose parent is not such a cell. Doubtful
+    trees, how many comes back too, count as all that they could be.
+    """
+    free, unsure = [0] * len(chain.types), 0
+    types = forest.config.cell_types
+    trees = zip(forest.config.physical_cells, tops, strict=True)
+    for number, (spec, top) in enumerate(trees):
+        if number not in doubtful:
+            if top is not None and top.chain is chain:
+                _count_free(top, free)
+        elif spec.type == chain.name or spec.type not in types:
+            unsure += 1
+    free[chain.top] += unsure
+    return free, unsure
 
-    def has_pin(cell: Cell) -> bool:
-        if cell.pin is not None or (cell.slot is not None and cell.slot.pins):
-            return True
-        return any(has_pin(child) for child in cell.children)
 
-    def count(cell: Cell) -> None:
-        if cell.pin is not None:
-            return
-        if cell.is_complete and not has_pin(cell):
-            free[cell.level] += 1
-        elif cell.slot is not None:
-            for part in parts_without_pins(cell.slot):
-                free[part.level] += 1
-        else:
-            for child in cell.children:
-                count(child)
+def _count_free(cell: Cell, free: list[int]) -> None:
+    if cell.pin is not None:
+        return
+    if cell.is_complete and not _has_pin(cell):
+        free[cell.level] += 1
+    elif cell.slot is not None:
+        for part in parts_without_pins(cell.slot):
+            free[part.level] += 1
+    else:
+        for child in cell.children:
+            _count_free(child, free)
 
-    for cell in chain.cells[chain.top]:
-        count(cell)
-    return free
+
+def _has_pin(cell: Cell) -> bool:
+    if cell.pin is not None or (cell.slot is not None and cell.slot.pins):
+        return True
+    return any(_has_pin(child) for child in cell.children)
 
 
 def parts_without_pins(slot: Slot) -> tuple[Part, ...]:

@@ -1,7 +1,8 @@
 """CLUSTER: the configuration of a cluster, as YAML, as JSON and as values.
 
 Only its form is checked here. Whether the cells fit together and the quota can be honoured is for
-`core.forest` to say; `ClusterFile.placed` gives its findings their lines.
+`core.building` to say, which is asked here where the form is wrong already, so that all is told at
+once; `ClusterFile.placed` gives its findings their lines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from muster.protocol.document import Limits, Node, read_document
 from muster.protocol.problems import ProtocolError
 
+from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
@@ -72,14 +74,15 @@ def read_cluster(data: bytes) -> ClusterFile:
             [Finding(each.path, each.message, each.line or 0) for each in error.problems]
         ) from None
     findings = Findings()
-    config = cluster_of(root.value, Place(root.line, node=root), findings)
+    file = ClusterFile(cluster_of(root.value, Place(root.line, node=root), findings), root)
     if findings.found:
-        raise FormatError(findings.found)
-    return ClusterFile(config, root)
+        raise FormatError([*findings.found, *file.placed(flaws(file.config))])
+    return file
 
 
 def cluster_of(value: object, place: Place, findings: Findings) -> ClusterConfig:
     """The configuration out of plain data; what is wrong with it is added to ``findings``."""
+    depth = len(place.parts)
     file = Table(value, _FILE, place, findings)
     types = {
         name: _cell_type(table) for name, table in file.tables_by_name("cellTypes", _CELL_TYPE)
@@ -93,6 +96,7 @@ def cluster_of(value: object, place: Place, findings: Findings) -> ClusterConfig
             for name, table in file.tables_by_name("virtualClusters", _VIRTUAL_CLUSTER)
         },
         policy=_policy(file.table("policy", _POLICY)),
+        unread=frozenset(path[depth:] for path in findings.unread if path[:depth] == place.parts),
     )
 
 

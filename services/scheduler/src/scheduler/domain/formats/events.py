@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import Finding
 from scheduler.domain.formats.cluster_file import cluster_of
 from scheduler.domain.formats.fields import (
@@ -118,6 +119,11 @@ def _scheduler_restarted(line: _Line) -> Event:
 def _cluster_changed(line: _Line) -> Event:
     place = line.table.place.at("cluster")
     config = cluster_of(line.cluster(), place, line.findings)
+    if line.findings.found:
+        wrong = (
+            Finding(f"cluster.{each.path}", each.message, line.number) for each in flaws(config)
+        )
+        line.findings.found.extend(wrong)
     return ClusterChanged(line.at, config, line=line.number)
 
 

@@ -14,7 +14,7 @@ from muster.errors import Rejected
 from muster.protocol.document import Node
 from muster.protocol.problems import join_path
 
-from scheduler.domain.core.config import Finding
+from scheduler.domain.core.config import Finding, UnreadPath
 
 MAX_FINDINGS = 100
 """Findings told of one file; the rest is only counted."""
@@ -72,12 +72,20 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What is wrong, in the order in which it was met."""
+    """What is wrong, in the order in which it was met. ``unread``: the values that are not to be
+    relied upon for that.
+    """
 
     found: list[Finding] = field(default_factory=list)
+    unread: set[UnreadPath] = field(default_factory=set)
 
     def add(self, place: Place, message: str) -> None:
-        """Note one thing."""
+        """Note that a value can't be read."""
+        self.unread.add(place.parts)
+        self.add_surplus(place, message)
+
+    def add_surplus(self, place: Place, message: str) -> None:
+        """Note something that only has to go: all else is as if it were not there."""
         self.found.append(Finding(join_path(place.parts), message, place.line))
 
 
@@ -110,7 +118,9 @@ class Table:
             is_told = len(self._findings.found) < MAX_FINDINGS  # to guess takes time
             near = get_close_matches(str(name), sorted(known), 1) if is_told else ()
             mend = f"is it `{near[0]}`?" if near else f"known are {', '.join(sorted(known))}"
-            self.wrong(str(name), f"is unknown; {mend}")
+            self._findings.add_surplus(self.place.at(str(name)), f"is unknown; {mend}")
+            if not is_told or (near and near[0] not in self._values):
+                self._findings.unread.add(self.place.at(near[0] if near else str(name)).parts)
 
     def wrong(self, name: str | int, message: str) -> None:
         """Note something about a field."""
