@@ -130,14 +130,14 @@ async def fill(pool: Pool, config: ClusterConfig, nodes: list[str], gangs: int) 
             placed += rows
             kept.append(state.known(request.gang))
         async with pool.acquire() as conn:
-            await store.save_requests(conn, [gang.request for gang in kept])
-            await store.insert_placements(conn, placed, 1)
-            await store.keep_gangs(conn, kept)
+            await store.gangs.save_requests(conn, [gang.request for gang in kept])
+            await store.gangs.insert_placements(conn, placed, 1)
+            await store.gangs.keep_gangs(conn, kept)
     async with pool.acquire() as conn:
         rows_of = [
-            store.KnownNode(n, 0, False, None, size=state.ledger.nodes[n].size) for n in nodes
+            store.nodes.KnownNode(n, 0, False, None, size=state.ledger.nodes[n].size) for n in nodes
         ]
-        await store.save_nodes(conn, rows_of)
+        await store.nodes.save_nodes(conn, rows_of)
         await conn.execute("UPDATE gang SET is_dirty = false")
         await conn.execute("ANALYZE")
 

@@ -143,7 +143,7 @@ class Around:
         """Words that the leader has recorded. Returns their gangs."""
         words = [self.word() for _ in range(count)]
         async with self._pool.acquire() as conn:
-            await store.save_requests(conn, words)
+            await store.gangs.save_requests(conn, words)
         return [word.gang for word in words]
 
     async def ask(self) -> str:

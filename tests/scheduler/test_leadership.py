@@ -16,7 +16,7 @@ from muster.db import Connection
 from muster.readers import Consumer
 from muster.service import Runtime
 from pydantic import SecretStr
-from scheduler import leadership
+from scheduler import store
 from scheduler.settings import SchedulerSettings
 from scheduler.watch import Watch
 from scheduler_watched import measured, until
@@ -194,10 +194,10 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection carries nothing any more; the others do. It is given up in the end."""
-    renew, given_up = leadership.renew, list[float]()
+    renew, given_up = store.leadership.renew, list[float]()
 
     async def hangs(conn: Connection, *_: Any, **__: Any) -> bool:
-        monkeypatch.setattr(leadership, "renew", renew)
+        monkeypatch.setattr(store.leadership, "renew", renew)
         began = time.monotonic()
         try:
             await conn.execute("SELECT pg_sleep(1000)")
@@ -207,7 +207,7 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
 
     async with scheduler(statement_timeout_s=HOUR_S) as runtime:
         await until(lambda: measured(runtime, "is_leader"))
-        monkeypatch.setattr(leadership, "renew", hangs)
+        monkeypatch.setattr(store.leadership, "renew", hangs)
         await until(lambda: given_up)
         await asyncio.sleep(LEASE_S)  # the time is the test
         assert (measured(runtime, "is_leader"), measured(runtime, "epoch")) == (1, 1)
@@ -282,13 +282,13 @@ async def test_who_is_deposed_answers_no_more_while_its_reader_still_ends(
             await ends.wait()
 
     async def deposed(*_: Any, **__: Any) -> bool:
-        raise leadership.Deposed
+        raise store.leadership.Deposed
 
     monkeypatch.setattr(Consumer, "run", ends_late)
     async with scheduler() as runtime:
         await until(lambda: measured(runtime, "is_leader"))
         with monkeypatch.context() as by_another:
-            by_another.setattr(leadership, "renew", deposed)
+            by_another.setattr(store.leadership, "renew", deposed)
             try:
                 async with asyncio.timeout(DEADLINE_S):
                     await has_ended.wait()
@@ -351,43 +351,43 @@ async def database(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 async def test_when_the_databases_clock_goes_ahead_one_at_the_most_decides(
     database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
-    assert await leadership.take(database, "one", settings) == 1
+    assert await store.leadership.take(database, "one", settings) == 1
     await database.execute("UPDATE clock SET ahead = '1 hour'")
-    assert not await leadership.renew(database, 1, "one", settings)
-    assert await leadership.take(database, "other", settings) is None
+    assert not await store.leadership.renew(database, 1, "one", settings)
+    assert await store.leadership.take(database, "other", settings) is None
     await database.execute("UPDATE clock SET ahead = '2 hours'")
-    assert await leadership.take(database, "other", settings) == 2
-    with pytest.raises(leadership.Deposed):
-        await leadership.check(database, 1, "one", settings)
-    with pytest.raises(leadership.Deposed):
-        await leadership.renew(database, 1, "one", settings)
+    assert await store.leadership.take(database, "other", settings) == 2
+    with pytest.raises(store.leadership.Deposed):
+        await store.leadership.check(database, 1, "one", settings)
+    with pytest.raises(store.leadership.Deposed):
+        await store.leadership.renew(database, 1, "one", settings)
 
 
 async def test_when_the_databases_clock_goes_back_the_leader_stays_and_a_dead_one_is_followed(
     database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
-    assert await leadership.take(database, "one", settings) == 1
+    assert await store.leadership.take(database, "one", settings) == 1
     await database.execute("UPDATE clock SET ahead = '-1 hour'")
     for _ in range(5):
-        assert await leadership.take(database, "other", settings) is None
-        assert not await leadership.renew(database, 1, "one", settings)
-    await leadership.check(database, 1, "one", settings)
+        assert await store.leadership.take(database, "other", settings) is None
+        assert not await store.leadership.renew(database, 1, "one", settings)
+    await store.leadership.check(database, 1, "one", settings)
     await database.execute("UPDATE clock SET ahead = '-2 hours'")
     async with asyncio.timeout(DEADLINE_S):
-        while await leadership.take(database, "other", settings) is None:
+        while await store.leadership.take(database, "other", settings) is None:
             await asyncio.sleep(0.05)
 
 
 async def test_when_the_databases_clock_goes_back_a_deaf_leader_is_replaced_no_later(
     database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
-    assert await leadership.take(database, "one", settings) == 1
-    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert await store.leadership.take(database, "one", settings) == 1
+    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
     await database.execute("UPDATE clock SET ahead = '-1 hour'")
-    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
-    assert await leadership.take(database, "other", settings, hears_bus=True) is None
+    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert await store.leadership.take(database, "other", settings, hears_bus=True) is None
     await database.execute(
         "UPDATE clock SET ahead = ahead + $1 * interval '1 s'", settings.leader_deaf_s + 1
     )
-    assert not await leadership.renew(database, 1, "one", settings, hears_bus=False)
-    assert await leadership.take(database, "other", settings, hears_bus=True) == 2
+    assert not await store.leadership.renew(database, 1, "one", settings, hears_bus=False)
+    assert await store.leadership.take(database, "other", settings, hears_bus=True) == 2

@@ -36,7 +36,7 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
     """All words come to one cycle, and the core is slow. None is like another, so that each is
     tried; ``gpus``: with one only the last gang fits.
     """
-    take_dirty = store.take_dirty
+    take_dirty = store.gangs.take_dirty
 
     def slow(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
         time.sleep(0.1)  # its time is the test
@@ -47,7 +47,7 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
         return await take_dirty(conn, most) if known == GANGS else []
 
     monkeypatch.setattr(cycle, "admit", slow)
-    monkeypatch.setattr(store, "take_dirty", together)
+    monkeypatch.setattr(store.gangs, "take_dirty", together)
     names = [f"g{number:02}" for number in range(GANGS)]
     async with scheduler(deciding_timeout_s=1.0) as runtime:
         await others.report(kit.report("n0", gpus=gpus))
@@ -84,10 +84,10 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
         known = await conn.fetchval("SELECT count(*) FROM gang")
         return await take_dirty(conn, most) if known == 3 and reports else []
 
-    tried, take_dirty = list[str](), store.take_dirty
+    tried, take_dirty = list[str](), store.gangs.take_dirty
     monkeypatch.setattr(Watch, "on_report", keep_second)
     monkeypatch.setattr(cycle, "admit", admit_all)
-    monkeypatch.setattr(store, "take_dirty", together)
+    monkeypatch.setattr(store.gangs, "take_dirty", together)
     async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
         await others.report(kit.report("n0", gpus=3, bad=(0, 1)))
         await others.report(kit.report("n0", revision=2, gpus=3))

@@ -10,7 +10,7 @@ from cli.embedded.broker import EmbeddedBroker
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 from scheduler.watch import Watch
 
 Kit = Any
@@ -124,7 +124,7 @@ async def test_a_loss_is_not_told_before_it_is_committed(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever leads next may know nothing of it."""
-    save_nodes, tell, say = store.save_nodes, Watch.tell, Watch._say
+    save_nodes, tell, say = store.nodes.save_nodes, Watch.tell, Watch._say
     is_writing, may_write, told, said = asyncio.Event(), asyncio.Event(), 0, 0
 
     async def slow(conn: Connection, nodes: Sequence[KnownNode]) -> None:
@@ -143,7 +143,7 @@ async def test_a_loss_is_not_told_before_it_is_committed(
         said += 1
         await say(*given)
 
-    monkeypatch.setattr(store, "save_nodes", slow)
+    monkeypatch.setattr(store.nodes, "save_nodes", slow)
     monkeypatch.setattr(Watch, "tell", telling)
     monkeypatch.setattr(Watch, "_say", saying)
     async with scheduler(deciding_timeout_s=60.0):

@@ -241,7 +241,7 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
     async with scheduler(port, cluster_file=file, record_wait_s=0.0) as runtime:
         await others.ask(wanted(kit, "next", ("w", 1, 2), vc="lab", age=2))
         await others.until(lambda: others.states("next") == ["waiting"])
-        keep_gangs, failed = store.keep_gangs, asyncio.Event()
+        keep_gangs, failed = store.gangs.keep_gangs, asyncio.Event()
 
         async def failing(conn: Connection, gangs: Any) -> None:
             await keep_gangs(conn, gangs)
@@ -250,7 +250,7 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
                 decided.forget_last()
                 raise Transient("as if the database had gone away")
 
-        monkeypatch.setattr(store, "keep_gangs", failing)
+        monkeypatch.setattr(store.gangs, "keep_gangs", failing)
         await others.ask(wanted(kit, "again", ("w", 1, 2), vc="lab", age=3))
         await others.until(lambda: others.states("again") == ["waiting"])
         assert failed.is_set()

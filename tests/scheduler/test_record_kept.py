@@ -10,7 +10,7 @@ import pytest
 from muster.db import Connection, Pool, open_pool
 from muster.errors import Broken
 from prometheus_client import CollectorRegistry
-from scheduler import record_store
+from scheduler import store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.api.routes import routes
 from scheduler.domain.core.cluster import Cluster
@@ -20,9 +20,9 @@ from scheduler.domain.formats.events import read_events
 from scheduler.domain.given import Noted
 from scheduler.domain.state import State
 from scheduler.metrics import SchedulerMetrics
-from scheduler.record_store import End, Whole
 from scheduler.recorder import Recorder
 from scheduler.settings import SchedulerSettings
+from scheduler.store.record import End, Whole
 from starlette.applications import Starlette
 
 pytestmark = pytest.mark.postgres
@@ -55,7 +55,7 @@ class Kept:
     async def begin(self, at: float, *, is_written: bool = True) -> None:
         """Memory begins."""
         async with self.pool.acquire() as conn:
-            await self.recorder.begin(await record_store.end(conn), self.cluster, at)
+            await self.recorder.begin(await store.record.end(conn), self.cluster, at)
         if is_written:
             await self.recorder.write_snapshot()
 
@@ -72,7 +72,7 @@ class Kept:
 
     async def now(self) -> float:
         async with self.pool.acquire() as conn:
-            return await record_store.clock(conn)
+            return await store.record.clock(conn)
 
     async def left(self) -> tuple[list[int], list[float]]:
         """Numbers of cycles, and times of snapshots, that are there."""
@@ -83,7 +83,7 @@ class Kept:
     async def exported(self, since: float, until: float = 1e12) -> list[Any]:
         """The lines of an export."""
         async with self.pool.acquire() as conn:
-            first = await record_store.snapshot_before(conn, since)
+            first = await store.record.snapshot_before(conn, since)
         assert first is not None
         return [line async for line in self.export(first, since, until)]
 
@@ -133,13 +133,13 @@ async def test_one_transaction_removes_a_bounded_number(pool: Pool) -> None:
     await kept.cycles(2.0, 10)
     await kept.snapshot(20.0)
     async with pool.acquire() as conn:
-        first = await record_store.keep_from(conn, 30.0)
+        first = await store.record.keep_from(conn, 30.0)
         assert first is not None
-        assert await record_store.remove_before(conn, first, 4)
+        assert await store.record.remove_before(conn, first, 4)
         assert (await kept.left())[0] == [5, 6, 7, 8, 9, 10]
-        assert await record_store.remove_before(conn, first, 4)
-        assert await record_store.remove_before(conn, first, 4)
-        assert not await record_store.remove_before(conn, first, 4)
+        assert await store.record.remove_before(conn, first, 4)
+        assert await store.record.remove_before(conn, first, 4)
+        assert not await store.record.remove_before(conn, first, 4)
     assert await kept.left() == ([10], [20.0])
 
 
@@ -203,7 +203,7 @@ async def test_numbers_go_on_after_a_restart_and_times_never_go_back(pool: Pool)
     await kept.begin(1.0)
     await kept.cycles(5.0, 3)
     async with pool.acquire() as conn:
-        end = await record_store.end(conn)
+        end = await store.record.end(conn)
     assert end == End(3, 7.0, 3 * len(LINE))
     await kept.begin(8.0)
     await kept.cycles(9.0, 1)
@@ -258,7 +258,7 @@ async def test_a_memory_whose_snapshot_comes_amid_an_export_is_left_out_altogeth
         asked.append(at)
         return len(asked) > 1
 
-    monkeypatch.setattr(record_store, "has_whole", comes)
+    monkeypatch.setattr(store.record, "has_whole", comes)
     await kept.recorder.write_snapshot()
     assert told(await kept.exported(0)) == [(2, "node-bad"), (6, "scheduler-restarted")]
     assert asked == [3.0]
@@ -276,7 +276,7 @@ async def test_a_snapshot_of_several_parts_is_whole_with_its_last(
     assert told(await kept.exported(0)) == [(1, "node-bad"), (1, "node-cordoned")]
     await pool.execute("DELETE FROM recorded_snapshot WHERE is_last")
     async with pool.acquire() as conn:
-        assert await record_store.snapshot_before(conn, 5.0) is None
+        assert await store.record.snapshot_before(conn, 5.0) is None
 
 
 async def test_an_export_whose_part_is_removed_meanwhile_breaks_off(
@@ -299,9 +299,9 @@ async def test_pages_are_bounded(pool: Pool) -> None:
     await kept.begin(1.0)
     await kept.cycles(2.0, 9)
     async with pool.acquire() as conn:
-        some = await record_store.page(conn, 2, 2 * len(LINE))
+        some = await store.record.page(conn, 2, 2 * len(LINE))
         assert [cycle.number for cycle in some] == [3, 4, 5]
-        assert [cycle.number for cycle in await record_store.page(conn, 6, 10**6)] == [7, 8, 9]
+        assert [cycle.number for cycle in await store.record.page(conn, 6, 10**6)] == [7, 8, 9]
     assert told(await kept.exported(0, 3.0)) == [(2, "node-bad"), (3, "node-bad")]
 
 

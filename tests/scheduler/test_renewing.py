@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from muster.contracts.gangs import GangRequest
-from scheduler.changes import Changed
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.renewing import renew
-from scheduler.store import KnownNode
+from scheduler.store.changes import Changed
+from scheduler.store.nodes import KnownNode
 
 Kit = Any
 

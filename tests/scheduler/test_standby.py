@@ -11,11 +11,11 @@ import pytest
 from muster.db import Connection
 from muster.service import Runtime
 from pydantic import SecretStr
-from scheduler import changes, store
+from scheduler import store
 from scheduler.domain.core.forest import ConfigError, Finding
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 from scheduler_watched import measured, until
 from tcp_proxy import Proxy
 
@@ -103,14 +103,14 @@ async def test_a_standby_takes_the_lead_amid_its_load_and_goes_on_with_it(
     others: Others,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    load_nodes, is_loading, may_load = store.load_nodes, asyncio.Event(), asyncio.Event()
+    load_nodes, is_loading, may_load = store.nodes.load_nodes, asyncio.Event(), asyncio.Event()
 
     async def slow(conn: Connection) -> list[KnownNode]:
         is_loading.set()
         await may_load.wait()
         return await load_nodes(conn)
 
-    monkeypatch.setattr(store, "load_nodes", slow)
+    monkeypatch.setattr(store.nodes, "load_nodes", slow)
     async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
@@ -135,7 +135,7 @@ async def test_a_standby_whose_database_hung_for_long_follows_on(
     """For longer than a lead lasts, also in a transaction; over the same connection nothing can
     have been lost.
     """
-    load_nodes, loads = store.load_nodes, 0
+    load_nodes, loads = store.nodes.load_nodes, 0
 
     async def counted(conn: Connection) -> list[KnownNode]:
         nonlocal loads
@@ -150,7 +150,7 @@ async def test_a_standby_whose_database_hung_for_long_follows_on(
         patient = {"database_url": SecretStr(proxy.url), "idle_transaction_s": DEADLINE_S}
         async with scheduler(**patient) as standby:
             await until(lambda: measured(standby, "is_warm") == 1)
-            monkeypatch.setattr(store, "load_nodes", counted)
+            monkeypatch.setattr(store.nodes, "load_nodes", counted)
             proxy.freeze()
             await until(lambda: measured(standby, "follow_lag_seconds") > 2 * settings.lead_s)
             proxy.thaw()
@@ -227,27 +227,27 @@ async def test_changes_are_found_once_in_whatever_order_they_are_committed(
     connect: Callable[[], Any],
 ) -> None:
     reader, slow, quick = await connect(), await connect(), await connect()
-    seen = await changes.snapshot(reader)
+    seen = await store.changes.snapshot(reader)
     transaction = slow.transaction()
     await transaction.start()
     await slow.execute("INSERT INTO gang (gang, request) VALUES ('slow', '{}')")
     await quick.execute("INSERT INTO gang (gang, request) VALUES ('quick', '{}')")
     await quick.execute("INSERT INTO node (node) VALUES ('n')")
-    first = await changes.since(reader, seen)
+    first = await store.changes.since(reader, seen)
     assert first is not None
     assert (first.gangs, first.nodes) == ({"quick"}, {"n"})
     await transaction.commit()
     await quick.execute(PLACE, "other")
-    second = await changes.since(reader, first.seen)
+    second = await store.changes.since(reader, first.seen)
     assert second is not None
     assert (second.gangs, second.nodes) == ({"slow", "other"}, set())
     await quick.execute("DELETE FROM placement")
     await quick.execute("UPDATE gang SET is_dirty = false WHERE gang = 'slow'")
     await quick.execute("DELETE FROM gang WHERE gang = 'quick'")
-    third = await changes.since(reader, second.seen)
+    third = await store.changes.since(reader, second.seen)
     assert third is not None
     assert third.gangs == {"slow", "other", "quick"}
-    fourth = await changes.since(reader, third.seen)
+    fourth = await store.changes.since(reader, third.seen)
     assert fourth is not None
     assert (fourth.gangs, fourth.nodes) == (set(), set())
 
@@ -255,16 +255,16 @@ async def test_changes_are_found_once_in_whatever_order_they_are_committed(
 async def test_changes_that_were_dropped_are_missed_by_nobody(connect: Callable[[], Any]) -> None:
     """Who has not seen them hears that it cannot know."""
     reader, writer = await connect(), await connect()
-    seen = await changes.snapshot(reader)
+    seen = await store.changes.snapshot(reader)
     await writer.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
-    later = await changes.snapshot(reader)
-    await changes.forget(writer, seen)
-    found = await changes.since(reader, seen)
+    later = await store.changes.snapshot(reader)
+    await store.changes.forget(writer, seen)
+    found = await store.changes.since(reader, seen)
     assert found is not None
     assert found.gangs == {"g"}
-    await changes.forget(writer, later)
-    assert await changes.since(reader, seen) is None
-    assert await changes.since(reader, later) is not None
+    await store.changes.forget(writer, later)
+    assert await store.changes.since(reader, seen) is None
+    assert await store.changes.since(reader, later) is not None
     assert await writer.fetchval("SELECT count(*) FROM change") == 0
 
 
@@ -288,7 +288,7 @@ async def test_who_freezes_while_changes_are_dropped_keeps_nobody_from_the_lead(
 ) -> None:
     conn: Any = _Slow(await connect(), await connect())
     await conn.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
-    await changes.forget(conn, await changes.snapshot(conn))
+    await store.changes.forget(conn, await store.changes.snapshot(conn))
     assert await conn.fetchval("SELECT count(*) FROM change") == 0
 
 
@@ -306,16 +306,16 @@ async def test_what_another_server_has_left_hides_no_changes(connect: Callable[[
     """Neither in the tables, nor in the memory of a process that has outlived it."""
     reader, writer = await connect(), await connect()
     await _restore_backup(writer)
-    assert await changes.since(reader, await changes.snapshot(reader)) is None
-    await changes.forget(writer, changes.NOTHING)
+    assert await store.changes.since(reader, await store.changes.snapshot(reader)) is None
+    await store.changes.forget(writer, store.changes.NOTHING)
     assert await writer.fetchval("SELECT count(*) FROM change") == 0
-    seen = await changes.snapshot(reader)
+    seen = await store.changes.snapshot(reader)
     await writer.execute("INSERT INTO gang (gang, request) VALUES ('g', '{}')")
-    found = await changes.since(reader, seen)
+    found = await store.changes.since(reader, seen)
     assert found is not None
     assert found.gangs == {"g"}
-    await changes.forget(writer, f"{LATER}:{LATER}:")
-    assert await changes.since(reader, await changes.snapshot(reader)) is not None
+    await store.changes.forget(writer, f"{LATER}:{LATER}:")
+    assert await store.changes.since(reader, await store.changes.snapshot(reader)) is not None
 
 
 async def test_after_a_restored_backup_one_stands_by(

@@ -14,7 +14,7 @@ from scheduler.domain.rules import Rules
 from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 from scheduler.watch import Watch
 
 SETTING = f"{NODE_SETTING}n0"

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import pytest
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
-from scheduler.changes import Changed
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.renewing import renew
-from scheduler.store import KnownNode
+from scheduler.store.changes import Changed
+from scheduler.store.nodes import KnownNode
 from scheduler_world import NODES, RULES, Store
 
 

@@ -17,15 +17,15 @@ from muster.readers import Consumer
 from muster.service import Runtime, run_service
 from muster.settings import read
 
-from scheduler import changes, leadership
+from scheduler import store
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
 from scheduler.decider import Decider
 from scheduler.handlers import TOPICS_HEARD, words_beside
-from scheduler.leadership import Deposed
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
+from scheduler.store.leadership import Deposed
 
 _log = structlog.get_logger()
 
@@ -72,7 +72,7 @@ class Candidate:
         self._renewed_at = time.monotonic()
         hears_bus = self._has_heard_bus()
         async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
-            return await leadership.take(
+            return await store.leadership.take(
                 conn, self._decider.holder, self._settings, hears_bus=hears_bus
             )
 
@@ -137,7 +137,7 @@ class Candidate:
         try:
             # Later than that it says nothing: another may lead by then.
             async with asyncio.timeout(self._settings.lead_s), self._runtime.pool.acquire() as conn:
-                has_words = await leadership.renew(
+                has_words = await store.leadership.renew(
                     conn, epoch, self._decider.holder, self._settings, hears_bus=hears_bus
                 )
         except Deposed:
@@ -169,12 +169,12 @@ class Candidate:
 
     async def _forget(self) -> None:
         """Drop what every standby must have read by now."""
-        before = changes.NOTHING
+        before = store.changes.NOTHING
         while True:
             try:
                 async with self._runtime.pool.acquire() as conn:
-                    await changes.forget(conn, before)
-                    before = await changes.snapshot(conn)
+                    await store.changes.forget(conn, before)
+                    before = await store.changes.snapshot(conn)
             except Exception as error:
                 if not is_transient(error):
                     raise
@@ -223,7 +223,7 @@ class Candidate:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(self._settings.leader_renew_s):
                     async with self._runtime.pool.acquire() as conn:
-                        await leadership.resign(conn, decider.epoch, decider.holder)
+                        await store.leadership.resign(conn, decider.epoch, decider.holder)
 
 
 def _words_of(error: BaseException) -> str:

@@ -20,7 +20,7 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
 
-from scheduler import leadership, record_store, store
+from scheduler import store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
@@ -32,13 +32,13 @@ from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
 from scheduler.outcome import Outcome
 from scheduler.pauses import Collector
-from scheduler.record_store import End
 from scheduler.recorder import Recorder
 from scheduler.renewing import restore_nodes
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.standby import Standby
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
+from scheduler.store.record import End
 from scheduler.watch import Watch
 
 _log = structlog.get_logger()
@@ -136,16 +136,16 @@ class Decider:
         now, file = time.monotonic(), self.config
         state, limit = self._blank(), self.settings.load_gangs
         await self.read_clock(conn)
-        nodes = await store.load_nodes(conn)
+        nodes = await store.nodes.load_nodes(conn)
         restore_nodes(state, nodes)
         after = ""
-        while holds := await store.load_holds(conn, after, limit):
+        while holds := await store.gangs.load_holds(conn, after, limit):
             state.restore_holds(holds, now)
             after = holds[-1].pod
         self.watch.pass_on(state)
         await asyncio.to_thread(state.change, file, self.at())
         hardware, after = state.cluster.hardware, ""
-        while gangs := await store.load_gangs(conn, after, limit):
+        while gangs := await store.gangs.load_gangs(conn, after, limit):
             for gang in gangs:
                 state.restore_gang(gang, now, self.at())
             after = gangs[-1].request.gang
@@ -176,9 +176,9 @@ class Decider:
     async def read_clock(self, conn: Connection) -> None:
         """Go on by the database's clock, and where the record ends."""
         now = time.monotonic()
-        self._recorded = await record_store.end(conn)
+        self._recorded = await store.record.end(conn)
         self._last_at = max(self._last_at, self._recorded.at)
-        self._clock = max(await store.clock(conn), self._recorded.at), now
+        self._clock = max(await store.gangs.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""
@@ -232,7 +232,7 @@ class Decider:
             if has_news and not self.state.is_under_way:
                 self._has_words = False
                 async with self._transaction() as (conn, now):
-                    requests = await store.take_dirty(conn, self.settings.cycle_words)
+                    requests = await store.gangs.take_dirty(conn, self.settings.cycle_words)
                     if len(requests) == self.settings.cycle_words:
                         self.words_came(len(requests))
                     outcome = self._decide(requests)
@@ -258,7 +258,7 @@ class Decider:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
         async with self._runtime.relay.transaction() as conn:
-            now = await leadership.check(conn, self.epoch, self.holder, self.settings)
+            now = await store.leadership.check(conn, self.epoch, self.holder, self.settings)
             yield conn, now
 
     @asynccontextmanager
@@ -343,12 +343,12 @@ class Decider:
         kept = [state.known(gang) for gang in sorted({*outcome.topics, *changes.kept})]
         holds = [hold for pod in sorted(rows.changed) if (hold := state.ledger.hold_of(pod))]
         placements = [rows.placed[pod] for pod in sorted(rows.placed)]
-        await store.delete_placements(conn, sorted(rows.gone))
-        await store.update_holds(conn, holds)
-        await store.insert_placements(conn, placements, self.epoch)
-        await store.delete_gangs(conn, sorted(changes.ended))
-        await store.keep_gangs(conn, kept)
-        await store.save_nodes(conn, known)
+        await store.gangs.delete_placements(conn, sorted(rows.gone))
+        await store.gangs.update_holds(conn, holds)
+        await store.gangs.insert_placements(conn, placements, self.epoch)
+        await store.gangs.delete_gangs(conn, sorted(changes.ended))
+        await store.gangs.keep_gangs(conn, kept)
+        await store.nodes.save_nodes(conn, known)
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)

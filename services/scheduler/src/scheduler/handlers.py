@@ -49,7 +49,7 @@ GANGS: Aggregate[GangRequest] = Aggregate(
     of=lambda _kind, gang: gang,
     load=_load,
     decide=record,
-    save=store.save_requests,
+    save=store.gangs.save_requests,
 )
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 
 
 @dataclass(slots=True)

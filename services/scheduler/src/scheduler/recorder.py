@@ -14,15 +14,15 @@ import structlog
 from muster.db import Connection, is_transient
 from muster.errors import Transient
 
-from scheduler import record_store
+from scheduler import store
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
 from scheduler.domain.given import Noted, changed_line
 from scheduler.metrics import SchedulerMetrics
-from scheduler.record_store import End, Part, Row
 from scheduler.settings import SchedulerSettings
+from scheduler.store.record import End, Part, Row
 
 _log = structlog.get_logger()
 
@@ -129,7 +129,7 @@ class Recorder:
         """
         if self._rows:
             rows, self._rows = self._rows, []
-            await record_store.add(conn, rows)
+            await store.record.add(conn, rows)
 
     @property
     def is_snapshot_due(self) -> bool:
@@ -187,7 +187,7 @@ class Recorder:
             async with self._deciding() as conn:
                 if self._snapshot is not snapshot:  # memory was begun anew
                     return
-                await record_store.add_part(conn, part)
+                await store.record.add_part(conn, part)
         if self._snapshot is snapshot:
             self._snapshot = None
             self._metrics.record_snapshots.inc()
@@ -200,22 +200,22 @@ class Recorder:
             return
         self._cleaned_at = time.monotonic()
         async with self._connect() as conn:
-            now = await record_store.clock(conn)
-            size = await record_store.size(conn)
+            now = await store.record.clock(conn)
+            size = await store.record.size(conn)
             is_full = size.size_bytes > self._settings.record_mb * MB
-            first = await record_store.keep_from(conn, now - self._settings.record_days * DAY_S)
+            first = await store.record.keep_from(conn, now - self._settings.record_days * DAY_S)
             if is_full:
-                second = await record_store.keep_from(conn, None)
+                second = await store.record.keep_from(conn, None)
                 self._is_full = second is None
                 first = max(filter(None, (first, second)), key=lambda one: one.at, default=None)
         has_more = first is not None
         while has_more and first is not None:
             async with self._connect() as conn:
                 most = self._settings.record_clean_cycles
-                has_more = await record_store.remove_before(conn, first, most)
+                has_more = await store.record.remove_before(conn, first, most)
         if first is not None:
             async with self._connect() as conn:
-                size = await record_store.size(conn)
+                size = await store.record.size(conn)
         self._metrics.record_cycles.set(size.cycles)
         self._metrics.record_bytes.set(size.size_bytes)
         self._metrics.record_age.set(0.0 if size.since is None else max(now - size.since, 0.0))

@@ -5,11 +5,11 @@ another process takes them, wherever the rows come from.
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
-from scheduler.changes import Changed
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.stored import Stored
-from scheduler.store import KnownNode
+from scheduler.store.changes import Changed
+from scheduler.store.nodes import KnownNode
 
 
 class Source(Protocol):

@@ -15,12 +15,12 @@ from asyncpg.pool import PoolConnectionProxy
 from muster.db import Connection, is_transient
 from muster.service import Runtime
 
-from scheduler import changes, store
+from scheduler import store
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.renewing import renew
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 
 if TYPE_CHECKING:
     from scheduler.decider import Decider
@@ -127,7 +127,7 @@ class Standby:
             return
         await self._let_go()
         conn = self._conn = await self._runtime.pool.acquire()
-        seen = await changes.snapshot(conn)
+        seen = await store.changes.snapshot(conn)
         is_loaded = await self._load(conn)
         took = time.monotonic() - started
         self._begin_from = started + took / decider.settings.remake_share
@@ -175,7 +175,7 @@ class Standby:
         assert seen is not None
         decider, now = self._decider, time.monotonic()
         async with conn.transaction(isolation="repeatable_read", readonly=True):
-            changed = await changes.since(conn, seen)
+            changed = await store.changes.since(conn, seen)
             if changed is None:
                 self._seen = None
                 return False
@@ -196,17 +196,17 @@ class _Database:
         self.recall = decider.watch.recall
 
     async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
-        known = await store.load_nodes_of(self._conn, list(names))
+        known = await store.nodes.load_nodes_of(self._conn, list(names))
         self._decider.known.update((node.node, node) for node in known)
         return known
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
         for some in self._parts(gangs):
-            yield await store.load_holds_of(self._conn, some)
+            yield await store.gangs.load_holds_of(self._conn, some)
 
     async def gangs(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[KnownGang]]:
         for some in self._parts(gangs):
-            yield await store.load_gangs_of(self._conn, some)
+            yield await store.gangs.load_gangs_of(self._conn, some)
 
     def _parts(self, gangs: Sequence[str]) -> list[list[str]]:
         limit = self._decider.settings.load_gangs

@@ -27,7 +27,7 @@ from scheduler.domain.nodes import Node, nonsense
 from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
-from scheduler.store import KnownNode
+from scheduler.store.nodes import KnownNode
 
 _log = structlog.get_logger()
 

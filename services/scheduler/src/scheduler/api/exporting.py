@@ -13,10 +13,10 @@ from datetime import datetime
 from muster.db import Connection
 from muster.errors import Broken, Rejected
 
-from scheduler import record_store
+from scheduler import store
 from scheduler.domain.formats.fields import MAX_NUMBER
 from scheduler.domain.formats.writing import to_line, whole
-from scheduler.record_store import Cycle, Whole
+from scheduler.store.record import Cycle, Whole
 
 PAGE_BYTES = 1024 * 1024
 LINE = "\n"
@@ -101,7 +101,7 @@ class Export:
     async def _cycles(self, after: int) -> AsyncIterator[Cycle]:
         while True:
             async with self._connect() as conn:
-                found = await record_store.page(conn, after, PAGE_BYTES)
+                found = await store.record.page(conn, after, PAGE_BYTES)
             for cycle in found:
                 if cycle.number != after + 1:
                     raise Broken("The record's part that was being exported has been removed.")
@@ -129,7 +129,7 @@ class Export:
 
     async def _part(self, at: float, part: int) -> tuple[str, bool]:
         async with self._connect() as conn:
-            found = await record_store.part_of(conn, at, part)
+            found = await store.record.part_of(conn, at, part)
         if found is None:
             raise Broken("The record's part that was being exported has been removed.")
         return found
@@ -141,7 +141,7 @@ class Export:
         if missing is not None and missing.memory_at == cycle.memory_at:
             return False
         async with self._connect() as conn:
-            return await record_store.has_whole(conn, cycle.memory_at)
+            return await store.record.has_whole(conn, cycle.memory_at)
 
 
 def _restarted(at: float, *, is_gap: bool) -> bytes:

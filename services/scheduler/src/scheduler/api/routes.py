@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from scheduler import record_store
+from scheduler import store
 from scheduler.api import clusters, views
 from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.domain.formats.snapshot import Taken, taking
@@ -130,7 +130,7 @@ async def _stretch(request: Request, connect: Connect, seats: "Seats", now: floa
     except Rejected as error:
         return _error(400, error.code, str(error))
     async with connect() as conn:
-        first = await record_store.snapshot_before(conn, stretch.since)
+        first = await store.record.snapshot_before(conn, stretch.since)
     if first is None or first.at > stretch.until:
         return _error(404, "NotFoundError", "There is no record of that time.")
     return Seated(Export(connect, stretch, first), seats)

@@ -1,9 +1,7 @@
-"""All SQL of the Scheduler: gangs, placements and what they hold, nodes."""
+"""The SQL of gangs, and of placements and what they hold."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +12,6 @@ from muster.db import Connection
 
 from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
-from scheduler.domain.nodes import Size
 from scheduler.domain.placements import Hold, Placement
 
 KINDS_KEPT = 10_000
@@ -27,21 +24,8 @@ _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, reserved::text FROM gang"
 )
-_NODES = "SELECT node, lease, is_lost, lost_since, is_removed, size FROM node"
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
-
-
-@dataclass(frozen=True, slots=True)
-class KnownNode:
-    """A node as it is stored."""
-
-    node: str
-    lease: int
-    is_lost: bool
-    lost_since: datetime | None
-    is_removed: bool = False
-    size: Size | None = None
 
 
 async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> None:
@@ -198,64 +182,6 @@ async def _give_back(conn: Connection, pods: list[str]) -> None:
     if pods:
         await conn.execute("DELETE FROM held_gpu WHERE pod = ANY($1)", pods)
         await conn.execute("DELETE FROM held_port WHERE pod = ANY($1)", pods)
-
-
-async def save_nodes(conn: Connection, nodes: Sequence[KnownNode]) -> None:
-    """Write nodes that are new, lost, back or removed."""
-    if nodes:
-        await conn.execute(
-            "INSERT INTO node (node, lease, is_lost, lost_since, is_removed, size)"
-            " SELECT node, lease, is_lost, lost_since, is_removed, size::jsonb"
-            " FROM unnest($1::text[], $2::bigint[], $3::boolean[], $4::timestamptz[],"
-            " $5::boolean[], $6::text[])"
-            " AS n (node, lease, is_lost, lost_since, is_removed, size)"
-            " ON CONFLICT (node) DO UPDATE SET lease = excluded.lease,"
-            " is_lost = excluded.is_lost, lost_since = excluded.lost_since,"
-            " is_removed = excluded.is_removed, size = excluded.size",
-            [n.node for n in nodes],
-            [n.lease for n in nodes],
-            [n.is_lost for n in nodes],
-            [n.lost_since for n in nodes],
-            [n.is_removed for n in nodes],
-            [_size_row(n.size) for n in nodes],
-        )
-
-
-def _size_row(size: Size | None) -> str | None:
-    if size is None:
-        return None
-    row = {"gpus": size.gpus, "cpu": size.cpu, "memoryMB": size.memory_mb, "ports": size.ports}
-    return json.dumps(row)
-
-
-def _size_of(row: Any) -> Size | None:
-    if row is None:
-        return None
-    gpus = tuple((int(index), str(model)) for index, model in row["gpus"])
-    first, last = row["ports"]
-    return Size(gpus, row["cpu"], row["memoryMB"], (first, last))
-
-
-async def load_nodes(conn: Connection) -> list[KnownNode]:
-    """Every node that was ever heard, removed ones too."""
-    return [_node_of(row) for row in await conn.fetch(f"{_NODES} ORDER BY node")]
-
-
-async def load_nodes_of(conn: Connection, nodes: Collection[str]) -> list[KnownNode]:
-    """These nodes."""
-    rows = await conn.fetch(f"{_NODES} WHERE node = ANY($1) ORDER BY node", list(nodes))
-    return [_node_of(row) for row in rows]
-
-
-def _node_of(row: Any) -> KnownNode:
-    return KnownNode(
-        row["node"],
-        row["lease"],
-        row["is_lost"],
-        row["lost_since"],
-        row["is_removed"],
-        _size_of(row["size"]),
-    )
 
 
 async def load_holds(conn: Connection, after: str, limit: int) -> list[Hold]:

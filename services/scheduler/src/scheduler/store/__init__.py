@@ -1,0 +1,7 @@
+"""All SQL of the Scheduler; rows in, domain values out. Each function runs in its caller's
+transaction.
+"""
+
+from scheduler.store import changes, gangs, leadership, nodes, record
+
+__all__ = ["changes", "gangs", "leadership", "nodes", "record"]
