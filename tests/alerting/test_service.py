@@ -225,7 +225,7 @@ async def test_names_that_no_database_takes_are_dead_letters(
         )
     assert (json.loads(receiver.requests[0].body))["data"]["job"] == "j1"
     retries = {"what": "batch"}
-    assert not runtime.registry.get_sample_value("muster_retries_total", retries)
+    assert not runtime.registry.get_sample_value("muster_transient_failures_total", retries)
 
 
 async def test_a_removed_subscription_gets_nothing_more(

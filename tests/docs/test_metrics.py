@@ -1,0 +1,66 @@
+"""Queries are copied out of the pages: the names in them are those under which metrics are
+exported.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from alerting.metrics import AlertingMetrics
+from launcher.metrics import LauncherMetrics
+from muster.metrics import PlumbingMetrics
+from prometheus_client import CollectorRegistry
+from rest.metrics import RestMetrics
+from runtime_agent.metrics import AgentMetrics
+from scheduler.metrics import SchedulerMetrics
+
+ROOT = Path(__file__).parents[2]
+PAGES: dict[str, Callable[[CollectorRegistry], object]] = {
+    "services/alerting/README.md": AlertingMetrics,
+    "services/launcher/README.md": LauncherMetrics,
+    "services/rest/README.md": RestMetrics,
+    "services/runtime-agent/README.md": AgentMetrics,
+    "services/scheduler/README.md": SchedulerMetrics,
+    "shared/README.md": PlumbingMetrics,
+}
+"""Where the metrics of each are explained."""
+
+OF_A_HISTOGRAM = ("_bucket", "_count", "_sum")
+NO_METRICS = {"muster_up"}
+"""Names in pages and tests that look like a metric's: a fixture."""
+
+
+def exported(make: Callable[[CollectorRegistry], object]) -> Iterator[str]:
+    """The names under which they are scraped."""
+    registry = CollectorRegistry()
+    make(registry)
+    for family in registry.collect():
+        yield f"{family.name}_total" if family.type == "counter" else family.name
+
+
+def names_in(path: Path) -> set[str]:
+    """Whatever might be the name of a metric."""
+    return set(re.findall(r"\b[a-z][a-z0-9]*(?:_[a-z0-9]+)+\b", path.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_services_page_names_all_its_metrics(page: str) -> None:
+    missing = set(exported(PAGES[page])) - names_in(ROOT / page)
+    assert not missing
+
+
+def test_no_page_and_no_test_names_a_metric_that_is_not_exported() -> None:
+    known = {name for make in PAGES.values() for name in exported(make)} | NO_METRICS
+    known |= {name + more for name in known for more in OF_A_HISTOGRAM}
+    folders = (ROOT / name for name in ("docs", "services", "shared", "cli", "deploy", "tests"))
+    texts = [path for folder in folders for path in folder.rglob("*.md")]
+    texts += [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "tests").rglob("*.py")]
+    unknown = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for path in texts
+        if path != Path(__file__)
+        for name in names_in(path)
+        if name.startswith("muster_") and name not in known
+    }
+    assert not unknown
