@@ -107,7 +107,8 @@ class _Dice:
         self._count += 1
         name = f"g{self._count}"
         hardware = self._run.state.hardware
-        return ("request", a_gang(self._random, self._run.config, hardware, name, now))
+        share = self._traits.without_gpus
+        return ("request", a_gang(self._random, hardware, name, now, share))
 
     def _running(self) -> list[str]:
         records = self._run.state.records

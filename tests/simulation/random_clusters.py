@@ -22,8 +22,8 @@ GRACE_S = 30.0
 
 @dataclass(frozen=True)
 class Traits:
-    """What a random history may have. ``restarts``: how likely one is after a cycle. ``judges``: as
-    the follower has it.
+    """What a random history may have. ``restarts``: how likely one is after a cycle.
+    ``without_gpus``: how likely pods want none. ``judges``: as the follower has it.
     """
 
     has_limits: bool = True
@@ -36,6 +36,7 @@ class Traits:
     has_faults: bool = True
     is_large: bool = False
     restarts: float = 0.1
+    without_gpus: float = 0.08
     judges: str = "all"
 
 
@@ -216,15 +217,20 @@ def virtual_clusters(random: Random, config: ClusterConfig) -> dict[str, Virtual
     return made
 
 
-def a_gang(random: Random, config: ClusterConfig, hardware: Hardware, name: str, at: float) -> Gang:
-    """What one of its users may ask for; mostly what could be had."""
+def a_gang(
+    random: Random, hardware: Hardware, name: str, at: float, without_gpus: float = 0.08
+) -> Gang:
+    """What one of its users may ask for; mostly what could be had. ``without_gpus``: as `Traits`
+    has it.
+    """
+    config = hardware.config
     priority = random.choice((OPPORTUNISTIC, OPPORTUNISTIC, 0, 1, 1, 2, 3))
     owners = [vc for vc, owned in config.virtual_clusters.items() if owned.cells or owned.pins]
     vc = random.choice(owners if owners and random.random() < 0.95 else [*config.virtual_clusters])
     room = _leaves_of(hardware, vc, priority)
     roles: list[Role] = []
     for number in range(2 if random.random() < 0.25 else 1):
-        kind = _kind(random, config, hardware, vc, priority)
+        kind = _kind(random, hardware, vc, priority, without_gpus)
         pods = random.choice((1, 1, 1, 2, 2, 3, 4)) if kind.gpus <= 2 else random.choice((1, 1, 2))
         if random.random() < 0.9:
             most = max(room.values(), default=0) // max(1, kind.gpus) if kind.gpus else pods
@@ -262,16 +268,15 @@ def _leaves_of(hardware: Hardware, vc: str, priority: int) -> Counter[str]:
     return room
 
 
-def _kind(
-    random: Random, config: ClusterConfig, hardware: Hardware, vc: str, priority: int
-) -> Kind:
+def _kind(random: Random, hardware: Hardware, vc: str, priority: int, without_gpus: float) -> Kind:
+    config = hardware.config
     room = _leaves_of(hardware, vc, priority)
     some = random.choice(sorted(room) or hardware.gpu_types())
     nodes = [at for at in hardware.node_cells() if hardware.leaf_type(at) == some]
     biggest = max(len(hardware.leaves(at)) for at in nodes)
     sizes = (1, 1, 2, 2, 4, 8, 8) if biggest >= 8 else (1, 1, 1, 2, 2, 3, 4, 4)
     gpus = random.choice([g for g in sizes if g <= biggest] or [1])
-    if random.random() < 0.08:
+    if random.random() < without_gpus:
         gpus = 0
     types = hardware.gpu_types()
     chosen: tuple[str, ...] = ()

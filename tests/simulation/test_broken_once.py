@@ -1,7 +1,7 @@
 """What the core did against docs/scheduling.md once, each in the smallest cluster that shows it."""
 
 from scenes import Scene, code_of, config, gang, nodes_of, owning, racks
-from scheduler.domain.core.config import NodeLimits, PhysicalCell
+from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, PhysicalCell
 from scheduler.domain.core.model import (
     Deferred,
     Downgraded,
@@ -237,3 +237,32 @@ def test_one_pod_costs_an_own_gang_where_that_is_cheaper_than_a_guest() -> None:
     scene.places(guest("guest", 3, "n0"))
     decided = scene.asks(gang("high", "x", 3, priority=5))
     assert [d.gang for d in decided if isinstance(d, Preempted)] == ["low"]
+
+
+def test_a_gang_without_gpus_waits_for_health_where_a_node_that_is_well_would_do() -> None:
+    """Its virtual cluster owns too little for it, but it would run as an opportunistic one."""
+    scene = Scene(config(nodes={"n0": NodeLimits(cpu=8)}, x=owning(("rack/node/switch", 1))))
+    for node in ("n1", "n2", "n3"):
+        scene.core.cordon(node)
+    scene.places(gang("own", "x", 2))
+    scene.core.set_node_health("n0", False)
+    only = frozenset({"n0"})
+    wish = gang("bare", "x", 0, cpu=8, allowed_nodes=only)
+    assert code_of(scene.asks(wish), "bare") == "health"
+    scene.core.set_node_health("n0", True)
+    (placed,) = scene.cycle()
+    assert isinstance(placed, Placed)
+
+
+def test_free_gpus_of_all_trees_of_a_machine_count_for_pods_without_gpus() -> None:
+    """n0 has one GPU in one tree and four in another, n1 has two."""
+    types = {
+        f"{n}-node": CellType(leaf, n, is_node=True) for n, leaf in ((1, "a"), (4, "b"), (2, "a"))
+    }
+    cells = [PhysicalCell("1-node", name="n0"), PhysicalCell("2-node", name="n1")]
+    more = tuple(PhysicalCell("b", index=4 + number) for number in range(4))
+    cells.append(PhysicalCell("4-node", name="n0", children=more))
+    scene = Scene(ClusterConfig(types, tuple(cells), {}, {"x": owning()}))
+    for priority in (-1, 1):
+        placed = scene.places(gang(f"bare{priority}", "x", 0, priority=priority))
+        assert nodes_of(placed) == {"n1"}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from core_door import CoreDoor
 from histories import history
+from oracle import choices
 from oracle.checker import findings
 from oracle.hardware import Hardware
 from oracle.private import fits_in_private
@@ -18,10 +19,12 @@ from random_clusters import Traits
 from runs import Maker, Run
 from scenes import config, gang, owning, racks
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy, VirtualCluster
+from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Gang,
+    GangClass,
     Kind,
     Placed,
     PodPlace,
@@ -29,6 +32,7 @@ from scheduler.domain.core.model import (
     Restored,
     Role,
 )
+from scheduler.domain.core.seeking import Seeker
 
 SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
 
@@ -138,6 +142,11 @@ def test_a_gang_that_waits_in_spite_of_its_own_cells_is_seen() -> None:
     assert fits_in_private(state, gang("more", "x", 4))
     assert not fits_in_private(state, gang("more", "x", 4, pods=2))
     assert fits_in_private(state, gang("more", "x", 4, pods=2, priority=1))
+    assert fits_in_private(state, gang("bare", "x", 0, cpu=16))
+    assert fits_in_private(state, gang("bare", "x", 0, cpu=8, pods=2))
+    assert not fits_in_private(state, gang("bare", "x", 0, cpu=16, pods=2))
+    assert fits_in_private(state, gang("bare", "x", 0, cpu=16, pods=2, priority=1))
+    assert not fits_in_private(state, gang("bare", "x", 0, cpu=17))
     state.bad_nodes.add("n3")
     assert not fits_in_private(state, gang("more", "x", 4))
 
@@ -181,6 +190,52 @@ class Curt(SlowCluster):
         return super()._tell(gang, "shape" if code != "preempting" else code)
 
 
+class Modest(SlowCluster):
+    """Never charges gangs without GPUs: they are opportunistic at once."""
+
+    def _decide(self, gang: Gang, now: float) -> Iterator[Decision]:
+        found = choices.find(self.state, gang, choices.AS_OPPORTUNISTIC)
+        if found and choices.may_be_opportunistic(gang):
+            yield self._take(gang, found, now, GangClass.OPPORTUNISTIC)
+        else:
+            yield from super()._decide(gang, now)
+
+
+class Proud(SlowCluster):
+    """Gangs without GPUs are in their virtual cluster, or wait."""
+
+    def _decide(self, gang: Gang, now: float) -> Iterator[Decision]:
+        is_stuck = choices.may_be_opportunistic(gang) and not choices.cheapest_step(
+            self.state, gang
+        )
+        return iter(()) if is_stuck else super()._decide(gang, now)
+
+
+class Gentle(SlowCluster):
+    """Nobody leaves for gangs without GPUs."""
+
+    def _decide(self, gang: Gang, now: float) -> Iterator[Decision]:
+        is_bare = choices.is_without_gpus(gang)
+        costs = is_bare and choices.cheapest_step(self.state, gang) == "victims"
+        return iter(()) if costs else super()._decide(gang, now)
+
+
+class Cruel(SlowCluster):
+    """Everybody leaves for gangs without GPUs."""
+
+    def _choose_victims(self, gang: Gang, terms: Terms, now: float) -> Terms:
+        is_bare = choices.is_without_gpus(gang)
+        return terms if is_bare else super()._choose_victims(gang, terms, now)
+
+
+class Mute(SlowCluster):
+    """Tells gangs without GPUs that there is no place of that shape."""
+
+    def _tell(self, gang: Gang, code: str) -> Iterator[Decision]:
+        is_bare = choices.is_without_gpus(gang) and code != "preempting"
+        return super()._tell(gang, "shape" if is_bare else code)
+
+
 class Amnesiac(SlowCluster):
     """Forgets at a restart who was told to leave."""
 
@@ -203,6 +258,47 @@ def test_a_scheduler_that_breaks_a_rule_is_found_out(broken: Maker, expected: st
     traits = replace(SLOW, restarts=0.5)
     found = (text for seed in range(40) for text in history(seed, broken, traits).problems)
     assert any(expected in text for text in found)
+
+
+BARE = gang("bare", "x", 0, priority=1, cpu=8)
+GUESTS = tuple(gang(f"guest{number}", "y", 4, priority=-1, cpu=16) for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("broken", "owned", "gangs", "expected"),
+    [
+        (Modest, 2, (BARE,), "in its virtual cluster at the cost nobody"),
+        (Proud, 0, (BARE,), "waits and could be placed at the cost of nobody, as an opportun"),
+        (Gentle, 2, (*GUESTS, BARE), "waits and could be placed at the cost of victims"),
+        (Cruel, 2, (*GUESTS, BARE), "costs 16 GPUs of victims; it could be"),
+        (Mute, 0, (*GUESTS, BARE), "waits for shape; the definitions say"),
+    ],
+)
+def test_gangs_without_gpus_are_judged_like_others(
+    broken: Maker, owned: int, gangs: tuple[Gang, ...], expected: str
+) -> None:
+    x = owning(("rack/node", owned)) if owned else owning()
+    for maker in (SlowCluster, CoreDoor, broken):
+        run = Run(maker, two_racks(x=x, y=owning(("rack/node", 2))), "cost")
+        for one in gangs:
+            run.apply(("request", one))
+            run.apply(("cycle", 1.0))
+        assert (run.problems == []) == (maker is not broken), run.problems
+        assert maker is not broken or any(expected in text for text in run.problems)
+
+
+def test_a_gang_without_gpus_that_goes_to_another_machine_than_the_fullest_is_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def any_machine(seeker: Seeker, kind: Kind) -> Machine | None:
+        machines = seeker.hardware.machines.values()
+        can = (m for m in machines if seeker.owner is None or not m.slots)
+        return next((m for m in can if seeker.takes(m, kind)), None)
+
+    monkeypatch.setattr(Seeker, "cheapest_machine", any_machine)
+    traits = Traits(without_gpus=0.5)
+    found = (text for seed in range(40) for text in history(seed, CoreDoor, traits).problems)
+    assert any(" has room: {" in text for text in found)
 
 
 def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None:

@@ -133,9 +133,24 @@ def cheapest_step(state: State, gang: Gang) -> str | None:
 
 
 def fits(state: State, gang: Gang) -> bool:
-    """Whether any step of "whom it costs" succeeds: then the last does."""
+    """Whether any step of "whom it costs" succeeds (then the last does), or it could be placed as
+    an opportunistic one.
+    """
     last = "nobody" if gang.priority == OPPORTUNISTIC else STEPS_OF_COST[-1]
-    return find(state, gang, terms_of(state, gang, last)) is not None
+    if find(state, gang, terms_of(state, gang, last)):
+        return True
+    return may_be_opportunistic(gang) and find(state, gang, AS_OPPORTUNISTIC) is not None
+
+
+AS_OPPORTUNISTIC = Terms(as_opportunistic=True)
+
+
+def may_be_opportunistic(gang: Gang) -> bool:
+    """Whether it is placed as an opportunistic gang where its virtual cluster has no place for it:
+    if no pod of it wants a GPU. What a guaranteed gang grows by is guaranteed.
+    """
+    is_growth = gang.id.endswith("+")
+    return gang.priority > OPPORTUNISTIC and is_without_gpus(gang) and not is_growth
 
 
 @dataclass(frozen=True)
@@ -203,7 +218,7 @@ def _fits_no_empty_cluster(state: State, gang: Gang) -> bool:
     empty = state.emptied()
     if find(empty, gang, Terms()):
         return False
-    return not (is_without_gpus(gang) and find(empty, gang, Terms(as_opportunistic=True)))
+    return not (may_be_opportunistic(gang) and find(empty, gang, AS_OPPORTUNISTIC))
 
 
 def is_without_gpus(gang: Gang) -> bool:
@@ -226,7 +241,7 @@ def may_have_codes(state: State, gang: Gang) -> set[str]:
     plain = terms_of(state, gang, widest)
     shaped = replace(plain, has_shape_alone=True)
     codes.add("resource" if find(state, gang, shaped) else "shape")
-    if "resource" in codes and _is_above_share(state, gang):
+    if "resource" in codes and _is_above_share(state, gang) and not is_without_gpus(gang):
         codes.add("shape")
     return codes
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from scheduler.domain.core.model import Gang, Preempted
+from scheduler.domain.core.model import Gang, GangClass, Preempted
 
 from oracle import choices, nearness
 from oracle.state import Record, State
@@ -37,7 +37,8 @@ class Judge:
         if busy & set(state.leaves_of(record)):
             yield f"{name} gets GPUs that are not free: {record.places}"
         yield from self.usable(gang, record)
-        if choices.is_without_gpus(gang):
+        if choices.may_be_opportunistic(gang) and record.gang_class is GangClass.OPPORTUNISTIC:
+            yield from self._as_opportunistic(gang, record, bill)
             return
         step = choices.cheapest_step(state, gang)
         expected = "downgrades" if bill.downgraded else "nobody"
@@ -58,6 +59,20 @@ class Judge:
             terms = replace(terms, downgraded=frozenset(bill.downgraded))
             if choices.find(state, gang, terms, types):  # else cells were exchanged to make room
                 yield from self._nearness(gang, record, terms, types)
+
+    def _as_opportunistic(self, gang: Gang, record: Record, bill: Bill) -> Iterator[str]:
+        """It wants no GPU, and its virtual cluster has no place for it at any cost."""
+        name = gang.id
+        if bill.downgraded or bill.cancelled:
+            yield f"{name} is placed as an opportunistic gang, and others pay for it: {bill}"
+        step = choices.cheapest_step(self.state, gang)
+        if step is not None:
+            yield f"expected: {name} in its virtual cluster at the cost {step}"
+        terms = choices.AS_OPPORTUNISTIC
+        if choices.find(self.state, gang, terms) is None:
+            yield f"{name} is placed, and there is no place for it under {terms}"
+        elif self.judges_nearness:
+            yield from nearness.without_gpus(look(self.state, gang, terms), record)
 
     def usable(self, gang: Gang, record: Record) -> Iterator[str]:
         """Only healthy machines that take pods, and that it allows."""
@@ -94,6 +109,7 @@ class Judge:
             yield from self._group(gang, record, terms, types)
         view = look(self.state, gang, terms)
         yield from nearness.levels(view, record)
+        yield from nearness.without_gpus(view, record)
         if len(pods) == 1 and at and not choices.group_racks(self.state, gang):
             yield from nearness.bound_first(view, record)
 
@@ -114,8 +130,6 @@ class Judge:
         state, name = self.state, gang.id
         yield from self.usable(gang, record)
         yield from self._victims(gang, record, bill)
-        if choices.is_without_gpus(gang):
-            return
         step = choices.cheapest_step(state, gang)
         expected = "downgrades" if bill.downgraded else "nobody more"
         if bill.victims or bill.cancelled:
@@ -160,13 +174,8 @@ class Judge:
     def waits(self, gang: Gang) -> Iterator[str]:
         """There is no place for it at any cost."""
         state, name = self.state, gang.id
-        if choices.is_without_gpus(gang):
-            ways = [Terms()] if name.endswith("+") else [Terms(), Terms(as_opportunistic=True)]
-            if any(choices.find(state, gang, terms) for terms in ways):
-                yield f"{name} waits and could be placed"
-            return
         if choices.fits(state, gang):
-            step = choices.cheapest_step(state, gang)
+            step = choices.cheapest_step(state, gang) or "nobody, as an opportunistic gang"
             yield f"{name} waits and could be placed at the cost of {step}"
         elif choices.is_refused(state, gang):
             yield f"{name} waits and should be refused"
@@ -176,8 +185,6 @@ class Judge:
 
         ``may_fit`` False: that it fits nowhere is known.
         """
-        if choices.is_without_gpus(gang):
-            return None
         if may_fit and choices.fits(self.state, gang):
             return None
         return choices.may_have_codes(self.state, gang)

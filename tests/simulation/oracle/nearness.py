@@ -1,5 +1,6 @@
 """How near the GPUs of one pod are, once its machine is chosen."""
 
+from collections import Counter
 from collections.abc import Iterator
 
 from oracle.state import Record, kinds_of
@@ -56,3 +57,27 @@ def bound_first(view: View, record: Record) -> Iterator[str]:
         if sum(1 for leaf in room if pools.get(leaf) == (kind.pin or "")) >= len(own):
             yield f"{record.gang.id} binds for {place}, though {cell.address} is bound and has room"
             return
+
+
+def without_gpus(view: View, record: Record) -> Iterator[str]:
+    """A gang's only pod, that wants no GPU and is charged none: on a machine without GPUs; else on
+    the one with the fewest free, and of these on the lowest.
+    """
+    hardware = view.hardware
+    if len(record.places) > 1:
+        return
+    ((pod, place),) = record.places.items()
+    kind = kinds_of(record.gang.roles)[pod]
+    if kind.gpus or kind.pin is not None:
+        return
+    free = Counter(hardware.cells[leaf].node for leaf in view.idle)
+    order = {
+        machine: (hardware.gpus_on[machine] > 0, free[machine], number)
+        for number, machine in enumerate(hardware.machines)
+        if machine in view.usable
+        and view.has_room(kind, machine)
+        and not (view.is_guaranteed and view.needed(kind, machine))
+    }
+    best = min(order, key=order.__getitem__, default=place.node)
+    if best != place.node:
+        yield f"{record.gang.id} is on {place.node}, though {best} has room: {order}"

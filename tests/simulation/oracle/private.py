@@ -11,10 +11,10 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
 from oracle.choices import type_choices
 from oracle.hardware import Hardware
-from oracle.state import State, kinds_of
+from oracle.state import State
 
 Room = tuple[str, str, int]
-"""GPU type, pin (empty: none), leaves on one machine."""
+"""GPU type (empty: any), pin (empty: none), leaves on one machine."""
 
 
 def fits_in_private(state: State, gang: Gang) -> bool:
@@ -22,16 +22,15 @@ def fits_in_private(state: State, gang: Gang) -> bool:
     if gang.priority == OPPORTUNISTIC or gang.allowed_nodes is not None or not _is_even(state):
         return False
     rooms = _rooms(state, gang)
-    if rooms is None:
-        return False
     machine = str(state.hardware.cells[state.hardware.node_cells()[0]].node)
     for types in type_choices(state.hardware, gang.roles):
         pods: list[Room] = []
         for role, gpu_type in zip(gang.roles, types, strict=True):
             needed = state.hardware.leaves_needed(role.kind, machine)
-            if needed is None or gpu_type is None:
+            if needed is None:
                 return False
-            pods += [(gpu_type, role.kind.pin or "", needed)] * len(role.pods)
+            if needed:
+                pods += [(gpu_type or "", role.kind.pin or "", needed)] * len(role.pods)
         if _pack(sorted(pods, key=lambda pod: -pod[2]), rooms, set()):
             return True
     return False
@@ -45,18 +44,14 @@ def _is_even(state: State) -> bool:
     return len(shapes) == 1 and len({at.node for at in nodes}) == len(nodes) and not out_of_use
 
 
-def _rooms(state: State, gang: Gang) -> Counter[Room] | None:
+def _rooms(state: State, gang: Gang) -> Counter[Room]:
     hardware, vc = state.hardware, gang.virtual_cluster
     charged: set[int] = set()
     for record in state.records.values():
         if not record.is_guaranteed or record.gang.virtual_cluster != vc:
             continue
-        kinds = kinds_of(record.gang.roles)
         if record.gang.priority >= gang.priority:
-            charged.update(state.leaves_of(record))
-        for pod, place in record.places.items():
-            if hardware.leaves_needed(kinds[pod], place.node) != kinds[pod].gpus:
-                return None
+            charged.update(state.charged_by(record))
     rooms: Counter[Room] = Counter()
     bound = {cell: path for cell, (owner, path) in state.bound().items() if owner == vc}
     pins = [cell for pin, cell in hardware.pins.items() if hardware.pin_owner.get(pin) == vc]
@@ -92,10 +87,10 @@ def _pack(pods: list[Room], rooms: Counter[Room], failed: set[object]) -> bool:
         return False
     gpu_type, pin, needed = pods[0]
     for room in sorted(+rooms):
-        if room[:2] == (gpu_type, pin) and room[2] >= needed:
+        if gpu_type in ("", room[0]) and room[1] == pin and room[2] >= needed:
             less = rooms.copy()
             less[room] -= 1
-            less[gpu_type, pin, room[2] - needed] += 1
+            less[room[0], pin, room[2] - needed] += 1
             if _pack(pods[1:], less, failed):
                 return True
     failed.add(key)

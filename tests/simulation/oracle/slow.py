@@ -210,8 +210,8 @@ class SlowCluster:
         state = self.state
         step = choices.cheapest_step(state, gang)
         if step is None:
-            if choices.is_without_gpus(gang) and gang.priority > OPPORTUNISTIC:
-                found = choices.find(state, gang, Terms(as_opportunistic=True))
+            if choices.may_be_opportunistic(gang):
+                found = choices.find(state, gang, choices.AS_OPPORTUNISTIC)
                 if found:
                     yield self._take(gang, found, now, GangClass.OPPORTUNISTIC)
             return

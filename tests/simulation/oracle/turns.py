@@ -38,8 +38,6 @@ def turn_of(state: State, gang: Gang) -> tuple[int, float, str]:
 
 def fits_nowhere(state: State, gang: Gang) -> bool:
     """At this moment, at any cost; False also where that is not known."""
-    if choices.is_without_gpus(gang):
-        return False
     try:
         return not choices.fits(state, gang)
     except TooHardError:

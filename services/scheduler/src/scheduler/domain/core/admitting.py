@@ -56,9 +56,17 @@ def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
             found = step(cluster, live, now)
             if found is not None:
                 return found
-    if not live.pods and all(role.kind.gpus == 0 for role in live.waiting):
+    if may_be_guest(live):
         return _as_guest(cluster, live, now)
     return None
+
+
+def may_be_guest(live: Live) -> bool:
+    """It is opportunistic, or is where its virtual cluster has no place for it: none of its pods
+    wants a GPU. What a guaranteed gang grows by is guaranteed.
+    """
+    is_new = not live.pods and not live.strangers
+    return live.is_guest or (is_new and all(role.kind.gpus == 0 for role in live.waiting))
 
 
 def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
@@ -316,13 +324,19 @@ def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[L
     return own is None or price_of(found) <= price_of((own,))
 
 
-def could_be_placed(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> bool:
+def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> bool:
     """Whether it would be placed with everybody away who would have to go for it."""
-    seeker = seeker_of(cluster, live, is_guest=is_guest, is_bare=is_bare)
+    if may_be_guest(live):
+        seeker = seeker_of(cluster, live, is_guest=True, is_bare=is_bare)
+        found = seeker.place(live.waiting)
+        seeker.undo()
+        if found or live.is_guest:
+            return found
+    seeker = seeker_of(cluster, live, is_guest=False, is_bare=is_bare)
     found = seeker.place(live.waiting)
     seeker.undo()
-    if found or is_guest:
-        return found
+    if found:
+        return True
     if _is_alone(cluster, live) and not leaves_any_near(cluster, live):
         return False
     with cluster.hardware.ahead():

@@ -2,7 +2,12 @@
 
 from collections.abc import Collection, Iterator, Sequence
 
-from scheduler.domain.core.admitting import could_be_placed, quota_numbers, quota_short
+from scheduler.domain.core.admitting import (
+    could_be_placed,
+    may_be_guest,
+    quota_numbers,
+    quota_short,
+)
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
@@ -104,7 +109,7 @@ class Explainer:
         cluster, others = self.cluster, list[tuple[Line, Live]]()
         for line in lines:
             live = cluster.gangs[line.waiting[0][2]]
-            if not live.is_guest and quota_short(cluster, live):
+            if not may_be_guest(live) and quota_short(cluster, live):
                 yield line, _quota(cluster, live)
             else:
                 others.append((line, live))
@@ -120,7 +125,9 @@ class Explainer:
         return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
 
     def _rest(self, live: Live) -> Reason:
-        if could_be_placed(self.cluster, live, is_guest=live.is_guest, is_bare=True):
+        if not live.is_guest and quota_short(self.cluster, live):
+            return _quota(self.cluster, live)
+        if could_be_placed(self.cluster, live, is_bare=True):
             text = (
                 f"{_wish(live)}: there are such GPUs, but not with enough CPU, memory, ports or"
                 " other resources beside them."
@@ -151,7 +158,7 @@ class Explainer:
                 state.usable = state.slot.shape.full
                 self.cluster.hardware.refresh(state)
         for live in others:
-            if could_be_placed(self.cluster, live, is_guest=live.is_guest):
+            if could_be_placed(self.cluster, live):
                 found.add(live.id)
         for machine, *flags, usable in before:
             machine.is_healthy, machine.is_cordoned, machine.is_drained = flags

@@ -308,16 +308,16 @@ class Seeker:
             if (take := sort.take(kind)) is not None
             and (self.owner is None or not any(take.amounts))
         }
-        found = [
-            next(
-                (n for n in region.fullest(sorts, among) if self.takes(states[n].machine, kind)),
-                None,
-            )
-            for region in hardware.physical.values()
-        ]
-        machines = [states[number].machine for number in found if number is not None]
+        found: list[Machine] = []
+        for region in hardware.physical.values():
+            for number in region.fullest(sorts, among):
+                machine = states[number].machine
+                if self.takes(machine, kind):
+                    found.append(machine)
+                    if len(machine.slots) == 1:  # else it may have more free in other trees
+                        break
         is_ahead = hardware.index.is_ahead
-        return min(machines, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
+        return min(found, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
 
     def _without_gpus(self, among: int | None) -> Iterator[Machine]:
         """Machines without GPUs, in order; ``among``: of these nodes."""
