@@ -140,7 +140,9 @@ class Queue:
             line.untold.update(gang for _, _, gang in line.waiting)
             self.news[line] = None
         line.reason, line.explained = reason, state
-        if reason.code == "quota":  # too little quota stays too little until some is free
+        # Too little quota stays too little until some is free; who may go without any is told
+        # of bad nodes all the same.
+        if reason.code == "quota" and GUESTS not in line.groups:
             self.rechecks.discard(line)
         else:
             self.rechecks.add(line)
