@@ -4,7 +4,13 @@ from dataclasses import replace
 
 import pytest
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, QuotaCells
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    QuotaCells,
+)
 from scheduler.domain.core.config import VirtualCluster as Owner
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import (
@@ -97,6 +103,132 @@ def test_nobody_gets_fewer_ports_than_a_node_can_give(cluster: Cluster) -> None:
     (placed,) = run_cycle(cluster, 1.0)
     assert isinstance(placed, Placed)
     assert len(placed.pods[0].ports) == 45_536
+
+
+def runs(cluster: Cluster, name: str, kind: Kind, on: frozenset[str] | None = None) -> None:
+    """A gang of priority 1 of one pod starts."""
+    roles = (Role(kind, ("w-0",)),)
+    cluster.request(replace(ONE, id=name, roles=roles, allowed_nodes=on))
+    (placed,) = run_cycle(cluster, 0.0)
+    assert isinstance(placed, Placed), placed
+
+
+def wants(*kinds: Kind, pods: int = 1) -> Gang:
+    """A gang with a role of each kind."""
+    roles = (
+        Role(kind, tuple(f"r{n}-{pod}" for pod in range(pods))) for n, kind in enumerate(kinds)
+    )
+    return replace(ONE, id="late", roles=tuple(roles))
+
+
+BESIDE = "beside those of gangs of priority 1 or higher"
+
+
+@pytest.mark.parametrize(
+    ("busy", "wanted", "text", "numbers"),
+    [
+        (
+            Kind(2, ("k80",)),
+            (Kind(2, ("k80",)),),
+            f"1 pod with 2 GPUs: x has no GPU cells of type k80 {BESIDE}, 2 are needed.",
+            {"cellsWanted": 2, "cellsLeft": 0, "gpuType": "k80"},
+        ),
+        (
+            Kind(1, pin="lab"),
+            (Kind(2, pin="lab"),),
+            f"1 pod with 2 GPUs: x has 1 GPU cell in the pin lab {BESIDE}, 2 are needed.",
+            {"cellsWanted": 2, "cellsLeft": 1, "pin": "lab"},
+        ),
+        (
+            Kind(2, ("v100",)),
+            (Kind(1), Kind(2, ("k80", "v100"))),
+            f"2 pods with 3 GPUs: x has 2 GPU cells {BESIDE}, 3 are needed.",
+            {"cellsWanted": 3, "cellsLeft": 2},
+        ),
+        (
+            Kind(2, ("v100",)),
+            (Kind(2, ("k80",)), Kind(1, pin="lab"), Kind(1, ("v100", "h100"))),
+            f"3 pods with 4 GPUs: x has no GPU cells of type v100 {BESIDE}, 1 is needed.",
+            {"cellsWanted": 1, "cellsLeft": 0, "gpuType": "v100"},
+        ),
+    ],
+)
+def test_who_has_too_little_quota_is_told_of_what(
+    cluster: Cluster, busy: Kind, wanted: tuple[Kind, ...], text: str, numbers: dict[str, object]
+) -> None:
+    runs(cluster, "busy", busy)
+    reason = told(cluster, wants(*wanted), 1.0)
+    assert (reason.code, reason.text) == ("quota", text)
+    others = {"pods", "gpus", "cpu", "memoryMB"}
+    assert {name: n for name, n in reason.numbers.items() if name not in others} == numbers
+
+
+def test_of_several_types_all_are_named() -> None:
+    types = CONFIG.cell_types | {"box": CellType("a100", 4, is_node=True)}
+    cells = (*CONFIG.physical_cells, PhysicalCell("box", "b0"))
+    owned = (*CONFIG.virtual_clusters["x"].cells, QuotaCells("box", 1))
+    cluster = Cluster(ClusterConfig(types, cells, {}, {"x": Owner(owned, ("lab",))}))
+    runs(cluster, "busy", Kind(2, ("v100",)))
+    runs(cluster, "busy too", Kind(1, ("k80",)))
+    reason = told(cluster, wants(Kind(2, ("v100", "k80"))), 1.0)
+    assert reason.text == (
+        f"1 pod with 2 GPUs: x has 1 GPU cell of type k80 or v100 {BESIDE}, 2 are needed."
+    )
+    assert reason.numbers["gpuType"] == "k80, v100"
+
+
+@pytest.fixture
+def limited() -> Cluster:
+    """Two nodes of two GPUs and eight CPUs each; both are x's, and y owns nothing."""
+    types = {"node": CellType("v100", 2, is_node=True)}
+    cells = (PhysicalCell("node", "n0"), PhysicalCell("node", "n1"))
+    nodes = {"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)}
+    owners = {"x": Owner((QuotaCells("node", 2),)), "y": Owner()}
+    return Cluster(ClusterConfig(types, cells, nodes, owners))
+
+
+def test_a_share_is_told_where_that_is_more_than_the_gpus(limited: Cluster) -> None:
+    runs(limited, "busy", Kind(2))
+    runs(limited, "busy too", Kind(1))
+    reason = told(limited, wants(Kind(1, cpu=5)), 1.0)
+    assert (reason.code, reason.numbers["cellsWanted"], reason.numbers["cellsLeft"]) == (
+        "quota",
+        2,
+        1,
+    )
+    assert reason.text == (
+        f"1 pod with 1 GPU: x has 1 GPU cell {BESIDE}, 2 are needed for its share of CPU, memory"
+        " and the like."
+    )
+
+
+def test_who_finds_gpus_and_not_the_share_that_goes_with_them_lacks_resources(
+    limited: Cluster,
+) -> None:
+    for number in range(2):
+        on = frozenset({f"n{number}"})
+        runs(limited, f"busy {number}", Kind(1, cpu=4), on)
+    reason = told(limited, wants(Kind(1, cpu=5)), 1.0)
+    assert reason.code == "resource"
+
+
+def test_who_wants_no_gpu_is_told_nothing_of_gpus(limited: Cluster) -> None:
+    limited.request(replace(wants(Kind(cpu=8)), id="first", virtual_cluster="y"))
+    limited.request(replace(wants(Kind(cpu=1)), id="second", virtual_cluster="y"))
+    run_cycle(limited, 0.0)
+    reason = told(limited, replace(wants(Kind(cpu=8), pods=2), virtual_cluster="y"), 1.0)
+    assert reason.code == "quota"
+    assert reason.text == (
+        f"2 pods without GPUs: y has no GPU cells {BESIDE}, 4 are needed for their share of CPU,"
+        " memory and the like."
+    )
+    guest = replace(wants(Kind(cpu=8), pods=2), id="guest", priority=-1)
+    reason = told(limited, guest, 2.0)
+    assert (reason.code, reason.text) == (
+        "resource",
+        "2 pods without GPUs: the nodes have not enough CPU, memory, ports or other resources"
+        " left.",
+    )
 
 
 @pytest.mark.parametrize(

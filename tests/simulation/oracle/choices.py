@@ -8,6 +8,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Role
 
 from oracle.fitting import Fit, Search, Want
 from oracle.hardware import Hardware
+from oracle.quota import shortage
 from oracle.state import Record, State, is_lazy
 from oracle.told import growth_of
 from oracle.views import Terms, View, look
@@ -226,77 +227,17 @@ def is_without_gpus(gang: Gang) -> bool:
     return all(role.kind.gpus == 0 for role in gang.roles)
 
 
-def may_have_codes(state: State, gang: Gang) -> set[str]:
-    """Why a gang waits that fits nowhere: more than one code where the words leave room."""
+def code_of(state: State, gang: Gang) -> str:
+    """Why a gang waits that fits nowhere."""
     out_of_use = state.bad_nodes | state.bad_gpus | state.cordoned | state.drained
     if out_of_use and fits(state.healed(), gang):
-        return {"health"}
-    codes = set()
-    over = _over_quota(state, gang)
-    if gang.priority > OPPORTUNISTIC and over is not False:
-        codes.add("quota")
-        if over:
-            return codes
+        return "health"
+    if gang.priority > OPPORTUNISTIC and shortage(state, gang):
+        return "quota"
     widest = "nobody" if gang.priority == OPPORTUNISTIC else "victims"
     plain = terms_of(state, gang, widest)
     shaped = replace(plain, has_shape_alone=True)
-    codes.add("resource" if find(state, gang, shaped) else "shape")
-    if "resource" in codes and _is_above_share(state, gang) and not is_without_gpus(gang):
-        codes.add("shape")
-    return codes
-
-
-def _over_quota(state: State, gang: Gang) -> bool | None:
-    """Whether it wants more leaves than its virtual cluster owns beyond what gangs of its
-    priority or higher are charged; None: that depends on where it would be.
-    """
-    hardware, vc = state.hardware, gang.virtual_cluster
-    if _is_above_share(state, gang) or any(
-        _is_above_share(state, record.gang) for record in state.records.values()
-    ):
-        return None
-    wanted = sum(role.kind.gpus * len(role.pods) for role in gang.roles)
-    owned = sum(
-        count * hardware.leaves_per(path.split("/")[0], path.split("/")[-1])
-        for path, count in hardware.quotas(vc).items()
-    )
-    pinned = sum(
-        len(hardware.leaves(cell))
-        for pin, cell in hardware.pins.items()
-        if hardware.pin_owner.get(pin) == vc
-    )
-    charged = sum(
-        record.gpus()
-        for record in state.records.values()
-        if record.is_guaranteed
-        and not record.is_leaving
-        and record.gang.virtual_cluster == vc
-        and record.gang.priority >= gang.priority
-    )
-    leaving_too = charged + sum(
-        record.gpus()
-        for record in state.records.values()
-        if record.is_guaranteed
-        and record.is_leaving
-        and record.gang.virtual_cluster == vc
-        and record.gang.priority >= gang.priority
-    )
-    answers = {wanted > owned + pinned - charged, wanted > owned + pinned - leaving_too}
-    if pinned:
-        answers.add(wanted > owned - charged)
-    if any(role.kind.pin is not None for role in gang.roles):
-        answers |= {True, False}
-    if len({hardware.leaf_type(top) for top in hardware.tops}) > 1:
-        answers.add(True)
-    return None if len(answers) > 1 else answers.pop()
-
-
-def _is_above_share(state: State, gang: Gang) -> bool:
-    return any(
-        state.hardware.leaves_needed(role.kind, machine) != role.kind.gpus
-        for role in gang.roles
-        for machine in state.hardware.machines
-    )
+    return "resource" if find(state, gang, shaped) else "shape"
 
 
 def lowest_level(state: State, gang: Gang, terms: Terms, types: tuple[str | None, ...]) -> int:

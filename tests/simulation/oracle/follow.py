@@ -104,8 +104,7 @@ class Follower:
         self._say([] if is_so else [f"expected: {text}"])
 
     def _judge(self) -> Judge | None:
-        judge = Judge(self.state, self._now, judges_nearness=self._judges == "all")
-        return judge if self._judges else None
+        return Judge(self.state, self._now, self._judges == "all") if self._judges else None
 
     # Steps 1 and 2
 
@@ -238,10 +237,11 @@ class Follower:
             self._try(lambda judge: judge.waits(gang))
             try:
                 if len(self._problems) + self.too_hard == before:
-                    expected = judge.codes(gang, may_fit=False)
+                    expected = judge.code(gang, may_fit=False)
             except TooHardError:
                 self.too_hard += 1
-        self._say(self.codes.note(gang, self._told.deferred.pop(gang.id, None), expected))
+        told = self._told.deferred.pop(gang.id, None)
+        self._say(self.codes.note(gang, told, expected, self.state if judge else None))
 
     def _is_growth_of_downgraded(self, gang: Gang) -> bool:
         whole = self.state.records.get(gang.id.rstrip("+"))
@@ -321,7 +321,7 @@ class Follower:
             if other in self.state.records:  # what a victim grew by has left with it
                 self._cancel(other)
         self._settle(record)
-        self._say(self.codes.note(gang, self._told.deferred.pop(name, None), {"preempting"}))
+        self._say(self.codes.note(gang, self._told.deferred.pop(name, None), "preempting"))
 
     def _cancelled_by(self, gang: Gang, record: Record, lower: Sequence[str]) -> list[str]:
         return taken_reservations(self.state, gang, record, self._told.cancelled, lower)

@@ -180,14 +180,14 @@ class Judge:
         elif choices.is_refused(state, gang):
             yield f"{name} waits and should be refused"
 
-    def codes(self, gang: Gang, may_fit: bool = True) -> set[str] | None:
-        """Why it may be told to wait; None: not known, or it should not wait at all.
+    def code(self, gang: Gang, may_fit: bool = True) -> str | None:
+        """Why it is to be told to wait; None: not known, or it should not wait at all.
 
         ``may_fit`` False: that it fits nowhere is known.
         """
         if may_fit and choices.fits(self.state, gang):
             return None
-        return choices.may_have_codes(self.state, gang)
+        return choices.code_of(self.state, gang)
 
     def refused(self, gang: Gang) -> Iterator[str]:
         """No healthy, empty cluster could hold it."""

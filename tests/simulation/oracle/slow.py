@@ -30,6 +30,7 @@ from oracle import choices, covers
 from oracle.choices import Found
 from oracle.fitting import TooHardError
 from oracle.hardware import Hardware
+from oracle.quota import numbers_of, shortage
 from oracle.settling import held_cells, release_pod, settle, without_cells
 from oracle.state import Record, State, kinds_of, order_of
 from oracle.views import Terms, demands, look
@@ -199,12 +200,13 @@ class SlowCluster:
             del self.state.waiting[gang.id]
             yield Refused(gang.id, Reason("refused", "", {}))
             return
-        yield from self._tell(gang, min(choices.may_have_codes(self.state, gang)))
+        yield from self._tell(gang, choices.code_of(self.state, gang))
 
     def _tell(self, gang: Gang, code: str) -> Iterator[Decision]:
         if self._codes.get(gang.id) != code:
             self._codes[gang.id] = code
-            yield Deferred(gang.id, Reason(code, "", {}))
+            numbers = numbers_of(shortage(self.state, gang)) if code == "quota" else {}
+            yield Deferred(gang.id, Reason(code, "", numbers))
 
     def _decide(self, gang: Gang, now: float) -> Iterator[Decision]:
         state = self.state

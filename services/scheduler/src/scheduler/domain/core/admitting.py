@@ -23,6 +23,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.core.prices import price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
 from scheduler.domain.core.victims import choose, overlapping
 
@@ -80,39 +81,6 @@ def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = F
         near=near,
         is_bare=is_bare,
     )
-
-
-def quota_short(cluster: Cluster, live: Live) -> bool:
-    """Its virtual cluster has fewer leaves than it wants, those of lower priority counted in."""
-    wanted, had = quota_numbers(cluster, live)
-    return wanted > had
-
-
-def quota_numbers(cluster: Cluster, live: Live) -> tuple[int, int]:
-    """Leaves wanted, at the least, and those that its virtual cluster has for it: of the first
-    pins or GPU types that are too few, or of all.
-    """
-    hardware, priority = cluster.hardware, live.gang.priority
-    if len(live.waiting) == 1:
-        role = live.waiting[0]
-        count = hardware.demands.least_leaves(role.kind) * len(role.pods)
-        types = role.kind.gpu_types or hardware.gpu_types
-        return count, cluster.charges.left(live, role.kind.pin, types, priority)
-    wanted: dict[tuple[str | None, tuple[str, ...]], int] = {}
-    for role in live.waiting:
-        kind = role.kind
-        key = (kind.pin, () if kind.pin is not None else kind.gpu_types)
-        count = hardware.demands.least_leaves(kind) * len(role.pods)
-        wanted[key] = wanted.get(key, 0) + count
-    total = had = 0
-    for (pin, types), count in wanted.items():
-        left = cluster.charges.left(live, pin, types or hardware.gpu_types, priority)
-        if count > left:
-            return count, left
-        total, had = total + count, had + left
-    if len(wanted) > 1 and all(pin is None for pin, _ in wanted):
-        had = cluster.charges.left(live, None, hardware.gpu_types, priority)
-    return total, had
 
 
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:

@@ -1,6 +1,6 @@
 """What pods need on each sort of node: leaves."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
@@ -10,10 +10,14 @@ WISHES_REMEMBERED = 100_000
 
 
 class Demands:
-    """``samples``: of each sort of node one, in order."""
+    """``samples``: of each sort of node one, in order. ``pins``: the nodes of each pinned cell."""
 
     def __init__(
-        self, sorts: Sequence[Sort], machines: Iterable[Machine], samples: Sequence[SlotState]
+        self,
+        sorts: Sequence[Sort],
+        machines: Iterable[Machine],
+        samples: Sequence[SlotState],
+        pins: Mapping[str, Iterable[SlotState]],
     ) -> None:
         self.sorts = sorts
         self.machines = list(machines)
@@ -22,6 +26,7 @@ class Demands:
         self._wishes: dict[tuple[Kind, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
+        self._pinned = {pin: {state.sort for state in states} for pin, states in pins.items()}
 
     def wish(self, kind: Kind, *, is_guest: bool) -> Wish:
         """What a pod needs, by the sort of node: leaves (what it is charged, else its GPUs)."""
@@ -38,24 +43,31 @@ class Demands:
         return found
 
     def least_leaves(self, kind: Kind) -> int:
-        """Leaves that a pod is charged on the sort of node where that is least."""
+        """Leaves that a pod is charged on the node where that is least, of those with GPUs of its
+        types or in its pin; `NEVER` where none of them takes it.
+        """
         found = self._least.get(kind)
         if found is None:
             if len(self._least) >= WISHES_REMEMBERED:
                 self._least.clear()
-            found = min(self.wish(kind, is_guest=False)[0], default=NEVER)
-            if (
-                kind.gpus == 0
-                and kind.pin is None
-                and any(
-                    (take := machine.sort.take(kind)) is not None
-                    and not (machine.slots and any(take.amounts))
-                    for machine in self.machines
-                )
-            ):
-                found = 0
-            self._least[kind] = found
+            found = self._least[kind] = 0 if self._may_be_free(kind) else self._fewest(kind)
         return found
+
+    def _may_be_free(self, kind: Kind) -> bool:
+        return kind.costs_nothing and any(
+            (take := machine.sort.take(kind)) is not None
+            and not (machine.slots and any(take.amounts))
+            for machine in self.machines
+        )
+
+    def _fewest(self, kind: Kind) -> int:
+        needs, types = self.wish(kind, is_guest=False)[0], kind.gpu_types if kind.gpus else ()
+        if kind.pin is not None:
+            some = [needs[sort] for sort in self._pinned.get(kind.pin, ())]
+        else:
+            pairs = zip(needs, self.samples, strict=True)
+            some = [need for need, each in pairs if not types or each.gpu_type in types]
+        return min(some, default=NEVER)
 
     def least_level(self, needs: Needs) -> int:
         """The smallest cell that such a pod's leaves can have in common, on any empty node."""

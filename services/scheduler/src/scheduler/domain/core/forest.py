@@ -189,6 +189,11 @@ class Forest:
                 return
             path = path.rpartition("/")[0]
 
+    def slots_of(self, pin: str) -> "Iterator[Slot]":
+        """The nodes' cells in a pinned cell, or the one that it is in."""
+        place, _ = self.pins[pin]
+        yield from place.slots() if isinstance(place, Cell) else (place,)
+
     def places(self) -> list[tuple[int, int]]:
         """By node number: its rack's number, and its position there as a bit."""
         positions = {

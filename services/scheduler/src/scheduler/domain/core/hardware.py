@@ -61,7 +61,8 @@ class Hardware:
         self.unwell: dict[int, Machine] = {}
         self._changed_nodes = ChangedNodes()
         self.searches_left = self.steps = self.limit = 0
-        self.demands = Demands(self.sorts, machines, self._samples)
+        pins = {p: [self.states[s.number] for s in forest.slots_of(p)] for p in forest.pins}
+        self.demands = Demands(self.sorts, machines, self._samples, pins)
         for owner, quotas in self.owning.quotas.items():
             self.unbound[owner] = {quota.path: quota.count for quota in quotas}
             for quota in quotas:

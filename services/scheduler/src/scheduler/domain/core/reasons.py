@@ -1,20 +1,17 @@
 """Why a gang waits or can never be placed: a code, numbers, and what would have to happen."""
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
-from scheduler.domain.core.admitting import (
-    could_be_placed,
-    may_be_guest,
-    quota_numbers,
-    quota_short,
-)
+from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Numbers, Reason
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.shortages import Shortage, shortage
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
 
@@ -109,8 +106,9 @@ class Explainer:
         cluster, others = self.cluster, list[tuple[Line, Live]]()
         for line in lines:
             live = cluster.gangs[line.waiting[0][2]]
-            if not may_be_guest(live) and quota_short(cluster, live):
-                yield line, _quota(cluster, live)
+            short = None if may_be_guest(live) else shortage(cluster, live)
+            if short is not None:
+                yield line, _quota(live, short)
             else:
                 others.append((line, live))
         healthy = self._fitting_if_healthy([live for _, live in others])
@@ -125,16 +123,20 @@ class Explainer:
         return Reason(HEALTH, text, _wanted(live) | {"badNodes": count})
 
     def _rest(self, live: Live) -> Reason:
-        if not live.is_guest and quota_short(self.cluster, live):
-            return _quota(self.cluster, live)
-        if could_be_placed(self.cluster, live, is_bare=True):
-            text = (
-                f"{_wish(live)}: there are such GPUs, but not with enough CPU, memory, ports or"
-                " other resources beside them."
-            )
-            return Reason(RESOURCE, text, _wanted(live))
-        text = f"{_wish(live)}: what is free does not lie together as wanted, or is too little."
-        return Reason(SHAPE, text, _wanted(live))
+        short = shortage(self.cluster, live) if may_be_guest(live) and not live.is_guest else None
+        if short is not None:
+            return _quota(live, short)
+        if self._would_lie_as_wanted(live):
+            return Reason(RESOURCE, f"{_wish(live)}: {_too_little_beside(live)}", _wanted(live))
+        return Reason(SHAPE, f"{_wish(live)}: {_nowhere(live)}", _wanted(live))
+
+    def _would_lie_as_wanted(self, live: Live) -> bool:
+        """It would be placed if its pods wanted GPUs alone."""
+        roles = live.waiting
+        live.waiting = tuple(replace(role, kind=_gpus_alone(role.kind)) for role in roles)
+        found = could_be_placed(self.cluster, live, is_bare=True)
+        live.waiting = roles
+        return found
 
     def _fitting_if_healthy(self, lives: Sequence[Live]) -> Collection[str]:
         """Those of the gangs that would be placed if all were well."""
@@ -199,18 +201,30 @@ NODES_NAMED = 5
 def current(cluster: Cluster, line: Line) -> Reason | None:
     """The line's reason with the numbers of now, where they cost nothing to know."""
     live = cluster.gangs[line.waiting[0][2]]
-    if line.reason is not None and line.reason.code == QUOTA and quota_short(cluster, live):
-        return _quota(cluster, live)
+    if line.reason is not None and line.reason.code == QUOTA:
+        short = shortage(cluster, live)
+        return line.reason if short is None else _quota(live, short)
     return line.reason
 
 
-def _quota(cluster: Cluster, live: Live) -> Reason:
-    wanted, had = quota_numbers(cluster, live)
+def _quota(live: Live, short: Shortage) -> Reason:
+    numbers = _wanted(live) | {"cellsWanted": short.wanted, "cellsLeft": short.left}
+    which = ""
+    if short.pin is not None:
+        which, numbers["pin"] = f" in the pin {short.pin}", short.pin
+    elif short.types:
+        which, numbers["gpuType"] = f" of type {' or '.join(short.types)}", ", ".join(short.types)
+    share = ""
+    if short.wanted > short.gpus:
+        whose = "its" if numbers["pods"] == 1 else "their"
+        share = f" for {whose} share of CPU, memory and the like"
     text = (
-        f"{_wish(live)}: {live.gang.virtual_cluster} has {had} GPU cells beside those of"
-        f" gangs of priority {live.gang.priority} or higher, {wanted} are needed."
+        f"{_wish(live)}: {live.gang.virtual_cluster} has {_counted(short.left, 'GPU cell')}{which}"
+        f" beside those of gangs of priority {live.gang.priority} or higher, {short.wanted}"
+        f" {'is' if short.wanted == 1 else 'are'} needed"
+        f"{share}."
     )
-    return Reason(QUOTA, text, _wanted(live) | {"cellsWanted": wanted, "cellsLeft": had})
+    return Reason(QUOTA, text, numbers)
 
 
 def unsettled(refusal: Reason) -> Reason:
@@ -263,11 +277,31 @@ def _wanted(live: Live) -> dict[str, int | float | str | None]:
     }
 
 
+def _gpus_alone(kind: Kind) -> Kind:
+    return Kind(kind.gpus, kind.gpu_types, kind.pin)
+
+
+def _too_little_beside(live: Live) -> str:
+    if not _wanted(live)["gpus"]:
+        return "the nodes have not enough CPU, memory, ports or other resources left."
+    return (
+        "there are such GPUs, but not with enough CPU, memory, ports or other resources beside"
+        " them."
+    )
+
+
+def _nowhere(live: Live) -> str:
+    if not _wanted(live)["gpus"]:
+        return "no node takes them."
+    return "what is free does not lie together as wanted, or is too little."
+
+
 def _wish(live: Live) -> str:
     numbers: Numbers = _wanted(live)
     pods, gpus = numbers["pods"], numbers["gpus"]
-    return f"{_counted(pods, 'pod')} with {_counted(gpus, 'GPU')}"
+    what = f"with {_counted(gpus, 'GPU')}" if gpus else "without GPUs"
+    return f"{_counted(pods, 'pod')} {what}"
 
 
 def _counted(number: object, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return f"{number or 'no'} {noun}{'' if number == 1 else 's'}"
