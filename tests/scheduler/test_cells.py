@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -144,8 +145,10 @@ async def test_a_restart_amid_a_preemption_goes_on_with_it(
 async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
+    """For whom and since when they have none is told as long as that is so."""
     write(file, lazy="true")
-    async with scheduler(cluster_file=file):
+    port, before = free_port(), int(time.time())
+    async with scheduler(port, cluster_file=file), asking(port) as client:
         await nodes_come(kit, others)
         await others.ask(wanted(kit, "low", 1, 2, priority=1))
         await others.until(lambda: others.states("low") == ["placed"])
@@ -153,10 +156,19 @@ async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
         await others.until(lambda: others.states("high") == ["placed"])
         await others.until(lambda: others.decisions["low"].gang_class == "downgraded")
         assert others.states("low") == ["placed"]
-    async with scheduler(cluster_file=file):
+        told = (await client.get("/gangs/low")).json()["downgrade"]
+        assert told["gang"] == "high"
+        assert before <= datetime.fromisoformat(told["since"]).timestamp() <= time.time()
+        assert (await client.get("/gangs/high")).json()["downgrade"] is None
+    async with scheduler(port, cluster_file=file), asking(port) as client:
+        await others.ask(wanted(kit, "next", 1, 2, priority=-1))
+        await others.until(lambda: others.states("next") == ["waiting"])
+        (why,) = (await client.get("/jobs/low/why")).json()["gangs"]
+        assert why["downgrade"] == told
         await give_back(kit, others, "high", 1)
         await others.until(lambda: others.decisions["low"].gang_class == "guaranteed")
         assert others.states("low") == ["placed"]
+        assert (await client.get("/gangs/low")).json()["downgrade"] is None
 
 
 async def test_orders_about_nodes_are_heard_from_the_start_and_while_it_runs(
