@@ -12,6 +12,7 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
 from scheduler.api.routes import routes
 from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 from starlette.applications import Starlette
@@ -136,10 +137,13 @@ physicalCells:
   - type: rack
     name: r1
     children:
-      - {type: node, name: n2, children: [{type: switch, name: s, pin: lab}, {type: switch}]}
+      - type: node
+        name: n2
+        children: [{type: switch, name: s, pin: lab}, {type: switch, name: s1}]
       - {type: node, name: n3}
+  - {type: node, name: n4, children: [{type: switch, pin: solo}]}
 virtualClusters:
-  vision: {cells: [{type: rack, count: 1}], pins: [lab]}
+  vision: {cells: [{type: rack, count: 1}], pins: [lab, solo]}
   nlp: {cells: [{type: rack/node/switch, count: 1}]}
   idle: {}
 """
@@ -149,7 +153,7 @@ def furnished(kit: Kit) -> State:
     """Each of three gangs is where it must be: `v` in a rack of vision, `p` in its pinned switch,
     `n` in a switch of nlp. n3 has a bad GPU and a guest, n1 is drained.
     """
-    reports = [kit.report(f"n{n}", gpus=4) for n in range(4)]
+    reports = [kit.report(f"n{n}", gpus=4) for n in range(5)]
     bad = Gpu(index=2, uuid="n3-2", model="T", memory_mb=1, is_healthy=False, problem="it is hot")
     gpus = tuple(bad if gpu.index == 2 else gpu for gpu in reports[3].gpus)
     reports[3] = reports[3].model_copy(update={"gpus": gpus})
@@ -171,8 +175,9 @@ def furnished(kit: Kit) -> State:
 COUNTS = ("gpus", "gpusHealthy", "gpusUsed", "gpusReserved", "gpusFree", "gpusBound")
 RACK = {"cell": "r0", "virtualCluster": "vision", "quota": "rack", "pin": None}
 PIN = {"cell": "r1/n2/s", "virtualCluster": "vision", "quota": None, "pin": "lab"}
+SOLO = {"cell": "n4/0", "virtualCluster": "vision", "quota": None, "pin": "solo"}
 SWITCH = {
-    "cell": "r1/n2/1",
+    "cell": "r1/n2/s1",
     "virtualCluster": "nlp",
     "quota": "rack/node/switch",
     "pin": None,
@@ -202,6 +207,7 @@ async def test_cells_are_told_with_health_use_binding_and_priority(kit: Kit) -> 
             ("r1", 8, 7, 6, 0, 1, 4, 5, None),
             ("r1/n2", 4, 4, 3, 0, 1, 4, 5, None),
             ("r1/n3", 4, 3, 3, 0, 0, 0, -1, None),
+            ("n4", 2, 2, 0, 0, 2, 2, None, None),
         ]
         assert {name for name, cell in found.items() if cell["health"] == "bad"} == {"r1", "r1/n3"}
         assert found["r1"]["trouble"] == "n3: GPU 2: it is hot"
@@ -209,8 +215,11 @@ async def test_cells_are_told_with_health_use_binding_and_priority(kit: Kit) -> 
         assert {name: cell["order"] for name, cell in found.items() if cell["order"]} == {
             "r0/n1": "cordon"
         }
-        types = {cell["type"]: (cell["node"], cell["chain"]) for cell in found.values()}
-        assert types == {"rack": (None, "rack"), "node": ("n3", "rack")}
+        assert {(cell["chain"], cell["type"], cell["node"]) for cell in found.values()} == {
+            ("rack", "rack", None),
+            *(("rack", "node", f"n{n}") for n in range(4)),
+            ("node", "node", "n4"),
+        }
 
 
 async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
@@ -221,9 +230,9 @@ async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
             "r1/n2/s",
             "r1/n2/s/0",
             "r1/n2/s/1",
-            "r1/n2/1",
-            "r1/n2/1/0",
-            "r1/n2/1/1",
+            "r1/n2/s1",
+            "r1/n2/s1/0",
+            "r1/n2/s1/1",
         ]
         assert [cell["gpu"] for cell in inside.values()] == [None, None, 0, 1, None, 2, 3]
         bindings = [cell["binding"] for cell in inside.values()]
@@ -233,7 +242,11 @@ async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
         assert list(switch) == ["r1/n2/s", "r1/n2/s/0", "r1/n2/s/1"]
         (gpu,) = (await asked(client, "address=r1/n3/1/0")).values()
         assert (gpu["gpu"], gpu["health"], gpu["trouble"]) == (2, "bad", "GPU 2: it is hot")
-        for name in ("r0", "r1"):
+        assert [c["binding"] for c in (await asked(client, "address=n4")).values()] == [
+            None,
+            *[SOLO] * 3,
+        ]
+        for name in ("r0", "r1", "n4"):
             top, *below = (await asked(client, f"address={name}")).values()
             leaves = [cell for cell in below if cell["gpu"] is not None]
             for count in COUNTS:
@@ -243,11 +256,12 @@ async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
 async def test_the_cells_of_a_virtual_cluster_are_those_that_are_bound_to_it(kit: Kit) -> None:
     async with served(furnished(kit)) as (_, client):
         for query, bindings in (
-            ("virtualCluster=vision", [RACK, PIN]),
+            ("virtualCluster=vision", [RACK, PIN, SOLO]),
             ("virtualCluster=vision&address=r1", [PIN]),
             ("virtualCluster=vision&address=r1/n2/s", [PIN]),
-            ("virtualCluster=vision&address=r1/n2/1", []),
+            ("virtualCluster=vision&address=r1/n2/s1", []),
             ("virtualCluster=nlp", [SWITCH]),
+            ("virtualCluster=nlp&address=r1/n2/s", []),
             ("virtualCluster=idle", []),
         ):
             found = await asked(client, query)
@@ -256,13 +270,15 @@ async def test_the_cells_of_a_virtual_cluster_are_those_that_are_bound_to_it(kit
 
 
 async def test_what_is_not_there_is_not_told(kit: Kit) -> None:
+    async with served(State(Rules())) as (_, client):
+        assert (await asked(client), await asked(client, "virtualCluster=default")) == ({}, {})
     async with served(furnished(kit)) as (_, client):
         for query in ("address=r2", "address=r1/n2/s/2", "address=n2", "virtualCluster=x"):
             assert (await client.get(f"/cells?{query}")).status_code == 404, query
         for odd in ("0", "-1", "²", "9" * 5000, "x", ""):
             cells = (await client.get(f"/cells?limit={odd}&after={odd}")).json()["cells"]
             gangs = (await client.get(f"/gangs?limit={odd}")).json()["gangs"]
-            assert (len(cells), len(gangs)) == ((1, 1) if odd == "0" else (6, 4)), odd
+            assert (len(cells), len(gangs)) == ((1, 1) if odd == "0" else (7, 4)), odd
 
 
 async def test_what_is_reserved_and_whom_others_leave_for_is_told(kit: Kit) -> None:
@@ -275,6 +291,10 @@ async def test_what_is_reserved_and_whom_others_leave_for_is_told(kit: Kit) -> N
         node = (await asked(client))["n0"]
         assert [node[count] for count in COUNTS] == [2, 2, 2, 2, 0, 2]
         assert (node["priority"], node["binding"]["virtualCluster"]) == (3, "default")
+        assert (await asked(client))["n1"]["priority"] == 10
+        state.order("n1", Order.DRAIN)
+        kit.decide(state, 2.0)
+        assert (await asked(client))["n1"]["priority"] == -1
         state.lose("n1", 2.0)
         kit.decide(state, 2.0)
         node = (await asked(client))["n1"]

@@ -45,23 +45,23 @@ class Wanted:
 
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
-    """The cells in the order of the file; None where there is nothing of that name. Those that are
-    not bound any more when their turn comes are left out where a virtual cluster's are asked for.
+    """The cells in the order of the file; None where there is nothing of that name. Each is told as
+    it is when its turn comes.
     """
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
     found = _found(hardware.forest, wanted.address)
     name = wanted.virtual_cluster
-    if not found or (name is not None and name not in hardware.forest.quotas):
+    is_there = bool(found) or wanted.address is None
+    if not is_there or (name is not None and name not in hardware.forest.quotas):
         return None
     spots = _spots(found, is_whole=wanted.address is not None)
     if name is not None:
-        spots = iter(_bound_to(hardware, name, wanted.address))
+        spots = iter(await _bound_to(hardware, name, wanted.address))
     looking, shown = _Looking(state, hardware), []
     total, end = 0, wanted.after + wanted.limit
     while some := list(islice(spots, WALKED)):
         for cell, part in some[max(wanted.after - total, 0) : max(end - total, 0)]:
-            if name is None or cell_key(cell, part) in hardware.bindings:
-                shown.append(await looking.row(cell, part))
+            shown.append(await looking.row(cell, part))
         total += len(some)
         await asyncio.sleep(0)
     return {
@@ -107,14 +107,16 @@ def _parts(cell: Cell, part: Part) -> Iterator[Spot]:
         yield from _parts(cell, child)
 
 
-def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[Spot]:
+async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[Spot]:
     """What is bound to a virtual cluster, in order; none of these cells is in another."""
     owners = {owner_of(name)}
     owners |= {pin_owner(pin) for pin, vc in hardware.forest.pin_owners.items() if vc == name}
     chains, spots = list(hardware.forest.chains), []
-    for binding in hardware.bindings.values():
-        is_in = address is None or f"{binding.address}/".startswith(f"{address}/")
-        if binding.owner in owners and is_in:
+    mine = [binding for binding in hardware.bindings.values() if binding.owner in owners]
+    for number, binding in enumerate(mine, 1):
+        if number % WALKED == 0:
+            await asyncio.sleep(0)
+        if address is None or f"{binding.address}/".startswith(f"{address}/"):
             first, mask = next(binding.masks())
             order = chains.index(binding.cell.chain.name), first.number, mask & -mask
             spots.append((order, (binding.cell, binding.part)))
