@@ -18,6 +18,7 @@ from oracle.views import Terms
 from random_clusters import Traits
 from runs import Maker, Run
 from scenes import config, gang, owning, racks
+from scheduler.domain.core import seeking
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy, VirtualCluster
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
@@ -295,7 +296,7 @@ def test_a_gang_without_gpus_that_goes_to_another_machine_than_the_fullest_is_se
         can = (m for m in machines if seeker.owner is None or not m.slots)
         return next((m for m in can if seeker.takes(m, kind)), None)
 
-    monkeypatch.setattr(Seeker, "cheapest_machine", any_machine)
+    monkeypatch.setattr(seeking, "cheapest_machine", any_machine)
     traits = Traits(without_gpus=0.5)
     found = (text for seed in range(40) for text in history(seed, CoreDoor, traits).problems)
     assert any(" has room: {" in text for text in found)

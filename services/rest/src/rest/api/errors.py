@@ -29,7 +29,6 @@ STATUS = {
     "NoTaskLogError": 404,
     "NoTokenError": 404,
     "NoNodeError": 404,
-    "NoCellError": 404,
     "NoRecordError": 404,
     "NoSubscriptionError": 404,
     "NoApiError": 404,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.capacity import may_hold_all
-from scheduler.domain.core.costless import Costless
+from scheduler.domain.core.costless import Costless, pinned_machines
 from scheduler.domain.core.covering import uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES, Ground
-from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Part
 
@@ -55,6 +55,7 @@ class Search:
         self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
         self.left = seeker.search_steps
         self.is_cut = False
+        self.wants_ports = any(want.kind.ports for want in wants)
         self.held: list[Binding] = []
         self._failed: set[object] = set()
 
@@ -100,17 +101,18 @@ class Search:
         for want in self.wants:
             if want.kind.gpus:
                 counts[want.grounds[0]] = counts.get(want.grounds[0], 0) + 1
-        totals: dict[tuple[int, int], list[int]] = {}
+        together: dict[tuple[int, int], list[Ground]] = {}
         for ground, count in counts.items():
             if not may_hold_all(ground, count):
                 return False
-            idle, most = _room(ground)
-            key = id(ground.bound), id(ground.empty)
-            total = totals.setdefault(key, [0, 0, 0, 0])
-            total[0] += ground.kind.gpus * count
-            total[1] += ground.least * count
-            total[2], total[3] = max(total[2], idle), max(total[3], most)
-        return all(gpus <= idle and least <= most for gpus, least, idle, most in totals.values())
+            together.setdefault((id(ground.bound), id(ground.empty)), []).append(ground)
+        for grounds in together.values():
+            idle, most = _room(grounds)
+            if sum(ground.kind.gpus * counts[ground] for ground in grounds) > idle:
+                return False
+            if sum(ground.least * counts[ground] for ground in grounds) > most:
+                return False
+        return True
 
     def _place(self, at: int) -> bool:
         if at == len(self.wants):
@@ -123,12 +125,11 @@ class Search:
         if key in self._failed:
             return False
         want, before = self.wants[at], len(self.seeker.pods)
-        if want.kind.costs_nothing:
-            for machine in self.costless.now(want.kind):
-                self.seeker.put_for_nothing(want.name, want.kind, machine)
-                if self._place(at + 1):
-                    return True
-                self.seeker.undo(before)
+        for machine in self._for_nothing(want.kind):
+            self.seeker.put_for_nothing(want.name, want.kind, machine)
+            if self._place(at + 1):
+                return True
+            self.seeker.undo(before)
         tried: set[object] = set()
         for ground in want.grounds:
             for number in self.numbers_of[ground]:
@@ -142,6 +143,14 @@ class Search:
         if self.left >= 0:
             self._failed.add(key)
         return False
+
+    def _for_nothing(self, kind: Kind) -> Iterable[Machine]:
+        """Machines on which such a pod costs no GPU."""
+        if kind.costs_nothing:
+            return self.costless.now(kind)
+        if kind.gpus:
+            return ()
+        return pinned_machines(self.seeker, kind)[: None if kind.ports else 1]
 
     def _step(self, depth: int) -> None:
         """None is left where so many calls would be inside one another."""
@@ -228,13 +237,16 @@ def _leaves_in_bound(ground: Ground, state: SlotState) -> int:
     return leaves if leaves.bit_count() == need else 0
 
 
-def _room(ground: Ground) -> tuple[int, int]:
-    """Idle leaves, and leaves that may be charged: at the most."""
+def _room(grounds: Sequence[Ground]) -> tuple[int, int]:
+    """Idle leaves, and leaves that may be charged, on nodes that take a pod of any of these kinds,
+    which are in the same regions: at the most.
+    """
+    ground = grounds[0]
     hardware, owner = ground.hardware, ground.owner
     idle = most = fresh = 0
     for number in ground.numbers():
         state = hardware.states[number]
-        if not ground.takes(state):
+        if not any(each.takes(state) for each in grounds):
             continue
         pool = ground.reach(state) & ~(state.charged if owner is not None else 0)
         idle += (pool & ~hardware.used(state)).bit_count()
@@ -366,7 +378,8 @@ class _Looks:
         name = machine.name if len(machine.slots) > 1 else ""
         may = self.search.seeker.may_use(state)
         left = tuple(self.search.hardware.left(machine))
-        return state.sort, form, name, may, left
+        ports = len(machine.ports) if self.search.wants_ports else 0
+        return state.sort, form, name, may, left, ports
 
 
 def _first_of_each(cells: Iterable[Cell], looks: Mapping[int, int], most: int) -> list[Cell]:

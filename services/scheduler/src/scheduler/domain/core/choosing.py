@@ -80,9 +80,9 @@ class Chooser:
     def _kind(self, kind: Kind, names: Sequence[str]) -> bool:
         before = len(self.seeker.pods), len(self.removals)
         types = self.seeker.types(kind)
-        if kind.costs_nothing:
+        if not kind.gpus:
             names = self.seeker.for_nothing(kind, names)
-            types = self.cluster.hardware.gpu_types
+            types = types if kind.pin is not None else self.cluster.hardware.gpu_types
         best: tuple[Price, str] | None = None
         for gpu_type in types:
             placed = len(self.seeker.pods), len(self.removals)

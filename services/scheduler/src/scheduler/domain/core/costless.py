@@ -1,14 +1,17 @@
-"""Machines on which pods cost no GPU, for a search in every way: of those that look the same the
-first will do.
+"""Machines on which pods cost no GPU: the best, and for a search in every way all: of those that
+look the same the first will do.
 """
 
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.capacity import NODES_A_STEP
+from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES
+from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Kind
+from scheduler.domain.core.regions import numbers_in
 
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
@@ -70,7 +73,7 @@ class Costless:
             some += next(([machine] for machine in alike if machine.number not in used), ())
         some.sort(key=lambda machine: (bool(machine.slots), machine.number))
         if self.seeker.owner is not None:
-            cheapest = self.seeker.cheapest_machine(kind)
+            cheapest = cheapest_machine(self.seeker, kind)
             if cheapest is not None and cheapest not in some:
                 some.append(cheapest)
         seen: set[Look] = set()
@@ -84,12 +87,73 @@ class Costless:
         """How machines look of which the gang's pods have taken, and how they did: the same where
         those are as good as one another. But for nodes that are known anyway.
         """
-        taken = [pod for pod in self.seeker.pods if any(pod.take.amounts)]
-        machines = {pod.machine.number: pod.machine for pod in taken}
+        machines, ports = dict[int, Machine](), dict[int, int]()
+        for pod in self.seeker.pods:
+            if pod.ports or any(pod.take.amounts):
+                number = pod.machine.number
+                machines[number] = pod.machine
+                ports[number] = ports.get(number, 0) + len(pod.ports)
         return tuple(
             sorted(
-                (self._first.get(number, (number, (), False, False)), self._look(machine))
-                for number, machine in machines.items()
-                if not any(state.slot.number in known for state in machine.slots)
+                (self._first.get(number, (number, (), False, False)), self._look(m), ports[number])
+                for number, m in machines.items()
+                if not any(state.slot.number in known for state in m.slots)
             )
         )
+
+
+def cheapest_machine(seeker: "Seeker", kind: Kind) -> Machine | None:
+    """Where such a pod costs no GPU, the best."""
+    if kind.pin is not None:
+        return next(iter(pinned_machines(seeker, kind)), None)
+    hardware, states = seeker.hardware, seeker.hardware.states
+    among = seeker.having(kind)
+    for machine in _without_gpus(hardware, among):
+        if seeker.takes(machine, kind):
+            return machine
+    sorts = {
+        number
+        for number, sort in enumerate(hardware.sorts)
+        if (take := sort.take(kind)) is not None and (seeker.owner is None or not any(take.amounts))
+    }
+    found: list[Machine] = []
+    for region in hardware.physical.values():
+        for number in region.fullest(sorts, among):
+            machine = states[number].machine
+            if seeker.takes(machine, kind):
+                found.append(machine)
+                if len(machine.slots) == 1:  # else it may have more free in other trees
+                    break
+    is_ahead = hardware.index.is_ahead
+    return min(found, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
+
+
+def pinned_machines(seeker: "Seeker", kind: Kind) -> list[Machine]:
+    """Those of its pinned cell on which a pod without GPUs takes nothing that is limited, the
+    best first.
+    """
+    hardware, pin = seeker.hardware, kind.pin or ""
+    if seeker.owner is None or hardware.owning.pins_of.get(pin) != seeker.owner:
+        return []
+    place, _ = hardware.forest.pins[pin]
+    slots = place.slots() if isinstance(place, Cell) else (place,)
+    machines = {hardware.states[slot.number].machine for slot in slots}
+    found = [
+        machine
+        for machine in machines
+        if (take := machine.sort.take(kind)) is not None
+        and not any(take.amounts)
+        and seeker.takes(machine, kind)
+    ]
+    is_ahead = hardware.index.is_ahead
+    return sorted(found, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number))
+
+
+def _without_gpus(hardware: Hardware, among: int | None) -> Iterator[Machine]:
+    """Machines without GPUs, in order; ``among``: of these nodes."""
+    amounts = hardware.index.amounts
+    if among is None or amounts is None:
+        yield from hardware.without_gpus
+    else:
+        for number in numbers_in(among >> amounts.first):
+            yield hardware.without_gpus[number]

@@ -32,7 +32,8 @@ class GangClass(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type.
+    """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type; of
+    pods without GPUs they have no effect, and are dropped.
 
     ``pin``: only in this pinned cell. ``resources``: sorted (name, count) pairs.
     """
@@ -47,6 +48,8 @@ class Kind:
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.gpu_types and not self.gpus:
+            object.__setattr__(self, "gpu_types", ())
         # Once: a kind is the key of every memory of what was worked out for it.
         wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
         object.__setattr__(self, "_hash", hash(wants))

@@ -17,8 +17,8 @@ def pin_owner(pin: str) -> str:
 
 class Owning:
     """``quotas``: by owner. ``splitters``: owners of cells inside nodes. ``pins_of``: pin → owner.
-    ``owned[owner, GPU type]`` and ``pin_leaves[pin]``: leaves. ``is_regular``: every cell is
-    complete. ``in_several``: GPU types that several chains have.
+    ``owned[owner, GPU type]`` and ``pin_leaves[pin]``: leaves. ``pin_types``: pin → GPU type.
+    ``is_regular``: every cell is complete. ``in_several``: GPU types that several chains have.
     """
 
     def __init__(self, forest: Forest) -> None:
@@ -45,6 +45,10 @@ class Owning:
             if part is not None
             else len(place.gpus)
             for pin, (place, part) in forest.pins.items()
+        }
+        self.pin_types = {
+            pin: (place if isinstance(place, Cell) else place.cell).chain.leaf
+            for pin, (place, _) in forest.pins.items()
         }
         self.in_several = {
             leaf

@@ -44,6 +44,10 @@ class Explainer:
             if pin is not None and gang.priority == OPPORTUNISTIC:
                 text = "An opportunistic gang can't use a pinned cell."
                 return Reason("pin", text, _wanted(live))
+            pinned = cluster.hardware.owning.pin_types.get(pin or "", "")
+            if pin is not None and types and pinned not in types:
+                text = f"The pinned cell {pin} has GPUs of type {pinned}, not {' or '.join(types)}."
+                return Reason("pin", text, _wanted(live))
         if self._could_hold(live):
             return None
         where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster

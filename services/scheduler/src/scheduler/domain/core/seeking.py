@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from scheduler.domain.core.backtracking import SEARCH_STEPS, Search, Want
 from scheduler.domain.core.capacity import choices, rooms
+from scheduler.domain.core.costless import cheapest_machine
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
@@ -11,7 +12,6 @@ from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.packing import many
-from scheduler.domain.core.regions import numbers_in
 
 TYPE_CHOICES = 64
 """Choices of GPU types for the roles that are tried, at the most."""
@@ -227,9 +227,10 @@ class Seeker:
 
     def types(self, kind: Kind) -> Sequence[str]:
         """GPU types that pods may have, in order of preference."""
-        if kind.gpus == 0 or kind.pin is not None:
-            return ("",)
-        return kind.gpu_types or self.hardware.gpu_types
+        if kind.pin is not None:
+            pinned = self.hardware.owning.pin_types.get(kind.pin)
+            return ("",) if not kind.gpu_types or pinned in kind.gpu_types else ()
+        return (kind.gpu_types or self.hardware.gpu_types) if kind.gpus else ("",)
 
     def types_taken(self) -> dict[str, str]:
         """By pod, the GPU types that were found."""
@@ -255,13 +256,13 @@ class Seeker:
 
     def _kind(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         """Place pods that want the same, or none of them."""
-        if kind.gpus or kind.pin is not None:
+        if kind.gpus:
             return self._on_gpus(kind, names, gpu_type)
         before = len(self.pods)
         rest = self.for_nothing(kind, names)
+        types = self.hardware.gpu_types if kind.pin is None else (gpu_type,)
         if not rest or (
-            self.owner is not None
-            and any(self._on_gpus(kind, rest, t) for t in self.hardware.gpu_types)
+            self.owner is not None and any(self._on_gpus(kind, rest, each) for each in types)
         ):
             return True
         self.undo(before)
@@ -282,7 +283,7 @@ class Seeker:
         A guaranteed one on a node with GPUs only where it asks for nothing that is limited there.
         """
         for number, name in enumerate(names):
-            machine = self.cheapest_machine(kind)
+            machine = cheapest_machine(self, kind)
             if machine is None:
                 return names[number:]
             self.put_for_nothing(name, kind, machine)
@@ -294,39 +295,6 @@ class Seeker:
         assert take is not None
         ports = machine.choose_ports(kind.ports, is_ahead=self.hardware.index.is_ahead)
         self.enter(Pod(name, self.gang, kind, machine, take, None, 0, 0, ports))
-
-    def cheapest_machine(self, kind: Kind) -> Machine | None:
-        """Where such a pod costs no GPU, the best."""
-        hardware, states = self.hardware, self.hardware.states
-        among = self.having(kind)
-        for machine in self._without_gpus(among):
-            if self.takes(machine, kind):
-                return machine
-        sorts = {
-            number
-            for number, sort in enumerate(hardware.sorts)
-            if (take := sort.take(kind)) is not None
-            and (self.owner is None or not any(take.amounts))
-        }
-        found: list[Machine] = []
-        for region in hardware.physical.values():
-            for number in region.fullest(sorts, among):
-                machine = states[number].machine
-                if self.takes(machine, kind):
-                    found.append(machine)
-                    if len(machine.slots) == 1:  # else it may have more free in other trees
-                        break
-        is_ahead = hardware.index.is_ahead
-        return min(found, key=lambda m: (m.free_gpus(is_ahead=is_ahead), m.number), default=None)
-
-    def _without_gpus(self, among: int | None) -> Iterator[Machine]:
-        """Machines without GPUs, in order; ``among``: of these nodes."""
-        hardware, amounts = self.hardware, self.hardware.index.amounts
-        if among is None or amounts is None:
-            yield from hardware.without_gpus
-        else:
-            for number in numbers_in(among >> amounts.first):
-                yield hardware.without_gpus[number]
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
@@ -366,6 +334,7 @@ class Seeker:
             some = every if kind.costs_nothing else (gpu_type,)
             grounds = [self.ground(kind, each) for each in some]
             if not all(ground.has_at_most(most) for ground in grounds):
+                self.is_cut = True
                 return False
             wants += [Want(name, kind, grounds) for name in names]
         before, search = self.hardware.steps, Search(self, wants)

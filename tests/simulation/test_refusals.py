@@ -1,0 +1,108 @@
+"""Nobody is refused who has a place, or was not sought one in every way."""
+
+import pytest
+from scenes import Scene, config, gang, nodes_of, owning
+from scheduler.domain.core import seeking
+from scheduler.domain.core.config import NodeLimits, PhysicalCell
+from scheduler.domain.core.model import Deferred, Gang, Kind, Refused, Role
+
+WANTS = {"a": "t", "b": "r", "c": "s", "d": "u"}
+"""What else than a node's GPUs each role wants."""
+
+HAVE = {"w": ("u",), "x": ("t", "r", "s"), "y": ("t", "r"), "z": ("t",)}
+"""Of each node: so that three roles have a place in one way only."""
+
+
+def scene_of(nodes: dict[str, NodeLimits], pins: tuple[str, ...] = ()) -> Scene:
+    """Nodes with two GPUs each, of which ``x`` owns those without a pin and the pins."""
+    cells = [
+        PhysicalCell("old-node", name=name, pin=name if name in pins else None) for name in nodes
+    ]
+    scene = Scene(config(cells, nodes, x=owning(("old-node", len(cells) - len(pins)), pins=pins)))
+    for name in nodes:
+        scene.core.set_node_health(name, True)
+    return scene
+
+
+def picky(priority: int, *names: str) -> Gang:
+    """A role of one pod, for a whole node, for each of these wants."""
+    kinds = {name: Kind(2, resources=((WANTS[name], 1),)) for name in names}
+    roles = tuple(Role(kind, (name,), name=name) for name, kind in kinds.items())
+    return Gang("a", "x", "user", priority, roles)
+
+
+def limits_of() -> dict[str, NodeLimits]:
+    """As `HAVE` says."""
+    every = dict.fromkeys(WANTS.values(), 0)
+    return {
+        name: NodeLimits(resources={**every, **dict.fromkeys(have, 1)})
+        for name, have in HAVE.items()
+    }
+
+
+@pytest.mark.parametrize("priority", [0, -1])
+def test_roles_that_may_be_on_different_nodes_have_those_of_all_together(priority: int) -> None:
+    places = scene_of(limits_of()).places(picky(priority, "a", "b", "c", "d"))
+    assert {each.pod: each.node for each in places} == {"a": "z", "b": "y", "c": "x", "d": "w"}
+
+
+def test_who_is_on_too_many_nodes_to_be_searched_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seeking, "FEW_NODES", 2)
+    monkeypatch.setattr(seeking, "MANY_NODES", 2)
+    (waits,) = scene_of(limits_of()).asks(picky(0, "a", "b", "c"))
+    assert isinstance(waits, Deferred)
+
+
+@pytest.mark.parametrize(("cpu", "charged"), [(None, 0), (8, 1)])
+@pytest.mark.parametrize("beside", [0, 1])
+def test_pods_without_gpus_have_a_place_in_their_pinned_cell(
+    cpu: int | None, charged: int, beside: int
+) -> None:
+    """Also where they take nothing that is limited; and beside pods that want GPUs elsewhere."""
+    scene = scene_of({"n0": NodeLimits(), "n1": NodeLimits(cpu=cpu)}, pins=("n1",))
+    pinned = Role(Kind(0, pin="n1", cpu=2), ("p", "q"), name="pinned")
+    others = (Role(Kind(2), ("g",), name="others"),) * beside
+    places = scene.places(Gang("a", "x", "user", 0, (pinned, *others)))
+    mine = [each for each in places if each.pod != "g"]
+    assert nodes_of(mine) == {"n1"}
+    assert [(each.gpus, len(each.charged)) for each in mine] == [((), charged)] * 2
+
+
+def test_pods_without_gpus_share_the_ports_of_the_nodes_of_their_pinned_cell() -> None:
+    nodes = ("n0", "n1")
+    rack = PhysicalCell("rack", name="r", nodes=nodes, pin="lab")
+    scene = Scene(config([rack], x=owning(pins=("lab",))))
+    roles = tuple(
+        Role(Kind(0, pin="lab", ports=ports), (f"p{ports}",), name=f"r{ports}")
+        for ports in (20_000, 20_001, 25_000, 25_001)
+    )
+    places = scene.places(Gang("a", "x", "user", 0, roles))
+    held = {node: sum(len(each.ports) for each in places if each.node == node) for node in nodes}
+    assert held == dict.fromkeys(nodes, 45_001)
+
+
+def test_gpu_types_of_pods_without_gpus_have_no_effect() -> None:
+    cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("k80-node", name="n0")]
+    limits = dict.fromkeys(("m0", "n0"), NodeLimits(cpu=8))
+    scene = Scene(config(cells, limits, x=owning(("k80-node", 1))))
+    roles = (Role(Kind(1), ("g",), name="g"), Role(Kind(0, ("v100",), cpu=2), ("c",), name="c"))
+    assert nodes_of(scene.places(Gang("a", "x", "user", 0, roles))) == {"n0"}
+
+
+def test_a_pinned_cell_of_another_type_than_the_role_wants_is_not_used() -> None:
+    scene = scene_of({"n0": NodeLimits(), "n1": NodeLimits()}, pins=("n1",))
+    (refused,) = scene.asks(gang("a", "x", 1, gpu_types=("k80",), pin="n1"))
+    assert isinstance(refused, Refused)
+    assert refused.reason.code == "unknown-gpu-type"
+    assert nodes_of(scene.places(gang("b", "x", 1, gpu_types=("v100",), pin="n1"))) == {"n1"}
+
+
+def test_a_pinned_cell_with_gpus_of_a_type_that_the_role_does_not_want_is_told() -> None:
+    cells = [PhysicalCell("old-node", name="m0", pin="lab"), PhysicalCell("k80-node", name="n0")]
+    scene = Scene(config(cells, x=owning(("k80-node", 1), pins=("lab",))))
+    (refused,) = scene.asks(gang("a", "x", 1, gpu_types=("k80",), pin="lab"))
+    assert isinstance(refused, Refused)
+    assert refused.reason.code == "pin"
+    assert "lab has GPUs of type v100, not k80" in refused.reason.text
