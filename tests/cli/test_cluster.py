@@ -18,6 +18,7 @@ COLUMNS = 80
 QUEUE = {
     "asOf": 7,
     "waiting": 3,
+    "limit": 50,
     "gangs": [
         {
             "position": 1,
@@ -116,18 +117,21 @@ def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
 
 def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:
     rest.answer("GET /api/v2/cluster/queue?limit=50", QUEUE)
-    heading, first, second, more = on_a_terminal(rest, tmp_path, "queue")
+    heading, first, second, more, as_of = on_a_terminal(rest, tmp_path, "queue")
     assert max(len(line) for line in (heading, first, second)) <= COLUMNS
     assert heading.split() == ["#", "JOB", "VC", "PRIO", "AGE", "WHY", "NUMBERS"]
     assert first.split()[0] == "1"
     assert "preempting" in first
     assert "gangs 2" in first
     assert second.split()[:4] == ["2", "bob~b", "nlp", "-1"]
-    assert more == "1 more wait; --limit shows more of them."
+    assert (more, as_of) == ("1 more wait; --limit shows more of them.", "as of cycle 7")
     whole = muster(rest, tmp_path, "queue").out
     assert "ada~a-long-name-of-a-run-with-many-parameters-lr-0001" in whole
     assert "gangs 2, gpus 16" in whole
     assert json.loads(muster(rest, tmp_path, "queue", "-o", "json").out) == QUEUE
+    rest.answer("GET /api/v2/cluster/queue?limit=5000", QUEUE)
+    *_, more, _ = muster(rest, tmp_path, "queue", "--limit", "5000").out.splitlines()
+    assert more == "1 more wait; the Scheduler shows no more than 50 at once."
 
 
 def test_the_cluster_shows_who_owns_and_uses_what(rest: Rest, tmp_path: Path) -> None:
@@ -142,7 +146,76 @@ def test_the_cluster_shows_who_owns_and_uses_what(rest: Rest, tmp_path: Path) ->
     assert ["vision", "v100-rack/v100-node", "2", "0"] in words
     assert ["n3", "lost,", "draining", "1"] in words
     assert any(line.startswith("n4") and "2 of 8" in line for line in lines)
+    assert lines[-1] == "as of cycle 7"
     assert json.loads(muster(rest, tmp_path, "cluster", "-o", "json").out) == CLUSTER
+
+
+def cell(address: str, kind: str, used: int, gpus: int, **more: Any) -> dict[str, Any]:
+    return {
+        "cell": address,
+        "chain": "rack",
+        "type": kind,
+        "health": "healthy",
+        "trouble": None,
+        "order": None,
+        "gpus": gpus,
+        "gpusHealthy": gpus,
+        "gpusUsed": used,
+        "gpusFree": gpus - used,
+        "gpusBound": 0,
+        "binding": None,
+        "priority": None,
+    } | more
+
+
+def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
+    trouble = "GPU 2 has fallen off the bus"
+    shown = [
+        cell("rack0", "v100-rack", 8, 16, gpusBound=8, priority=5),
+        cell(
+            "rack0/n3",
+            "v100-node",
+            8,
+            8,
+            priority=5,
+            binding={"virtualCluster": "vision", "pin": None},
+        ),
+        cell(
+            "rack0/n4",
+            "v100-node",
+            0,
+            8,
+            health="bad",
+            gpusHealthy=6,
+            trouble=trouble,
+            order="drain",
+        ),
+        cell(
+            "rack1/n9/s0",
+            "v100-switch",
+            1,
+            2,
+            priority=-1,
+            order="cordon",
+            binding={"virtualCluster": "nlp", "pin": "lab"},
+        ),
+    ]
+    content = {"asOf": 7, "total": 9, "limit": 100, "next": None, "cells": shown}
+    rest.answer("GET /api/v2/cluster/cells?limit=100", content)
+    lines = on_a_terminal(rest, tmp_path, "cells")
+    assert [re.split("  +", line) for line in lines] == [
+        ["CELL", "TYPE", "USED", "FREE", "VC", "PRIO", "STATE"],
+        ["rack0", "v100-rack", "8/16", "8", "in parts", "5", "healthy"],
+        ["", "n3", "v100-node", "8/8", "0", "vision", "5", "healthy"],
+        ["", "n4", "v100-node", "0/8", "8", f"drained, 2 bad: {trouble}"],
+        ["rack1/n9/s0", "v100-switch", "1/2", "1", "nlp, pin lab", "-1", "cordoned"],
+        ["5 more cells; --limit shows more of them."],
+        ["as of cycle 7"],
+    ]
+    query = "address=rack0%2Fn3&virtualCluster=nlp&limit=2"
+    rest.answer(f"GET /api/v2/cluster/cells?{query}", content)
+    words = ("cells", "rack0/n3", "--virtual-cluster", "nlp", "--limit", "2", "-o", "json")
+    assert json.loads(muster(rest, tmp_path, *words).out) == content
 
 
 @pytest.mark.parametrize(
@@ -217,6 +290,7 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
         "  code: quota\n"
         "  numbers: wanted 8, free 3\n"
         "  place: 4 of 9, behind a-0, b-0, c-0, …\n"
+        "as of cycle 7\n"
     )
     runs = {
         "gang": "g-0",
@@ -232,3 +306,9 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     assert "  class: downgraded\n" in said
     assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
     assert "  more: 1 gangs are not shown; -o json has all\n" in said
+    for gang, whom in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
+        lazy = runs | {"downgrade": {"gang": gang, "since": "2026-01-31T13:00:00+00:00"}}
+        rest.answer(path, content | {"scheduler": {"gangs": [lazy]}})
+        said = muster(rest, tmp_path, "why", JOB).out
+        assert f"  runs: downgraded since 2026-01-31T13:00:00+00:00 {whom}\n" in said
+        assert "class:" not in said

@@ -100,7 +100,7 @@ def test_why_says_the_servers_reason(rest: Rest, tmp_path: Path) -> None:
         "scheduler": {"ahead": 3, "asOf": 7},
     }
     rest.answer(f"GET /api/v2/jobs/{JOB}/why", content)
-    said_to_people = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\n"
+    said_to_people = f"{JOB} is WAITING: 2 GPUs wanted, 1 free\n  ahead: 3\nas of cycle 7\n"
     assert muster(rest, tmp_path, "why", JOB).out == said_to_people
     said = json.loads(muster(rest, tmp_path, "why", JOB, "-o", "json").out)
     assert said["reason"]["code"] == "no-gpus"

@@ -258,8 +258,8 @@ class FakeScheduler:
         code = "404 Not Found" if content is None else "200 OK"
         if content == b"standby":
             code = "503 Service Unavailable"
-        head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + body)
+        head = f"HTTP/1.1 {code}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+        writer.write(f"{head}X-As-Of: 7\r\n\r\n".encode() + body)
         await writer.drain()
         writer.close()
 

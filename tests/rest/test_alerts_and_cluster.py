@@ -3,6 +3,7 @@
 import asyncio
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 import httpx2
 import pytest
@@ -284,6 +285,41 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(
         assert "/queue?limit=5" in scheduler.seen
 
 
+async def test_the_schedulers_cells_and_gangs_are_passed_on(
+    start_rest: Any, scheduler: Any
+) -> None:
+    scheduler.answers |= {"/cells": {"asOf": 7, "cells": []}, "/gangs": {"asOf": 8, "gangs": []}}
+    async with start_rest(scheduler_url=scheduler.url) as rest, await rest.make_user("ann") as ann:
+        cells = "/api/v2/cluster/cells"
+        assert (await ann.get(cells)).json() == {"asOf": 7, "cells": []}
+        assert scheduler.seen[-1] == "/cells?limit=1000"
+        await ann.get(f"{cells}?address=r0/n0&virtualCluster=vision&limit=5&after=10")
+        path, _, query = scheduler.seen[-1].partition("?")
+        assert path == "/cells"
+        assert dict(parse_qsl(query)) == {
+            "address": "r0/n0",
+            "virtualCluster": "vision",
+            "limit": "5",
+            "after": "10",
+        }
+        gangs = "/api/v2/cluster/gangs"
+        assert (await ann.get(f"{gangs}?after=g")).json() == {"asOf": 8, "gangs": []}
+        assert scheduler.seen[-1] == "/gangs?limit=1000&after=g"
+        for odd in ("limit=0", "limit=10001", f"address={'a' * 1025}"):
+            assert (await ann.get(f"{cells}?{odd}")).status_code == 400, odd
+        scheduler.answers.clear()
+        answer = await ann.get(f"{cells}?address=r9")
+        assert (answer.status_code, answer.json()["code"]) == (404, "NoCellError")
+        scheduler.answers["/cells"] = b"standby"
+        async with rest.with_token("") as nobody:
+            for path in (cells, gangs):
+                assert (await ann.get(path)).status_code == 503
+                assert (await nobody.get(path)).status_code == 401
+    async with start_rest() as rest:
+        for path in (cells, gangs, "/api/v2/cluster/queue"):
+            assert (await rest.client.get(path)).status_code == 501
+
+
 async def test_a_stretch_of_the_schedulers_record_is_passed_on_to_admins(
     start_rest: Any, scheduler: Any
 ) -> None:
@@ -292,6 +328,7 @@ async def test_a_stretch_of_the_schedulers_record_is_passed_on_to_admins(
         path = "/api/v2/cluster/export?since=2026-01-01T00:00:00Z"
         answer = await rest.client.get(path)
         assert answer.content == scheduler.answers["/export"]
+        assert answer.headers["X-As-Of"] == "7"
         assert scheduler.seen[-1] == "/export?since=2026-01-01T00%3A00%3A00Z"
         await rest.client.get(path + "&until=7")
         assert scheduler.seen[-1].endswith("&until=7")

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -144,8 +145,10 @@ async def test_a_restart_amid_a_preemption_goes_on_with_it(
 async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
+    """For whom and since when they have none is told as long as that is so."""
     write(file, lazy="true")
-    async with scheduler(cluster_file=file):
+    port, before = free_port(), int(time.time())
+    async with scheduler(port, cluster_file=file), asking(port) as client:
         await nodes_come(kit, others)
         await others.ask(wanted(kit, "low", 1, 2, priority=1))
         await others.until(lambda: others.states("low") == ["placed"])
@@ -153,10 +156,19 @@ async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
         await others.until(lambda: others.states("high") == ["placed"])
         await others.until(lambda: others.decisions["low"].gang_class == "downgraded")
         assert others.states("low") == ["placed"]
-    async with scheduler(cluster_file=file):
+        told = (await client.get("/gangs/low")).json()["downgrade"]
+        assert told["gang"] == "high"
+        assert before <= datetime.fromisoformat(told["since"]).timestamp() <= time.time()
+        assert (await client.get("/gangs/high")).json()["downgrade"] is None
+    async with scheduler(port, cluster_file=file), asking(port) as client:
+        await others.ask(wanted(kit, "next", 1, 2, priority=-1))
+        await others.until(lambda: others.states("next") == ["waiting"])
+        (why,) = (await client.get("/jobs/low/why")).json()["gangs"]
+        assert why["downgrade"] == told
         await give_back(kit, others, "high", 1)
         await others.until(lambda: others.decisions["low"].gang_class == "guaranteed")
         assert others.states("low") == ["placed"]
+        assert (await client.get("/gangs/low")).json()["downgrade"] is None
 
 
 async def test_orders_about_nodes_are_heard_from_the_start_and_while_it_runs(
@@ -257,3 +269,58 @@ async def test_virtual_clusters_are_told_and_a_running_system_is_exported(
     ]
     assert (later, "Placed", "b-0") in decisions
     assert not [each for each in decisions if each[2] in ("a-0", "guest-0")]
+
+
+async def test_a1_everything_about_gangs_virtual_clusters_and_cells_can_be_asked(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    """What HiveD's inspection tells. Muster has no virtual cells beside the physical ones: what is
+    bound to a virtual cluster is asked for by its name. An opportunistic gang has no cells; here it
+    is told to leave for another, which HiveD forgets at a restart.
+    """
+    port = free_port()
+    async with scheduler(port, cluster_file=file), asking(port) as client:
+        await a_guest_is_preempted(kit, others)
+        await others.until(lambda: others.states("owner") == ["waiting"])
+        await order(others, "n1", "cordon", 1)
+        await others.ask(wanted(kit, "next", 1, 1, age=1))
+        await others.until(lambda: others.states("next") == ["waiting"])
+
+        async def told(path: str) -> Any:
+            answer = await client.get(path)
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["asOf"] > 0
+            return answer.json()
+
+        gangs = await told("/gangs")
+        assert [(gang["gang"], gang["state"]) for gang in gangs["gangs"]] == [
+            ("guest", "preempted")
+        ]
+        guest = await told("/gangs/guest")
+        assert (guest["virtualCluster"], guest["priority"]) == ("default", -1)
+        assert guest["preemption"]["gang"] == "owner"
+        assert {pod["node"]: pod["gpus"] for pod in guest["pods"]} == {"n0": [0, 1], "n1": [0, 1]}
+        owner = await told("/gangs/owner")
+        (held,) = owner["cells"]
+        assert (owner["state"], held["quota"]) == ("waiting", "node")
+        clusters = (await told("/virtual-clusters"))["virtualClusters"]
+        assert clusters["lab"]["cells"] == [{"quota": "node", "count": 1, "bound": 1}]
+        cells = {cell["cell"]: cell for cell in (await told("/cells"))["cells"]}
+        assert list(cells) == ["n0", "n1"]
+        reserved = cells[held["cell"]]
+        assert (reserved["gpusUsed"], reserved["gpusReserved"], reserved["gpusFree"]) == (2, 2, 0)
+        assert (reserved["health"], reserved["priority"]) == ("healthy", 10)
+        assert reserved["binding"] == held | {"virtualCluster": "lab", "pin": None}
+        assert {name: cell["order"] for name, cell in cells.items()} == {"n0": None, "n1": "cordon"}
+        (bound,) = (await told("/cells?virtualCluster=lab"))["cells"]
+        assert bound == reserved
+        top, *gpus = (await told(f"/cells?address={held['cell']}"))["cells"]
+        assert top == reserved
+        assert [(gpu["cell"], gpu["gpu"]) for gpu in gpus] == [
+            (f"{held['cell']}/{index}", index) for index in (0, 1)
+        ]
+    async with scheduler(port, cluster_file=file), asking(port) as client:
+        await others.ask(wanted(kit, "again", 1, 1, age=2))
+        await others.until(lambda: others.states("again") == ["waiting"])
+        (after,) = (await told("/cells?virtualCluster=lab"))["cells"]
+        assert after == reserved

@@ -4,8 +4,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from muster.contracts.gangs import GangRequest
+from muster.contracts.node_orders import Order
+from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
+from scheduler.domain.core.config import QuotaCells as Quota
+from scheduler.domain.core.config import VirtualCluster as Owner
+from scheduler.domain.core.model import Downgraded, Preempted, Upgraded
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
+from scheduler.domain.requests import Downgrade
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
@@ -79,3 +85,53 @@ async def test_a_pod_that_is_no_gangs_any_more_is_a_stranger_as_long_as_it_is_re
     gone = kit.state(report)
     await look(standby, gone, "g")
     assert standby.ledger.nodes["n0"].strangers.keys() == {"g-w-0"}
+
+
+def owned(nodes: int) -> ClusterConfig:
+    """Two nodes, of which `default` owns so many; who loses its cells runs on."""
+    cells = tuple(PhysicalCell("node", name=f"n{n}") for n in range(2))
+    owner = Owner((Quota("node", nodes),))
+    types = {"node": CellType("t", 2, is_node=True)}
+    return ClusterConfig(types, cells, {}, {"default": owner}, Policy(is_lazy=True))
+
+
+async def test_for_whom_and_since_when_a_gang_is_downgraded_is_followed(kit: Kit) -> None:
+    reports = [kit.report(f"n{n}", gpus=2) for n in range(2)]
+    leader = kit.state(*reports, file=owned(1))
+    standby = Stored(Rules(settle_s=0.0))
+    for report in reports:
+        standby.report(report, 0.0)
+        standby.ledger.hear(report.node, "", 0.0)
+    standby.change(owned(1), 0.0)
+
+    def told() -> list[Downgrade | None]:
+        return [state.downgrade_of("low") for state in (leader, standby)]
+
+    leader.request(kit.gang("low", *kit.pods("low", 1, gpus=2), priority=1), 0.0, 0.0)
+    kit.decide(leader, 1.0)
+    leader.request(kit.gang("high", *kit.pods("high", 1, gpus=2), priority=2), 1.0, 1.0)
+    assert Downgraded("low", "high") in kit.decide(leader, 2.0)
+    await look(standby, leader, "low", "high")
+    assert told() == [Downgrade("high", 2.0)] * 2
+    leader.request(kit.gang("high"), 3.0, 3.0)
+    assert kit.decide(leader, 3.0) == [Upgraded("low")]
+    await look(standby, leader, "low", "high")
+    assert told() == [None, None]
+    for state in (leader, standby):
+        state.change(owned(0), 4.0)
+    assert kit.decide(leader, 4.0) == [Downgraded("low", None)]
+    await look(standby, leader, "low")
+    assert told() == [Downgrade(None, 4.0)] * 2
+
+
+def test_a_gang_that_begins_anew_was_never_downgraded(kit: Kit) -> None:
+    leader = kit.state(*(kit.report(f"n{n}", gpus=2) for n in range(2)), file=owned(1))
+    for name, priority, now in (("low", 1, 1.0), ("high", 2, 2.0)):
+        leader.request(kit.gang(name, *kit.pods(name, 1, gpus=2), priority=priority), now, now)
+        kit.decide(leader, now)
+    (node,) = (place.node for place in leader.cluster.exported("low").places)
+    leader.order(node, Order.DRAIN)
+    assert isinstance(kit.decide(leader, 3.0)[0], Preempted)
+    assert leader.known("low").downgrade == Downgrade("high", 2.0)
+    leader.request(kit.gang("low", *kit.pods("low", 2, gpus=2)[1:], priority=1), 4.0, 4.0)
+    assert leader.known("low").downgrade is None

@@ -1,6 +1,6 @@
 """What HiveD does about faults and restarts, and what it tells: each line of its list, once and
 small; where Muster does better the test says how. F: faults, A: API. What only a running service
-can show (its ports, its HTTP answers) is tested with the service.
+can show (its ports, its HTTP answers) is tested with the service: A1 in tests/scheduler/test_cells.
 """
 
 from dataclasses import replace
@@ -109,17 +109,6 @@ def test_f6_a_decision_is_final_whatever_becomes_of_its_machine() -> None:
     again.core.restore(scene.core.exported("a"), scene.now)
     assert again.cycle() == []
     assert again.core.exported("a").places == before
-
-
-def test_a1_everything_about_a_gang_can_be_asked() -> None:
-    """The same by HTTP, for clusters, queues and reasons too, is tested with the service."""
-    scene = Scene(config(x=owning(("rack/node", 1))))
-    scene.places(gang("a", "x", 4, priority=3))
-    scene.asks(gang("b", "x", 4, priority=4))
-    kept = scene.core.exported("a")
-    assert (kept.gang.virtual_cluster, kept.gang.priority, kept.started_at) == ("x", 3, 1.0)
-    assert (kept.preempted_for, kept.preempted_until) == ("b", 32.0)
-    assert scene.core.exported("b").started_at is None
 
 
 def test_a2_each_pod_is_told_its_gpu_indices_and_ports() -> None:

@@ -23,6 +23,7 @@ COMMANDS = {
     "stop": ("cli.commands.jobs:stop", "Stop a job."),
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
     "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
+    "cells": ("cli.commands.cluster:cells", "The cells: used, free, whose, how they are."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),

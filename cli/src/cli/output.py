@@ -86,6 +86,12 @@ def print_facts(facts: Mapping[str, object]) -> None:
         sys.stdout.write(f"{name.ljust(width)}  {_coloured(str(value), 0)}\n")
 
 
+def print_as_of(answer: Mapping[str, object]) -> None:
+    """The Scheduler's cycle that an answer is of, where it tells one."""
+    if answer.get("asOf") is not None:
+        sys.stdout.write(f"as of cycle {answer['asOf']}\n")
+
+
 def when(milliseconds: int | None) -> str:
     """A point in time, in UTC."""
     if milliseconds is None:

@@ -42,11 +42,19 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         behind = f", behind {', '.join(ahead[:AHEAD_SHOWN])}" if ahead else ""
         more = ", …" if len(ahead) > AHEAD_SHOWN else ""
         yield "place", f"{gang['position']} of {gang.get('waiting', '?')}{behind}{more}"
-    if gang.get("class"):
+    downgrade = gang.get("downgrade")
+    if isinstance(downgrade, dict):
+        yield "runs", f"downgraded since {downgrade.get('since')} {_for_whom(downgrade)}"
+    elif gang.get("class"):
         yield "class", gang["class"]
     preemption = gang.get("preemption")
     if isinstance(preemption, dict):
         yield "preempted", _preemption(preemption)
+
+
+def _for_whom(downgrade: Mapping[str, Any]) -> str:
+    gang = downgrade.get("gang")
+    return f"for gang {gang}" if gang else "by a change of the configuration"
 
 
 def _preemption(preemption: Mapping[str, Any]) -> str:

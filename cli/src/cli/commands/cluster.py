@@ -1,13 +1,14 @@
-"""`muster queue` and `muster cluster`: who waits for what, and who owns and uses what."""
+"""`muster queue`, `cluster` and `cells`: who waits for what, and who owns and uses what."""
 
 import sys
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from cli.commands.session import Output, client
-from cli.output import Format, length, print_facts, print_json, print_table
+from cli.output import Format, length, print_as_of, print_facts, print_json, print_table
 from cli.reasons import numbers
 
 
@@ -38,7 +39,16 @@ def queue(
         ],
     )
     if (left := (found.get("waiting") or 0) - len(gangs)) > 0:
-        sys.stdout.write(f"{left} more wait; --limit shows more of them.\n")
+        sys.stdout.write(f"{left} more wait; {_of_more(found, limit)}.\n")
+    print_as_of(found)
+
+
+def _of_more(found: dict[str, Any], limit: int) -> str:
+    """What is cut: by our own limit, or by the Scheduler's."""
+    most = found.get("limit") or limit
+    if most < limit:
+        return f"the Scheduler shows no more than {most} at once"
+    return "--limit shows more of them"
 
 
 def _age(submitted_at: str | None) -> str:
@@ -79,6 +89,69 @@ def cluster(*, output: Output = Format.TABLE) -> None:
     _print_cells(clusters)
     if nodes["inTrouble"]:
         _print_trouble(nodes["inTrouble"])
+    print_as_of(found)
+
+
+def cells(
+    address: Annotated[str | None, Parameter(help="The cell there, and all in it.")] = None,
+    *,
+    virtual_cluster: Annotated[str | None, Parameter(help="Only what is bound to it.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 100,
+    output: Output = Format.TABLE,
+) -> None:
+    """The cells of the cluster, down to nodes: used and free GPUs, whose they are, how they are."""
+    query = {"address": address, "virtualCluster": virtual_cluster, "limit": limit}
+    found = client().get("/cluster/cells", query).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    print_table(
+        ("CELL", "TYPE", "USED", "FREE", "VC", "PRIO", "STATE"),
+        [
+            (
+                name,
+                cell["type"],
+                f"{cell['gpusUsed']}/{cell['gpus']}",
+                cell["gpusFree"],
+                _owner(cell),
+                cell["priority"],
+                _state_of(cell),
+            )
+            for name, cell in _as_tree(found["cells"])
+        ],
+        ends_in_text=True,
+    )
+    if (left := found["total"] - len(found["cells"])) > 0:
+        sys.stdout.write(f"{left} more cells; {_of_more(found, limit)}.\n")
+    print_as_of(found)
+
+
+def _as_tree(cells: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each with its name: below the cell that it is in, where that is shown, else its address."""
+    depths: dict[tuple[str, str], int] = {}
+    for cell in cells:
+        above, _, name = cell["cell"].rpartition("/")
+        depth = depths.get((cell["chain"], above), -1) + 1
+        depths[cell["chain"], cell["cell"]] = depth
+        yield "  " * depth + name if depth else cell["cell"], cell
+
+
+def _owner(cell: dict[str, Any]) -> str:
+    """The virtual cluster that it, or the cell around it, is bound to."""
+    binding = cell["binding"]
+    if binding is None:
+        return "in parts" if cell["gpusBound"] else ""
+    pin = f", pin {binding['pin']}" if binding["pin"] else ""
+    return f"{binding['virtualCluster'] or 'nobody'}{pin}"
+
+
+def _state_of(cell: dict[str, Any]) -> str:
+    order = {"cordon": "cordoned", "drain": "drained"}.get(cell["order"] or "")
+    if cell["health"] == "healthy":
+        return order or "healthy"
+    bad = f"{cell['gpus'] - cell['gpusHealthy']} bad"
+    why = f": {cell['trouble']}" if cell["trouble"] else ""
+    return f"{order}, {bad}{why}" if order else f"{bad}{why}"
 
 
 def _print_cells(clusters: dict[str, Any]) -> None:

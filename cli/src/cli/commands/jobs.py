@@ -11,7 +11,15 @@ from cyclopts import Parameter
 from cli import jobs as rest
 from cli.client import Client, CommandError, Exit, job_path, told
 from cli.commands.session import JobName, Output, client, full_name
-from cli.output import Format, length, print_facts, print_json, print_table, when
+from cli.output import (
+    Format,
+    length,
+    print_as_of,
+    print_facts,
+    print_json,
+    print_table,
+    when,
+)
 from cli.reasons import told_by_scheduler
 
 POLL_S = 0.5
@@ -147,6 +155,7 @@ def why(name: JobName, *, output: Output = Format.TABLE) -> None:
         sys.stdout.write(f"  {name_}: {value}\n")
     if content.get("schedulerProblem"):
         sys.stdout.write(f"  {content['schedulerProblem']}\n")
+    print_as_of(content.get("scheduler") or {})
 
 
 def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:

@@ -4,7 +4,7 @@ the Scheduler. It changes nothing there.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,20 @@ class LogAsk:
     offset: int = 0
     tail: int | None = None
     follow: bool = False
+
+
+AS_OF = "X-As-Of"
+"""The number of the Scheduler's last cycle before its answer, where that has no ``asOf``."""
+
+Query = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRecord:
+    """A stretch of the Scheduler's record as it comes."""
+
+    as_of: str | None
+    content: AsyncIterator[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +124,13 @@ class Peers:
             raise Transient(message) from error
 
     @asynccontextmanager
-    async def open_record(self, query: dict[str, str]) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def open_record(self, query: dict[str, str]) -> AsyncIterator[OpenRecord]:
         """A stretch of the Scheduler's record as it sends it.
 
         Raises Rejected where it has none of that time or there is none to ask, Transient where it
         can't be reached.
         """
-        if self._settings.scheduler_url is None:
-            message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
-            raise Rejected("NotConfiguredError", message)
-        url = self._settings.scheduler_url.rstrip("/") + "/export"
+        url = self._must_have_scheduler().rstrip("/") + "/export"
         try:
             async with self._client.stream("GET", url, params=query) as answer:
                 code = RECORD_REFUSALS.get(answer.status_code)
@@ -127,13 +138,25 @@ class Peers:
                     raise Rejected(code, _told(await answer.aread()))
                 if answer.status_code != 200:
                     raise Transient(f"The Scheduler answers {answer.status_code}; try again later.")
-                yield _content(answer)
+                yield OpenRecord(answer.headers.get(AS_OF), _content(answer))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             self._metrics.peer_failures.labels("scheduler").inc()
             _log.warning("the record can't be read", url=url, error=repr(error))
             raise Transient("The Scheduler does not answer; try again later.") from error
 
-    async def ask_scheduler(self, path: str, query: dict[str, int] | None = None) -> Any:
+    def _must_have_scheduler(self) -> str:
+        """Where it is. Raises Rejected where there is none to ask."""
+        if self._settings.scheduler_url is None:
+            message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
+            raise Rejected("NotConfiguredError", message)
+        return self._settings.scheduler_url
+
+    async def must_ask_scheduler(self, path: str, query: Query) -> Any:
+        """The same as `ask_scheduler`; but raises Rejected where there is none to ask."""
+        self._must_have_scheduler()
+        return await self.ask_scheduler(path, query)
+
+    async def ask_scheduler(self, path: str, query: Query | None = None) -> Any:
         """The Scheduler's answer as it is; None where it knows nothing of this, or there is none to
         ask. Raises Transient where it does not answer.
         """

@@ -136,6 +136,7 @@ class SchedulerSettings(DatabaseSettings):
         1, description="Of the cluster of now, made at the same time, at the most: decisions wait."
     )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
+    cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

@@ -1,7 +1,7 @@
 """The cluster: nodes and orders about them, virtual clusters, the queue, the audit log."""
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from typing import Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
 from rest.api.tokens import Done
 from rest.cluster import gpus_in_sight, node_json, nodes_summary
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
+from rest.peers import AS_OF
 from rest.store import audit, node_orders
 
 router = APIRouter(tags=["cluster"])
@@ -28,6 +29,9 @@ MAX_TROUBLED = 1000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 Name = Annotated[str, Path(max_length=255)]
+
+Limit = Annotated[int, Query(ge=1, le=10_000)]
+After = Annotated[str | None, Query(max_length=255)]
 
 
 class NodeList(BaseModel):
@@ -119,14 +123,47 @@ async def get_cluster(here: Here, _caller: User) -> Response:
 
 
 @router.get("/cluster/queue", response_model=dict[str, Any])
-async def queue(
-    here: Here, _caller: User, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000
-) -> Response:
-    """What waits and why, in the Scheduler's own words."""
-    answer = await here.peers.ask_scheduler("/queue", {"limit": limit})
+async def queue(here: Here, _caller: User, limit: Limit = 1000) -> Response:
+    """What waits and why, in the Scheduler's own words. `limit` in the answer: it shows no more at
+    once, whatever is asked for.
+    """
+    return await _told(here, "/queue", {"limit": limit})
+
+
+@router.get("/cluster/gangs", response_model=dict[str, Any])
+async def gangs(here: Here, _caller: User, limit: Limit = 1000, after: After = None) -> Response:
+    """The gangs that run, by id, in the Scheduler's own words. Where there are more than fit in one
+    answer (`limit` in it), ask with its `next` as `after`.
+    """
+    query = {"limit": limit} | ({} if after is None else {"after": after})
+    return await _told(here, "/gangs", query)
+
+
+async def _told(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
+    answer = await here.peers.must_ask_scheduler(path, query)
     if answer is None:
-        message = "There is no Scheduler to ask: MUSTER_SCHEDULER_URL is not set."
-        raise Rejected("NotConfiguredError", message)
+        raise Transient("The Scheduler does not tell this.")
+    return JSONResponse(answer)
+
+
+@router.get("/cluster/cells", response_model=dict[str, Any])
+async def cells(
+    here: Here,
+    _caller: User,
+    address: Annotated[str | None, Query(max_length=1024)] = None,
+    virtual_cluster: Annotated[str | None, Query(alias="virtualCluster", max_length=255)] = None,
+    limit: Limit = 1000,
+    after: After = None,
+) -> Response:
+    """Physical cells by address, in the Scheduler's own words: nodes and what is above them; with
+    an address the cell there and all that is in it; with a virtual cluster what is bound to it.
+    Pages as with `/cluster/gangs`.
+    """
+    given = {"address": address, "virtualCluster": virtual_cluster, "after": after}
+    query = {name: value for name, value in given.items() if value is not None}
+    answer = await here.peers.must_ask_scheduler("/cells", {"limit": limit, **query})
+    if answer is None:
+        raise Rejected("NoCellError", "There is no such cell, or no such virtual cluster.")
     return JSONResponse(answer)
 
 
@@ -147,12 +184,13 @@ async def export(
 ) -> Response:
     """A stretch of what the Scheduler was given, for `muster simulate`: the first line is the
     CLUSTER, the others are the EVENTS, from the last snapshot before ``since`` on. Times are
-    seconds since 1970, or like 2026-01-31T13:00:00Z.
+    seconds since 1970, or like 2026-01-31T13:00:00Z. `X-As-Of` is what other answers say as `asOf`.
     """
     query = {"since": since} | ({} if until is None else {"until": until})
     async with AsyncExitStack() as stack:
-        content = await stack.enter_async_context(here.peers.open_record(query))
-        return Held(stack.pop_all(), _sent(here, content), LINES, {})
+        record = await stack.enter_async_context(here.peers.open_record(query))
+        headers = {} if record.as_of is None else {AS_OF: record.as_of}
+        return Held(stack.pop_all(), _sent(here, record.content), LINES, headers)
 
 
 async def _sent(here: Context, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

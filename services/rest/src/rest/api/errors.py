@@ -29,6 +29,7 @@ STATUS = {
     "NoTaskLogError": 404,
     "NoTokenError": 404,
     "NoNodeError": 404,
+    "NoCellError": 404,
     "NoRecordError": 404,
     "NoSubscriptionError": 404,
     "NoApiError": 404,

@@ -14,6 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from scheduler import store
 from scheduler.api import clusters, views
+from scheduler.api.cells import Wanted
+from scheduler.api.cells import cells as cells_of
 from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_line
@@ -36,19 +38,22 @@ class Leading(Protocol):
     def at(self) -> float: ...
 
 
-LIMIT_DIGITS = 9
+DIGITS = 9
 
 RETRY_AFTER_S = 5
 """An export of a large cluster is made by then."""
 
 LINES = "application/x-ndjson"
+AS_OF = "X-As-Of"
+"""What other answers say as ``asOf``: the number of the last cycle before it."""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
 
 def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> list[Route]:
-    """``/queue?limit=``, ``/gangs/{gang}``, ``/jobs/{job}/why``, ``/nodes``,
-    ``/virtual-clusters``, ``/export?since=&until=``. ``connect``: to the database.
+    """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
+    ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
+    ``/export?since=&until=``. ``connect``: to the database.
     """
     seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
 
@@ -56,10 +61,13 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
         return Route(path, _guarded(handle, decider, settings))
 
     async def queue(request: Request) -> Response:
-        wanted = request.query_params.get("limit", "")
-        is_number = wanted.isascii() and wanted.isdecimal() and len(wanted) <= LIMIT_DIGITS
-        limit = int(wanted) if is_number else settings.queue_answer
-        return await _shown(await views.queue(decider.state, min(limit, settings.queue_answer)))
+        limit = _limit(request, settings.queue_answer)
+        return await _shown(await views.queue(decider.state, limit))
+
+    async def gangs(request: Request) -> Response:
+        limit = _limit(request, settings.queue_answer)
+        after = request.query_params.get("after", "")
+        return await _shown(await views.gangs(decider.state, limit, after))
 
     async def gang(request: Request) -> Response:
         return await _shown(views.gang(decider.state, request.path_params["name"], decider.epoch))
@@ -70,12 +78,22 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
     async def nodes(_: Request) -> Response:
         return await _shown(await views.nodes(decider.state))
 
+    async def cells(request: Request) -> Response:
+        query = request.query_params
+        wanted = Wanted(
+            query.get("address") or None,
+            query.get("virtualCluster") or None,
+            _number(request, "after", 0),
+            _limit(request, settings.cells_answer),
+        )
+        return await _shown(await cells_of(decider.state, wanted))
+
     async def virtual_clusters(_: Request) -> Response:
         return await _shown(clusters.virtual_clusters(decider.state))
 
     async def export(request: Request) -> Response:
         if request.query_params:
-            return await _stretch(request, connect, seats, decider.at())
+            return await _stretch(request, connect, seats, decider)
         if whole_seats.locked():
             return _busy()
         async with whole_seats:
@@ -83,12 +101,25 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
 
     return [
         route("/queue", queue),
+        route("/gangs", gangs),
         route("/gangs/{name}", gang),
         route("/jobs/{name}/why", job),
         route("/nodes", nodes),
+        route("/cells", cells),
         route("/virtual-clusters", virtual_clusters),
         route("/export", export),
     ]
+
+
+def _limit(request: Request, most: int) -> int:
+    return min(max(_number(request, "limit", most), 1), most)
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    """A number of the query; what is none counts as if it were not there."""
+    given = request.query_params.get(name, "")
+    is_number = given.isascii() and given.isdecimal() and len(given) <= DIGITS
+    return int(given) if is_number else default
 
 
 async def _shown(answer: views.Answer | None) -> Response:
@@ -122,18 +153,20 @@ async def _whole(decider: Leading) -> Response:
     return await _shown(answer)
 
 
-async def _stretch(request: Request, connect: Connect, seats: "Seats", now: float) -> Response:
+async def _stretch(
+    request: Request, connect: Connect, seats: "Seats", decider: Leading
+) -> Response:
     """A part of the record, as it is read."""
-    query = request.query_params
+    query, as_of = request.query_params, decider.state.cluster.cycle
     try:
-        stretch = stretch_of(query.get("since", ""), query.get("until"), now)
+        stretch = stretch_of(query.get("since", ""), query.get("until"), decider.at())
     except Rejected as error:
         return _error(400, error.code, str(error))
     async with connect() as conn:
         first = await store.record.snapshot_before(conn, stretch.since)
     if first is None or first.at > stretch.until:
         return _error(404, "NotFoundError", "There is no record of that time.")
-    return Seated(Export(connect, stretch, first), seats)
+    return Seated(Export(connect, stretch, first), seats, as_of)
 
 
 class Seats(asyncio.Semaphore):
@@ -149,8 +182,8 @@ class Seated(StreamingResponse):
     end is cut off, so that it does not look whole.
     """
 
-    def __init__(self, export: Export, seats: Seats) -> None:
-        super().__init__(export.lines(), media_type=LINES)
+    def __init__(self, export: Export, seats: Seats, as_of: int) -> None:
+        super().__init__(export.lines(), media_type=LINES, headers={AS_OF: str(as_of)})
         self._seats = seats
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,14 +5,15 @@ meanwhile, or gone, is left out.
 """
 
 import asyncio
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any
 
 from muster.contracts.model import Model
 
-from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
@@ -37,7 +38,30 @@ async def queue(state: State, limit: int) -> Answer:
         found = state.gangs.get(name)
         if found is not None and state.is_waiting(name):
             gangs.append({"position": place} | _gang(state, found))
-    return {"asOf": as_of, "waiting": len(orders), "gangs": gangs}
+    return {"asOf": as_of, "waiting": len(orders), "limit": limit, "gangs": gangs}
+
+
+async def gangs(state: State, limit: int, after: str) -> Answer:
+    """The gangs that run, by id from the one after ``after`` on, at most ``limit``."""
+    as_of, lives = state.cluster.cycle, state.cluster.gangs
+    running = sorted(name for name in state.gangs if _is_running(state, name))
+    first = bisect_right(running, after)
+    named = running[first : first + limit]
+    shown: list[Answer] = []
+    for number, name in enumerate(named, 1):
+        if number % STEP == 0:
+            await asyncio.sleep(0)
+        found = state.gangs.get(name)
+        if found is not None and _is_running(state, name):
+            shown.append(_gang(state, found) | _run(state, found, lives[name]))
+    is_cut = len(running) > first + limit
+    return {
+        "asOf": as_of,
+        "running": len(running),
+        "limit": limit,
+        "next": named[-1] if is_cut else None,
+        "gangs": shown,
+    }
 
 
 def gang(state: State, name: str, epoch: int) -> Answer | None:
@@ -105,6 +129,7 @@ def _why(state: State, gang: Asked, epoch: int, orders: Sequence[Order]) -> Answ
         "pods": word["pods"],
         "class": word.get("gangClass"),
         "cells": [] if live is None else [_cell(use.cell, use.quota) for use in live.cells()],
+        "downgrade": _downgrade(state, gang),
         "preemption": word.get("preemption"),
     }
     if live is None or not state.is_waiting(gang.name):
@@ -115,6 +140,33 @@ def _why(state: State, gang: Asked, epoch: int, orders: Sequence[Order]) -> Answ
         "waiting": len(orders),
         "ahead": [name for _, _, name in orders[: min(ahead, AHEAD_NAMED)]],
     }
+
+
+def _is_running(state: State, gang: str) -> bool:
+    live = state.cluster.gangs.get(gang)
+    return live is not None and live.started_at is not None
+
+
+def _run(state: State, gang: Asked, live: Live) -> Answer:
+    """How a gang runs."""
+    return {
+        "state": _state(state, gang),
+        "class": None if live.gang_class is None else live.gang_class.value,
+        "downgrade": _downgrade(state, gang),
+        "startedAt": None if live.started_at is None else _time(live.started_at),
+        "pods": len(gang.asks),
+        "gpus": live.gpus_in_use,
+    }
+
+
+def _downgrade(state: State, gang: Asked) -> Answer | None:
+    """For whom it lost its cells, None: by a change of the configuration; and since when."""
+    found = state.downgrade_of(gang.name)
+    return None if found is None else {"gang": found.for_gang, "since": _time(found.at)}
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def _state(state: State, gang: Asked) -> str:

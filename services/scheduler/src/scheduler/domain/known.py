@@ -7,6 +7,7 @@ from muster.contracts.model import Reason
 
 from scheduler.domain.core.model import CellUse, GangClass, PodPlace
 from scheduler.domain.ledger import Rows
+from scheduler.domain.requests import Downgrade
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class KnownGang:
     preemption: Preemption | None = None
     preempted_until: float | None = None
     reserved: tuple[PodPlace, ...] = ()
+    downgrade: Downgrade | None = None
 
 
 @dataclass(slots=True)

@@ -9,12 +9,22 @@ from muster.contracts.model import Reason
 from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC, Gang, Kind, Role
 
 
+@dataclass(frozen=True, slots=True)
+class Downgrade:
+    """A gang runs without its cells, since ``at`` seconds. ``for_gang`` None: its quota went by a
+    change of the configuration.
+    """
+
+    for_gang: str | None
+    at: float
+
+
 @dataclass(slots=True)
 class Asked:
     """A gang that is not over, as the Launcher wants it and as it was told.
 
     ``said``: the reason that its last word gave, at ``said_at``. ``preemption``: it was told to
-    leave.
+    leave. ``downgrade``: since when and for whom it has no cells.
     """
 
     request: GangRequest
@@ -23,6 +33,7 @@ class Asked:
     said_at: float = 0.0
     is_refused: bool = False
     preemption: Preemption | None = None
+    downgrade: Downgrade | None = None
 
     @property
     def name(self) -> str:

@@ -24,6 +24,7 @@ from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Downgraded,
+    GangClass,
     Grown,
     Placed,
     PodPlace,
@@ -38,7 +39,7 @@ from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import LEFT, Hold, Placement, left
 from scheduler.domain.plans import Plan, made
-from scheduler.domain.requests import Asked, gang_of, kind_of, labelled, roles_of
+from scheduler.domain.requests import Asked, Downgrade, gang_of, kind_of, labelled, roles_of
 from scheduler.domain.rules import Rules
 from scheduler.domain.seen import Seen
 from scheduler.domain.telling import Telling, told, until_left
@@ -213,7 +214,7 @@ class State:
             return step > 1 and (step > self.rules.cycle_gangs or is_late())
 
         found = self.given.run(at, is_enough, is_settled=is_settled)
-        decisions = [decision for decision in found if self._follow(decision)]
+        decisions = [decision for decision in found if self._follow(decision, at)]
         for name, reason in self.telling.due(
             self.gangs,
             self.reason_of,
@@ -235,7 +236,7 @@ class State:
         ledger.freed, ledger.overdue = [], []
         self._seen.carry_all(given, ledger, self.orders, now)
 
-    def _follow(self, decision: Decision) -> bool:
+    def _follow(self, decision: Decision, at: float) -> bool:
         """Note what was decided; whether it is to be said."""
         gang = self.gangs.get(decision.gang)
         if gang is None:
@@ -244,7 +245,8 @@ class State:
         match decision:
             case Placed(pods=places) | Grown(pods=places):
                 gang.said = None
-                gang.preemption = None if isinstance(decision, Placed) else gang.preemption
+                if isinstance(decision, Placed):
+                    gang.preemption = gang.downgrade = None
                 self.telling.untold.pop(gang.name, None)
                 for place in places:
                     self._place(gang, place)
@@ -256,10 +258,13 @@ class State:
             case Preempted(for_gang=for_gang, until=until, reason=reason):
                 when = datetime.fromtimestamp(until, UTC)
                 gang.preemption = Preemption(gang=for_gang, until=when, reason=told(reason))
+            case Downgraded(for_gang=for_gang):
+                gang.downgrade = Downgrade(for_gang, at)
             case Upgraded():
+                gang.downgrade = None
                 for pod in self.cluster.gangs[gang.name].pods.values():
                     self.ledger.charge(pod.name, pod.place().charged)
-            case PreemptionCancelled() | Downgraded():
+            case PreemptionCancelled():
                 pass
             case _:
                 assert_never(decision)
@@ -312,6 +317,13 @@ class State:
         """Pods of it are to be placed, or have a reservation."""
         return gang in self.cluster.queue.gangs or gang in self.cluster.reserved
 
+    def downgrade_of(self, gang: str) -> Downgrade | None:
+        """Since when and for whom the gang runs without its cells; None where it has them."""
+        live = self.cluster.gangs.get(gang)
+        if live is None or live.gang_class is not GangClass.DOWNGRADED:
+            return None
+        return self.gangs[gang].downgrade
+
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
         gang = self.gangs[name]
@@ -330,6 +342,7 @@ class State:
             gang.preemption,
             live.preempted_until,
             tuple(live.pods[pod].place() for pod in live.reserved),
+            self.downgrade_of(name),
         )
 
     def take_changes(self) -> Changes:

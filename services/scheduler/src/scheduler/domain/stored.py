@@ -51,6 +51,7 @@ class Stored(State):
         """What the store knows of a gang; after its placements and its nodes."""
         request = known.request
         gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
+        gang.downgrade = known.downgrade
         gang.is_refused, gang.said = known.is_refused, known.reason
         held = self._held.pop(request.gang, [])
         reserved = {place.pod: place for place in known.reserved}

@@ -13,6 +13,7 @@ from muster.db import Connection
 from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
+from scheduler.domain.requests import Downgrade
 
 KINDS_KEPT = 10_000
 
@@ -22,7 +23,8 @@ _HOLDS = (
 )
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
-    " preempted_until, preempted_for, preemption, reserved::text FROM gang"
+    " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for"
+    " FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -59,11 +61,14 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             "UPDATE gang SET reason = n.reason::jsonb, is_refused = n.is_refused, class = n.class,"
             " cells = n.cells::jsonb, started_at = n.started_at,"
             " preempted_until = n.preempted_until, preempted_for = n.preempted_for,"
-            " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb"
+            " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
+            " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
-            " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[])"
+            " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
+            " $11::double precision[], $12::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
-            " preempted_for, preemption, reserved) WHERE gang.gang = n.gang",
+            " preempted_for, preemption, reserved, downgraded_at, downgraded_for)"
+            " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
             [g.is_refused for g in gangs],
@@ -74,6 +79,8 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [g.preempted_for for g in gangs],
             [None if g.preemption is None else g.preemption.model_dump_json() for g in gangs],
             [json.dumps([_place_row(place) for place in g.reserved]) for g in gangs],
+            [None if g.downgrade is None else g.downgrade.at for g in gangs],
+            [None if g.downgrade is None else g.downgrade.for_gang for g in gangs],
         )
 
 
@@ -269,6 +276,7 @@ async def load_gangs_of(conn: Connection, gangs: Collection[str]) -> list[KnownG
 
 def _gang_of(row: Any) -> KnownGang:
     reason, preemption, gang_class = row["reason"], row["preemption"], row["class"]
+    since = row["downgraded_at"]
     return KnownGang(
         GangRequest.model_validate_json(row["request"]),
         None if reason is None else Reason.model_validate(reason),
@@ -280,4 +288,5 @@ def _gang_of(row: Any) -> KnownGang:
         None if preemption is None else Preemption.model_validate(preemption),
         row["preempted_until"],
         tuple(_place_of(place) for place in _read(row["reserved"])),
+        None if since is None else Downgrade(row["downgraded_for"], since),
     )
