@@ -15,6 +15,7 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -44,7 +45,7 @@ from scheduler.domain.rules import Rules
 from scheduler.domain.stored import Stored
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
-from scheduler.watch import REPORTED
+from scheduler.watch import REPORTED, Watch
 from standby_run import kill_leaders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -214,6 +215,14 @@ async def run(
     await pool.close()
 
 
+def _hear(watch: Watch, reports: Sequence[Received]) -> None:
+    for follower in (watch.reports, watch.orders):
+        follower.caught_up.set()
+    for record in reports:
+        watch.on_report(record, record.model())
+        watch.heard[record.key or ""] = (time.monotonic(), "j")
+
+
 async def rebuild(
     pool: Pool,
     settings: SchedulerSettings,
@@ -222,18 +231,14 @@ async def rebuild(
     profile: cProfile.Profile | None,
 ) -> None:
     """Cold starts, each with all that nodes reported."""
-    names = [each.node for each in reports]
-    values = [each.model_dump_json().encode() for each in reports]
+    heard = [
+        Received(REPORTED, 0, offset, each.node, {}, each.model_dump_json().encode())
+        for offset, each in enumerate(reports)
+    ]
     for turn in range(2):
         decider = a_decider(pool, settings, config)
-        watch = decider.watch
-        for follower in (watch.reports, watch.orders):
-            follower.caught_up.set()
         step = Steps()
-        for offset, value in enumerate(values):
-            record = Received(REPORTED, 0, offset, names[offset], {}, value)
-            watch.on_report(record, record.model())
-            watch.heard[names[offset]] = (time.monotonic(), "j")
+        _hear(decider.watch, heard)
         step.ends("reports read")
         pulse = Pulse()
         beating = asyncio.create_task(pulse.run())

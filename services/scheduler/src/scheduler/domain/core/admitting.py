@@ -73,14 +73,8 @@ def may_be_guest(live: Live) -> bool:
 def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
     """Who looks for its places."""
     near = cluster.racks_near(live) if live.pods or live.gang.group is not None else ()
-    return Seeker(
-        cluster.hardware,
-        live.id,
-        None if is_guest else live.owner,
-        only=live.gang.allowed_nodes,
-        near=near,
-        is_bare=is_bare,
-    )
+    owner = None if is_guest else live.owner
+    return Seeker(cluster.hardware, live.gang, owner, near=near, is_bare=is_bare)
 
 
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:

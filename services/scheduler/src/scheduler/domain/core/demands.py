@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from scheduler.domain.core.machines import NEVER, Machine, SlotState, Sort
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.regions import Needs, Wish
+from scheduler.domain.core.ranks import Needs, Wish
 
 WISHES_REMEMBERED = 100_000
 

@@ -1,16 +1,15 @@
-"""Where pods of one kind may be, and the best place for them: racks, then nodes, then leaves."""
+"""Where pods of one kind may be: in which regions, on which nodes, and there on which leaves."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, floors, may_have, ways_to_bind
-from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.covering import cover, floors, ways_to_bind
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import NEVER, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.regions import NEVER_RANK, Rank, Region
+from scheduler.domain.core.regions import Region
 from scheduler.domain.core.shapes import Pick
 
 if TYPE_CHECKING:
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
 
 THRIFTY = -1
 """As the level from which up quota may be bound: any, and what is bound already comes first."""
-
-CELLS_HELD = 64
-"""Cells above nodes of which the one with the nearest leaves is taken."""
 
 FEW_NODES = 32
 """So many nodes at the most are searched in every way, and for leaves that guests use."""
@@ -122,72 +118,7 @@ class Ground:
         assert region is not None
         return region.racks[0].cell.chain.leaf
 
-    # One pod.
-
-    def one(self, name: str) -> bool:
-        """Place one pod."""
-        found = self._first(self.bound)
-        if self.is_split and self._across(found[0][0] if found else NEVER_RANK[0], name):
-            return True
-        if self.empty is not None and self._fresh(found[0] if found else NEVER_RANK, name):
-            return True
-        if found is not None and self.put(found[1], name):
-            return True
-        return self.kind.gpus < self.least and self._loosely(name)
-
-    def _loosely(self, name: str) -> bool:
-        """Put a pod that is charged more than its GPUs where guests use some of those leaves."""
-        if self.owner is None or not self.is_small:
-            return False
-        best: tuple[int, int, int] | None = None
-        for number in sorted(self.numbers()):
-            state = self.hardware.states[number]
-            gpus = state.slot.shape.pick(self._free(state), self.kind.gpus)
-            if gpus is None or not self._fits(number):
-                continue
-            leaves, rest = gpus.leaves, self._free(state, is_loose=True) & ~gpus.leaves
-            while leaves.bit_count() < self.needs[state.sort] and rest:
-                leaves |= rest & -rest
-                rest &= rest - 1
-            if leaves.bit_count() == self.needs[state.sort]:
-                rank = (gpus.level, number, leaves)
-                best = rank if best is None or rank < best else best
-        return best is not None and self.put(best[1], name, best[2], is_loose=True)
-
-    def _first(self, region: Region | None) -> "tuple[Rank, int] | None":
-        """The best node in bound cells."""
-        if region is None:
-            return None
-        seeker = self.seeker
-        if seeker.owner is None:
-            found = self._guest(region, seeker.having(self.kind))
-        else:  # mostly the best of all does
-            found = region.best(self.wish)
-        if found is None or (seeker.within is None and not seeker.near and self._fits(found[1])):
-            return found
-        among = seeker.having(self.kind)
-        near = {rack.number for rack in seeker.near}
-        best: tuple[Rank, int] | None = None
-        for rank, number in region.ranked(self.wish, among):
-            if best is not None and rank[0] > best[0][0]:
-                break
-            if self._fits(number):
-                if not near or region.places[number][0] in near:
-                    return rank, number
-                best = best or (rank, number)
-        return best
-
-    def _guest(self, region: Region, among: int | None) -> "tuple[Rank, int] | None":
-        """For an opportunistic pod: outside of bound cells, where that is as good."""
-        found = region.best(self.wish, among)
-        empty = self.hardware.index.empty[self.gpu_type]
-        if found is not None:
-            other = empty.best(self.wish, among)
-            if other is not None and other[0][0] <= found[0][0] and self._fits(other[1]):
-                return other
-        return found
-
-    def _fits(self, number: int) -> bool:
+    def fits(self, number: int) -> bool:
         """The node may be used, and has enough beside GPUs."""
         seeker, kind = self.seeker, self.kind
         if self.is_bare and not kind.ports and seeker.only is None and seeker.within is None:
@@ -207,84 +138,10 @@ class Ground:
         take = machine.sort.take(kind)
         return take is not None and machine.has(take, is_ahead=self.hardware.index.is_ahead)
 
-    def _fresh(self, rank: Rank, name: str) -> bool:
-        """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
-        if rank is not NEVER_RANK and rank[0] <= self.hardware.demands.least_level(self.needs):
-            return False
-        assert self.empty is not None
-        best = self.empty.best(self.wish, self.seeker.having(self.kind))
-        if best is None or best[0][0] >= rank[0]:
-            return False
-        for found, number in self._fresh_nodes():
-            if (
-                found[0] < rank[0]
-                and self._fits(number)
-                and may_have(self.hardware, self.owner, self.hardware.states[number])
-                and self.put(number, name)
-            ):
-                return True
-        return False
-
-    def _across(self, level: int, name: str) -> bool:
-        """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves
-        are nearer than a place at ``level`` and any in free space.
-        """
-        numbers = [number for number, _ in self.mixed()]
-        if not numbers:
-            return False
-        assert self.empty is not None
-        other = self.empty.best(self.wish, self.seeker.having(self.kind))
-        least = level if other is None else min(level, other[0][0])
-        found = []
-        for number in numbers:
-            state = self.hardware.states[number]
-            pick = state.slot.shape.pick(self._free(state), self.needs[state.sort])
-            if pick is not None and pick.level < least:
-                found.append((pick, number))
-        return any(self.put(number, name) for _, number in sorted(found))
-
-    def _fresh_nodes(self) -> "Iterator[tuple[Rank, int]]":
-        """Nodes in cells that may be bound: of small quota cells first, best first in each."""
-        hardware, empty = self.hardware, self.empty
-        assert empty is not None
-        assert self.owner is not None
-        left, is_ranked = hardware.unbound[self.owner], False
-        for quota in sorted(hardware.owning.quotas[self.owner], key=lambda q: q.level):
-            if not left[quota.path] or hardware.forest.racks[quota.chain.leaf] is not empty.racks:
-                continue
-            if quota.level <= quota.chain.node_level:
-                if not is_ranked:
-                    is_ranked = True
-                    yield from empty.ranked(self.wish, self.seeker.having(self.kind))
-                continue
-            cells = hardware.cells[quota.chain.name].free_cells(quota.level)
-            yield from self._best_of_each(cells, empty)
-
-    def _best_of_each(self, cells: Iterable[Cell], empty: Region) -> "Iterator[tuple[Rank, int]]":
-        """The best node of each cell: at once where leaves can't be nearer, else the nearest of
-        some cells first.
-        """
-        least, held = self.hardware.demands.least_level(self.needs), list[tuple[Rank, int]]()
-        for cell in cells:
-            found = [
-                (rank, slot.number)
-                for slot in cell.slots()
-                if self._fits(slot.number)
-                and (rank := empty.rank_of(slot.number, self.wish)) is not None
-            ]
-            if found and (best := min(found))[0][0] <= least:
-                yield best
-            elif found:
-                held.append(best)
-            if len(held) == CELLS_HELD:
-                yield from sorted(held, key=lambda each: each[0][0])
-                held.clear()
-        yield from sorted(held, key=lambda each: each[0][0])
-
     def takes(self, state: SlotState) -> bool:
         """One pod could be on the node, if enough leaves were free."""
         need = self.needs[state.sort]
-        return 0 < need <= state.slot.shape.leaves and self._fits(state.slot.number)
+        return 0 < need <= state.slot.shape.leaves and self.fits(state.slot.number)
 
     def take(self, state: SlotState, name: str, leaves: int) -> None:
         """A pod takes these leaves, which are in cells that are bound already."""
@@ -301,7 +158,7 @@ class Ground:
             mine |= self.hardware.spaces[number][number]
         return state.usable & mine
 
-    def _free(self, state: SlotState, *, is_loose: bool = False) -> int:
+    def free(self, state: SlotState, *, is_loose: bool = False) -> int:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
         taken = 0 if self.owner is None else state.charged
         if not is_loose:
@@ -318,9 +175,9 @@ class Ground:
             return False
         state = hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
-        if need > shape.leaves or not self._fits(number):
+        if need > shape.leaves or not self.fits(number):
             return False
-        free = self._free(state, is_loose=is_loose)
+        free = self.free(state, is_loose=is_loose)
         if leaves:
             return not leaves & ~free and self._take(state, name, leaves, floor)
         best = shape.pick(free, need)
@@ -390,7 +247,7 @@ class Ground:
         """How many of the pods this node takes, by its free leaves and all else."""
         need = self.needs[state.sort]
         count = free // need if need else 0
-        if count and not self._fits(state.slot.number):
+        if count and not self.fits(state.slot.number):
             return 0
         if count and state.machine.sort.names and not self.seeker.is_bare:
             take, left = state.machine.sort.take(self.kind), self.hardware.left(state.machine)

@@ -2,8 +2,8 @@
 a downgraded gang gets cells again. Small cells first; where that fails, every way within a bound.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
 
 from scheduler.domain.core.binding import Binding
@@ -79,10 +79,9 @@ def cover_in_place(hardware: Hardware, owner: str, pods: Sequence[PodInPlace]) -
 
 def cover_all(hardware: Hardware, pods: Sequence[PodInPlace], floor: int = 0) -> bool:
     """Cells for one after another, none smaller than ``floor``, or for none."""
-    taken: dict[int, int] = {}
-    own = _own_leaves(pods)
+    turn = _Turn(hardware, _own_leaves(pods), floor)
     for number, each in enumerate(pods):
-        if not any(_cover(hardware, each, state, own, taken, floor) for state in each.states()):
+        if not any(turn.cover(each, state) for state in each.states()):
             uncover(hardware, (b for done in pods[:number] for b in done.bindings))
             return False
     return True
@@ -98,26 +97,32 @@ def _own_leaves(pods: Sequence[PodInPlace]) -> dict[int, int]:
     return own
 
 
-def _cover(
-    hardware: Hardware,
-    each: PodInPlace,
-    state: SlotState,
-    own: dict[int, int],
-    taken: dict[int, int],
-    floor: int,
-) -> bool:
-    number = state.slot.number
-    away = state.charged | taken.get(number, 0)
-    free = state.slot.shape.full & ~away & ~own.get(number, 0)
-    leaves = each.given or _leaves_for(each.pod, free)
-    if leaves is None or leaves & away:
-        return False
-    bindings = cover(hardware, each.owner, state, leaves, floor)
-    if bindings is None:
-        return False
-    taken[number] = taken.get(number, 0) | leaves
-    each.state, each.leaves, each.bindings = state, leaves, bindings
-    return True
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One pod after another gets its cells. ``own``: by node, what pods need that is theirs alone;
+    ``taken``: what those have got that had their turn.
+    """
+
+    hardware: Hardware
+    own: Mapping[int, int]
+    floor: int
+    taken: dict[int, int] = field(default_factory=dict)
+
+    def cover(self, each: PodInPlace, state: SlotState) -> bool:
+        """Cells for a pod in this tree, if that can be."""
+        number = state.slot.number
+        before = self.taken.get(number, 0)
+        away = state.charged | before
+        free = state.slot.shape.full & ~away & ~self.own.get(number, 0)
+        leaves = each.given or _leaves_for(each.pod, free)
+        if leaves is None or leaves & away:
+            return False
+        bindings = cover(self.hardware, each.owner, state, leaves, self.floor)
+        if bindings is None:
+            return False
+        self.taken[number] = before | leaves
+        each.state, each.leaves, each.bindings = state, leaves, bindings
+        return True
 
 
 def _leaves_for(pod: Pod, free: int) -> int | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import GangClass, Kind
-from scheduler.domain.core.regions import Needs
+from scheduler.domain.core.ranks import Needs
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster

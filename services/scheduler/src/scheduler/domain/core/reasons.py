@@ -82,7 +82,7 @@ class Explainer:
         owner = None if is_guest else live.owner
         if not is_guest and self._wants_more_than_owned(live):
             return False
-        seeker = Seeker(self.cluster.blank, live.id, owner, only=live.gang.allowed_nodes)
+        seeker = Seeker(self.cluster.blank, live.gang, owner)
         seeker.is_thorough = True
         seeker.search_steps = REFUSAL_STEPS
         return seeker.could_place(live.waiting)

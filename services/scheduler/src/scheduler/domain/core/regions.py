@@ -13,24 +13,8 @@ from heapq import merge
 from operator import or_
 
 from scheduler.domain.core.forest import Rack, Slot
+from scheduler.domain.core.ranks import Front, Needs, Order, Rank, Wish, front_of
 from scheduler.domain.core.tags import Nodes, Tag
-
-Needs = tuple[int, ...]
-"""Leaves that a pod needs, by the sort of node; more than any has: it can't be there."""
-
-Wish = tuple[Needs, bool]
-"""Needs, and whether the pod is opportunistic."""
-
-Rank = tuple[int, bool, int, int, int, tuple[object, ...], int]
-"""Lowest common cell, whether a guest would be among guaranteed gangs, block broken, free leaves,
-free nodes of the rack, form, sort.
-"""
-
-Front = tuple[int, bool, int, int]
-"""The first of a rank, which a tag says."""
-
-NEVER_RANK: Rank = (1 << 30, False, 0, 0, 0, (), 0)
-"""Worse than any place."""
 
 ORDERS_KEPT = 64
 """So many different needs have an order of their own in a region; the one that was not asked for
@@ -72,16 +56,6 @@ class View:
     def free(self) -> int:
         """Free leaves in it."""
         return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
-
-
-class Order:
-    """Tags by rank, for one wish. ``read``: so many of the region's tags were looked at."""
-
-    __slots__ = ("ranked", "read")
-
-    def __init__(self) -> None:
-        self.ranked: list[tuple[Front, int, Tag]] = []
-        self.read = 0
 
 
 class Region:
@@ -247,7 +221,7 @@ class Region:
         self._catch_up()
         tags: dict[int, list[Tag]] = {}
         for tag, racks in self._racks.items():
-            if racks and _front(tag, wish) is not None:
+            if racks and front_of(tag, wish) is not None:
                 tags.setdefault(tag.count // wish[0][tag.sort], []).append(tag)
         for fits in sorted(tags, reverse=True):
             for number in self._with_any(tags[fits], among):
@@ -266,7 +240,7 @@ class Region:
         """How good a node is for one pod; None where it does not fit."""
         self._catch_up()
         tag = self._tags.get(number)
-        front = None if tag is None else _front(tag, wish)
+        front = None if tag is None else front_of(tag, wish)
         if tag is None or front is None:
             return None
         whole = self._views[self.places[number][0]].whole
@@ -351,7 +325,7 @@ class Region:
             order = self._orders[wish] = Order()
         if order.read < len(self._known):
             for tag in self._known[order.read :]:
-                front = _front(tag, wish)
+                front = front_of(tag, wish)
                 if front is not None:
                     insort(order.ranked, (front, tag.number, tag))
             order.read = len(self._known)
@@ -390,11 +364,3 @@ def numbers_in(nodes: int) -> Iterator[int]:
         lowest = nodes & -nodes
         nodes ^= lowest
         yield lowest.bit_length() - 1
-
-
-def _front(tag: Tag, wish: Wish) -> Front | None:
-    need = wish[0][tag.sort]
-    if not 0 < need <= tag.count:
-        return None
-    pick = tag.free.picks[need]
-    return pick.level, tag.is_shared, pick.block, tag.count

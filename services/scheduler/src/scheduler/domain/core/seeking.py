@@ -10,8 +10,9 @@ from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine, SlotState
-from scheduler.domain.core.model import Kind, Role
+from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.core.packing import many
+from scheduler.domain.core.placing import one
 
 TYPE_CHOICES = 64
 """Choices of GPU types for the roles that are tried, at the most."""
@@ -76,17 +77,16 @@ class Seeker:
     def __init__(
         self,
         hardware: Hardware,
-        gang: str,
+        gang: Gang,
         owner: str | None,
         *,
-        only: frozenset[str] | None = None,
         near: Sequence[Rack] = (),
         is_bare: bool = False,
     ) -> None:
         self.hardware = hardware
-        self.gang = gang
+        self.gang = gang.id
         self.owner = owner
-        self.only = only
+        self.only = gang.allowed_nodes
         self.near = near
         self.is_bare = is_bare
         self.is_thorough = False
@@ -271,7 +271,7 @@ class Seeker:
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before = len(self.pods)
         ground = self.ground(kind, gpu_type)
-        if ground.one(names[0]) if len(names) == 1 else many(ground, names):
+        if one(ground, names[0]) if len(names) == 1 else many(ground, names):
             return True
         self.undo(before)
         return False

@@ -1,0 +1,159 @@
+"""One pod: the best place for it on its ground."""
+
+from collections.abc import Iterable, Iterator
+
+from scheduler.domain.core.covering import may_have
+from scheduler.domain.core.forest import Cell
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.ranks import NEVER_RANK, Rank
+from scheduler.domain.core.regions import Region
+
+CELLS_HELD = 64
+"""Cells above nodes of which the one with the nearest leaves is taken."""
+
+
+def one(ground: Ground, name: str) -> bool:
+    """Place one pod."""
+    found = _first(ground, ground.bound)
+    if ground.is_split and _across(ground, found[0][0] if found else NEVER_RANK[0], name):
+        return True
+    if ground.empty is not None and _fresh(ground, found[0] if found else NEVER_RANK, name):
+        return True
+    if found is not None and ground.put(found[1], name):
+        return True
+    return ground.kind.gpus < ground.least and _loosely(ground, name)
+
+
+def _loosely(ground: Ground, name: str) -> bool:
+    """Put a pod that is charged more than its GPUs where guests use some of those leaves."""
+    if ground.owner is None or not ground.is_small:
+        return False
+    best: tuple[int, int, int] | None = None
+    for number in sorted(ground.numbers()):
+        state = ground.hardware.states[number]
+        gpus = state.slot.shape.pick(ground.free(state), ground.kind.gpus)
+        if gpus is None or not ground.fits(number):
+            continue
+        leaves, rest = gpus.leaves, ground.free(state, is_loose=True) & ~gpus.leaves
+        while leaves.bit_count() < ground.needs[state.sort] and rest:
+            leaves |= rest & -rest
+            rest &= rest - 1
+        if leaves.bit_count() == ground.needs[state.sort]:
+            rank = (gpus.level, number, leaves)
+            best = rank if best is None or rank < best else best
+    return best is not None and ground.put(best[1], name, best[2], is_loose=True)
+
+
+def _first(ground: Ground, region: Region | None) -> tuple[Rank, int] | None:
+    """The best node in bound cells."""
+    if region is None:
+        return None
+    seeker = ground.seeker
+    if seeker.owner is None:
+        found = _guest(ground, region, seeker.having(ground.kind))
+    else:  # mostly the best of all does
+        found = region.best(ground.wish)
+    if found is None or (seeker.within is None and not seeker.near and ground.fits(found[1])):
+        return found
+    among = seeker.having(ground.kind)
+    near = {rack.number for rack in seeker.near}
+    best: tuple[Rank, int] | None = None
+    for rank, number in region.ranked(ground.wish, among):
+        if best is not None and rank[0] > best[0][0]:
+            break
+        if ground.fits(number):
+            if not near or region.places[number][0] in near:
+                return rank, number
+            best = best or (rank, number)
+    return best
+
+
+def _guest(ground: Ground, region: Region, among: int | None) -> tuple[Rank, int] | None:
+    """For an opportunistic pod: outside of bound cells, where that is as good."""
+    found = region.best(ground.wish, among)
+    empty = ground.hardware.index.empty[ground.gpu_type]
+    if found is not None:
+        other = empty.best(ground.wish, among)
+        if other is not None and other[0][0] <= found[0][0] and ground.fits(other[1]):
+            return other
+    return found
+
+
+def _fresh(ground: Ground, rank: Rank, name: str) -> bool:
+    """Place a pod in a cell that is bound for it, where that is nearer than ``rank``."""
+    if rank is not NEVER_RANK and rank[0] <= ground.hardware.demands.least_level(ground.needs):
+        return False
+    assert ground.empty is not None
+    best = ground.empty.best(ground.wish, ground.seeker.having(ground.kind))
+    if best is None or best[0][0] >= rank[0]:
+        return False
+    for found, number in _fresh_nodes(ground):
+        if (
+            found[0] < rank[0]
+            and ground.fits(number)
+            and may_have(ground.hardware, ground.owner, ground.hardware.states[number])
+            and ground.put(number, name)
+        ):
+            return True
+    return False
+
+
+def _across(ground: Ground, level: int, name: str) -> bool:
+    """Place a pod partly in a bound cell, partly in one that is bound for it, where its leaves
+    are nearer than a place at ``level`` and any in free space.
+    """
+    numbers = [number for number, _ in ground.mixed()]
+    if not numbers:
+        return False
+    assert ground.empty is not None
+    other = ground.empty.best(ground.wish, ground.seeker.having(ground.kind))
+    least = level if other is None else min(level, other[0][0])
+    found = []
+    for number in numbers:
+        state = ground.hardware.states[number]
+        pick = state.slot.shape.pick(ground.free(state), ground.needs[state.sort])
+        if pick is not None and pick.level < least:
+            found.append((pick, number))
+    return any(ground.put(number, name) for _, number in sorted(found))
+
+
+def _fresh_nodes(ground: Ground) -> Iterator[tuple[Rank, int]]:
+    """Nodes in cells that may be bound: of small quota cells first, best first in each."""
+    hardware, empty = ground.hardware, ground.empty
+    assert empty is not None
+    assert ground.owner is not None
+    left, is_ranked = hardware.unbound[ground.owner], False
+    for quota in sorted(hardware.owning.quotas[ground.owner], key=lambda q: q.level):
+        if not left[quota.path] or hardware.forest.racks[quota.chain.leaf] is not empty.racks:
+            continue
+        if quota.level <= quota.chain.node_level:
+            if not is_ranked:
+                is_ranked = True
+                yield from empty.ranked(ground.wish, ground.seeker.having(ground.kind))
+            continue
+        cells = hardware.cells[quota.chain.name].free_cells(quota.level)
+        yield from _best_of_each(ground, cells, empty)
+
+
+def _best_of_each(
+    ground: Ground, cells: Iterable[Cell], empty: Region
+) -> Iterator[tuple[Rank, int]]:
+    """The best node of each cell: at once where leaves can't be nearer, else the nearest of
+    some cells first.
+    """
+    least, held = ground.hardware.demands.least_level(ground.needs), list[tuple[Rank, int]]()
+    for cell in cells:
+        found = [
+            (rank, slot.number)
+            for slot in cell.slots()
+            if ground.fits(slot.number)
+            and (rank := empty.rank_of(slot.number, ground.wish)) is not None
+        ]
+        if found and (best := min(found))[0][0] <= least:
+            yield best
+        elif found:
+            held.append(best)
+        if len(held) == CELLS_HELD:
+            yield from sorted(held, key=lambda each: each[0][0])
+            held.clear()
+    yield from sorted(held, key=lambda each: each[0][0])
