@@ -7,6 +7,7 @@ import pytest
 from alerting.domain.deliveries import (
     SCHEDULE_S,
     Answer,
+    Attempt,
     DeliveryPolicy,
     Done,
     Failed,
@@ -70,14 +71,8 @@ def test_an_event_makes_one_delivery_for_each_subscription_whatever_repeats_come
 
 
 def follow(answer: Answer, attempts: int, age_s: float = 0.0, jitter: float = 0.0) -> Next:
-    return next_attempt(
-        answer,
-        attempts=attempts,
-        created_at=NOW - timedelta(seconds=age_s),
-        now=NOW,
-        jitter=jitter,
-        policy=POLICY,
-    )
+    attempt = Attempt(attempts, NOW - timedelta(seconds=age_s))
+    return next_attempt(attempt, answer, now=NOW, jitter=jitter, policy=POLICY)
 
 
 def test_retries_keep_the_schedule_of_standard_webhooks() -> None:

@@ -15,7 +15,7 @@ from bare_bus import a_bus, heartbeats, keys_of
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from muster.bus import partition_of
+from muster.bus import Outgoing, partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS
@@ -200,14 +200,8 @@ def test_a_strangers_id_is_none_of_ours(stranger: str) -> None:
 
 def test_every_topic_has_headers_and_a_dead_letter_topic() -> None:
     for topic in TOPICS.values():
-        made = headers(
-            topic,
-            event_id="i",
-            source="rest",
-            key="k",
-            at=datetime(2026, 1, 1, tzinfo=UTC),
-            traceparent=None,
-        )
+        record = Outgoing(topic.name, "k", b"{}", "i", datetime(2026, 1, 1, tzinfo=UTC).timestamp())
+        made = headers(topic, record, "rest")
         assert made["ce_type"] == f"muster.{topic.name}.v1"
         assert made["ce_time"] == "2026-01-01T00:00:00Z"
         assert not topic.name.endswith(DEAD_LETTER)

@@ -14,6 +14,7 @@ from alerting.handlers import TOPICS_HEARD as alerting_topics
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
 from launcher.handlers import TOPICS_HEARD as launcher_topics
 from muster import asyncapi, publish, schemas
+from muster.bus import Outgoing
 from muster.compatibility import breaks
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
@@ -119,14 +120,9 @@ def test_who_reads_what_is_as_the_services_have_it(
 
 @pytest.mark.parametrize("traceparent", [None, f"00-{'a' * 32}-{'b' * 16}-01"])
 def test_the_headers_of_records_are_as_documented(traceparent: str | None) -> None:
-    made = headers(
-        TOPICS["job-updated"],
-        event_id="launcher/job/j1/1",
-        source=Service.LAUNCHER.value,
-        key="j1",
-        at=datetime(2026, 1, 1, tzinfo=UTC),
-        traceparent=traceparent,
-    )
+    at = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    record = Outgoing("job-updated", "j1", b"{}", "launcher/job/j1/1", at, traceparent)
+    made = headers(TOPICS["job-updated"], record, Service.LAUNCHER.value)
     schema = DOCUMENT["components"]["messages"]["job-updated"]["headers"]
     Draft7Validator(schema | {"components": DOCUMENT["components"]}).validate(made)
     assert set(made) <= set(DOCUMENT["components"]["schemas"]["CloudEventHeaders"]["properties"])

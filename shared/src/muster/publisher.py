@@ -12,7 +12,6 @@ sequences that the bus forgets, or that have a gap, would cost every channel for
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
@@ -224,14 +223,7 @@ class Publisher:
 
     async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> asyncio.Future[Any]:
         """Hand a record to the producer; the future tells what became of it."""
-        made = headers(
-            topic_named(record.topic),
-            event_id=record.event_id,
-            source=self._me.value,
-            key=record.key,
-            at=datetime.fromtimestamp(record.at, UTC),
-            traceparent=record.traceparent,
-        )
+        made = headers(topic_named(record.topic), record, self._me.value)
         try:
             sent: asyncio.Future[Any] = await producer.send(
                 record.topic,

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
+from muster.channels import Outgoing
 from muster.contracts.model import Model, Word
 from muster.contracts.topics import TOPICS, Kind, Topic
 from muster.errors import Broken
@@ -100,21 +101,19 @@ def subject_of(kind: Kind, word: Word) -> str:
     return str(getattr(word, kind.value))
 
 
-def headers(
-    topic: Topic, *, event_id: str, source: str, key: str, at: datetime, traceparent: str | None
-) -> dict[str, str]:
-    """The headers of a record."""
+def headers(topic: Topic, record: Outgoing, source: str) -> dict[str, str]:
+    """The headers of a record to be published."""
     made = {
         "ce_specversion": "1.0",
-        "ce_id": event_id,
+        "ce_id": record.event_id,
         "ce_source": f"/muster/{source}",
         "ce_type": topic.event_type,
-        "ce_subject": key,
-        "ce_time": at.astimezone(UTC).isoformat().replace("+00:00", "Z"),
+        "ce_subject": record.key,
+        "ce_time": datetime.fromtimestamp(record.at, UTC).isoformat().replace("+00:00", "Z"),
         "content-type": CONTENT_TYPE,
     }
-    if traceparent:
-        made["traceparent"] = traceparent
+    if record.traceparent:
+        made["traceparent"] = record.traceparent
     return made
 
 

@@ -13,7 +13,7 @@ from alerting.book import Book, Entry
 from alerting.domain.deliveries import Answer, Channel, DeliveryPolicy, Failed, Sent
 from alerting.domain.deliveries import deliveries as made_from
 from alerting.domain.events import Event, Severity
-from alerting.lanes import Lane, LaneLimits
+from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
 from alerting.store.deliveries import Claim, add_deliveries
@@ -79,7 +79,8 @@ class Post:
             return answer
 
         kept = replace(self.limits, **limits)
-        lane = Lane(Channel.WEBHOOK, send, pool or self.pool, self.book, kept, self.metrics)
+        sender = Sender(Channel.WEBHOOK, send)
+        lane = Lane(sender, pool or self.pool, self.book, kept, self.metrics)
         task = asyncio.create_task(lane.run())
         try:
             yield lane

@@ -7,12 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
+from muster.bus import Outgoing
 from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
 from muster.contracts.topics import TOPICS, Service
 from muster.db import Connection, open_pool
@@ -72,24 +72,19 @@ async def _ask_by_setting(setting: str) -> None:
     """Agents have no database; they hear of it as of a setting of the cluster. So does REST, which
     says its settings above their old revisions at a resync.
     """
-    bootstrap, now = kafka_bootstrap(), datetime.fromtimestamp(time.time(), UTC)
-    word = SettingChanged(setting=setting, revision=int(now.timestamp() * 1000), value={})
-    made = headers(
-        TOPICS[SETTINGS],
-        event_id=f"cli/{setting}/{word.revision}",
-        source="cli",
-        key=setting,
-        at=now,
-        traceparent=None,
-    )
+    bootstrap, now = kafka_bootstrap(), time.time()
+    word = SettingChanged(setting=setting, revision=int(now * 1000), value={})
+    value, event_id = word.model_dump_json().encode(), f"cli/{setting}/{word.revision}"
+    record = Outgoing(SETTINGS, setting, value, event_id, now)
+    made = headers(TOPICS[SETTINGS], record, "cli")
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap, request_timeout_ms=TIMEOUT_MS)
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             await producer.start()
             await producer.send_and_wait(
-                SETTINGS,
-                word.model_dump_json().encode(),
-                setting.encode(),
+                record.topic,
+                value,
+                record.key.encode(),
                 headers=[(name, value.encode()) for name, value in made.items()],
             )
     except (KafkaError, TimeoutError) as error:

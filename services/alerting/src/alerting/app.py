@@ -1,7 +1,7 @@
 """The wiring of Alerting: settings, subscriptions, listener, lanes; nothing is decided here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import structlog
@@ -19,7 +19,7 @@ from alerting.domain.deliveries import Answer, Channel, Failed, GiveUp
 from alerting.domain.messages import Mail
 from alerting.handlers import TOPICS_HEARD, Listener, Told
 from alerting.keeper import Keeper
-from alerting.lanes import Lane, LaneLimits, Send
+from alerting.lanes import Lane, LaneLimits, Sender
 from alerting.metrics import AlertingMetrics
 from alerting.receivers.mail import MailMessage, MailReceiver
 from alerting.receivers.webhook import WebhookMessage, WebhookReceiver, private_authority
@@ -56,7 +56,10 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         webhooks = await stack.enter_async_context(
             WebhookReceiver(settings.webhook_limits(), tls=tls)
         )
-        _listen(runtime, settings, book, metrics, webhooks, MailReceiver(settings.mail_server()))
+        mails = MailReceiver(settings.mail_server())
+        senders = (webhook_sender(book, webhooks), mail_sender(mails))
+        lanes = [_lane(runtime, settings, book, metrics, sender) for sender in senders]
+        _listen(runtime, settings, book, metrics, lanes)
         yield
 
 
@@ -65,14 +68,8 @@ def _listen(
     settings: AlertingSettings,
     book: Book,
     metrics: AlertingMetrics,
-    webhooks: WebhookReceiver,
-    mails: MailReceiver,
+    lanes: Sequence[Lane],
 ) -> None:
-    lanes = [
-        _lane(runtime, settings, book, metrics, Channel.WEBHOOK, webhook_sender(book, webhooks)),
-        _lane(runtime, settings, book, metrics, Channel.MAIL, mail_sender(mails)),
-    ]
-
     def after(told: Told) -> None:
         for event, _ in told.events:
             metrics.events.labels(event.name).inc()
@@ -95,7 +92,7 @@ def _listen(
 
     follower = runtime.follow(TOPICS_FOLLOWED, on_record)
     listener = Listener(book, gone, settings.policy())
-    keeper = Keeper(settings, runtime, book, listener, metrics, after)
+    keeper = Keeper(runtime, book, listener, metrics, after)
     consumer = runtime.consumer(TOPICS_HEARD, listener.hear, after, LINGER_S)
     runtime.spawn("consumer", consume_after(follower, consumer, settings.subscriptions_wait_s))
     runtime.spawn("keeper", keeper.run)
@@ -109,11 +106,11 @@ def _lane(
     settings: AlertingSettings,
     book: Book,
     metrics: AlertingMetrics,
-    channel: Channel,
-    send: Send,
+    sender: Sender,
 ) -> Lane:
+    is_webhook = sender.channel is Channel.WEBHOOK
     limits = LaneLimits(
-        slots=settings.webhook_slots if channel is Channel.WEBHOOK else settings.mail_slots,
+        slots=settings.webhook_slots if is_webhook else settings.mail_slots,
         receiver_slots=settings.receiver_slots,
         poll_s=settings.delivery_poll_s,
         lease_s=settings.delivery_lease_s,
@@ -122,10 +119,10 @@ def _lane(
         retry_longest_s=settings.retry_longest_s,
         policy=settings.delivery_policy(),
     )
-    return Lane(channel, send, runtime.pool, book, limits, metrics)
+    return Lane(sender, runtime.pool, book, limits, metrics)
 
 
-def webhook_sender(book: Book, webhooks: WebhookReceiver) -> Send:
+def webhook_sender(book: Book, webhooks: WebhookReceiver) -> Sender:
     """Sends what was claimed as a signed webhook."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
@@ -136,10 +133,10 @@ def webhook_sender(book: Book, webhooks: WebhookReceiver) -> Send:
         url = entry.subscription.webhook_url or ""
         return await webhooks.send(WebhookMessage(claim.id, url, claim.body, secrets, claim.now))
 
-    return send
+    return Sender(Channel.WEBHOOK, send)
 
 
-def mail_sender(mails: MailReceiver) -> Send:
+def mail_sender(mails: MailReceiver) -> Sender:
     """Sends what was claimed as a mail."""
 
     async def send(entry: Entry, claim: Claim) -> Answer:
@@ -147,7 +144,7 @@ def mail_sender(mails: MailReceiver) -> Send:
         to = entry.subscription.email or ""
         return await mails.send(MailMessage(claim.id, to, letter, claim.now))
 
-    return send
+    return Sender(Channel.MAIL, send)
 
 
 def consume_after(

@@ -27,14 +27,14 @@ class Keeper:
 
     def __init__(
         self,
-        settings: AlertingSettings,
         runtime: Runtime,
         book: Book,
         listener: Listener,
         metrics: AlertingMetrics,
         after: Callable[[Told], None],
     ) -> None:
-        self._settings = settings
+        assert isinstance(runtime.settings, AlertingSettings)
+        self._settings = runtime.settings
         self._bus = runtime.bus
         self._pool = runtime.pool
         self._relay = runtime.relay

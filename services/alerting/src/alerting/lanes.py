@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanKind
 from alerting.book import Book, Entry
 from alerting.domain.deliveries import (
     Answer,
+    Attempt,
     Channel,
     DeliveryPolicy,
     Done,
@@ -35,7 +36,7 @@ from alerting.domain.deliveries import (
 )
 from alerting.metrics import AlertingMetrics
 from alerting.store import deliveries as store
-from alerting.store.deliveries import Claim
+from alerting.store.deliveries import Claim, Lease
 
 _log = structlog.get_logger()
 
@@ -43,6 +44,14 @@ Send = Callable[[Entry, Claim], Awaitable[Answer]]
 
 UNKNOWN_TRIES = 6
 """A delivery whose subscription nobody knows is given up at this attempt: after some 7 hours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Sends what was claimed of a channel."""
+
+    channel: Channel
+    send: Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +75,14 @@ class Lane:
 
     def __init__(
         self,
-        channel: Channel,
-        send: Send,
+        sender: Sender,
         pool: Pool,
         book: Book,
         limits: LaneLimits,
         metrics: AlertingMetrics,
     ) -> None:
-        self._channel = channel
-        self._send = send
+        self._channel = sender.channel
+        self._send = sender.send
         self._pool = pool
         self._book = book
         self._limits = limits
@@ -121,14 +129,8 @@ class Lane:
             return []
         full = [it for it, n in self._busy.items() if n >= self._limits.receiver_slots]
         async with transaction(self._pool) as conn:
-            return await store.claim(
-                conn,
-                self._channel,
-                busy=full,
-                limit=free,
-                lease=secrets.token_hex(8),
-                lease_s=self._limits.lease_s,
-            )
+            lease = Lease(secrets.token_hex(8), self._limits.lease_s)
+            return await store.claim(conn, self._channel, lease, busy=full, limit=free)
 
     async def _deliver(self, claim: Claim) -> None:
         try:
@@ -194,9 +196,8 @@ class Lane:
                 return answer, dropped
             now = await conn.fetchval("SELECT clock_timestamp()")
             after = next_attempt(
+                Attempt(claim.attempts, claim.created_at),
                 answer,
-                attempts=claim.attempts,
-                created_at=claim.created_at,
                 now=now,
                 jitter=random.random(),  # noqa: S311 - jitter
                 policy=self._limits.policy,

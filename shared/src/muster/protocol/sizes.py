@@ -8,6 +8,7 @@ writer may put there, and its JSON is measured.
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from muster.contracts.gangs import (
     GangClass,
@@ -62,14 +63,7 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
     """The topic of the largest record that a job can have, and how many bytes it can be."""
     decision = status = request = peers = own = 0
     for role in spec.task_roles:
-        each = _task_bytes(
-            role.name,
-            role.instances,
-            role.gpus,
-            role.cpu,
-            role.memory_mb,
-            tuple(role.ports.items()),
-        )
+        each = _task_bytes(_sized(role))
         decision += role.instances * each.decision
         status += role.instances * each.status
         request += role.instances * (each.ask + _wished_bytes(role))
@@ -100,15 +94,25 @@ class _TaskBytes:
     peer: int
 
 
+class _Sized(NamedTuple):
+    """All of a role that the bytes of its tasks depend on."""
+
+    role: str
+    instances: int
+    gpus: int
+    cpu: int
+    memory_mb: int
+    ports: tuple[tuple[str, int], ...]
+
+
+def _sized(role: TaskRoleSpec) -> _Sized:
+    ports = tuple(role.ports.items())
+    return _Sized(role.name, role.instances, role.gpus, role.cpu, role.memory_mb, ports)
+
+
 @lru_cache(maxsize=128)
-def _task_bytes(
-    role: str,
-    instances: int,
-    gpus: int,
-    cpu: int,
-    memory_mb: int,
-    ports: tuple[tuple[str, int], ...],
-) -> _TaskBytes:
+def _task_bytes(sized: _Sized) -> _TaskBytes:
+    role, instances, gpus, cpu, memory_mb, ports = sized
     pod = f"{_JOB}-{_BIG}-{role}-{instances}-{_BIG}"
     placed = {label: (_PORT,) * count for label, count in ports}
     where = {"node": _NODE, "address": _NODE, "log_url": _LOG_URL}

@@ -69,6 +69,14 @@ class Gone:
 Answer = Sent | Failed | Gone
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The ``number``-th to make a delivery, from 1, which was wanted at ``created_at``."""
+
+    number: int
+    created_at: datetime
+
+
 class GiveUp(StrEnum):
     """Why a delivery is not tried again."""
 
@@ -157,15 +165,9 @@ def delivery_id(subscription: str, event_key: str) -> str:
 
 
 def next_attempt(
-    answer: Answer,
-    *,
-    attempts: int,
-    created_at: datetime,
-    now: datetime,
-    jitter: float,
-    policy: DeliveryPolicy,
+    attempt: Attempt, answer: Answer, *, now: datetime, jitter: float, policy: DeliveryPolicy
 ) -> Next:
-    """What follows an attempt. ``attempts`` counts it; ``jitter`` is from [0, 1)."""
+    """What follows an attempt. ``jitter`` is from [0, 1)."""
     match answer:
         case Sent():
             return Done()
@@ -174,12 +176,12 @@ def next_attempt(
         case Failed(reason, can_retry=False):
             return GivenUp(GiveUp.REFUSED, reason)
         case Failed(reason, retry_after_s=asked_s):
-            if attempts >= len(SCHEDULE_S):
+            if attempt.number >= len(SCHEDULE_S):
                 return GivenUp(GiveUp.ATTEMPTS_USED, reason)
-            wait_s = SCHEDULE_S[attempts] * (1 + JITTER * jitter)
+            wait_s = SCHEDULE_S[attempt.number] * (1 + JITTER * jitter)
             wait_s = max(wait_s, min(asked_s, policy.retry_after_max_s))
             at = now + timedelta(seconds=wait_s)
-            if at > created_at + timedelta(seconds=policy.give_up_after_s):
+            if at > attempt.created_at + timedelta(seconds=policy.give_up_after_s):
                 return GivenUp(GiveUp.EXPIRED, reason)
             return Retry(at)
         case _:

@@ -136,17 +136,20 @@ CLAIM = """
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Under which name, and for how long, a worker has what it takes."""
+
+    name: str
+    seconds: float
+
+
 async def claim(
-    conn: Connection,
-    channel: Channel,
-    *,
-    busy: Sequence[str],
-    limit: int,
-    lease: str,
-    lease_s: float,
+    conn: Connection, channel: Channel, lease: Lease, *, busy: Sequence[str], limit: int
 ) -> list[Claim]:
     """Take deliveries that are due, at most one of each receiver and none of ``busy`` ones."""
-    return await fetch(Claim, conn, CLAIM, channel.value, list(busy), limit, lease, lease_s)
+    terms = (channel.value, list(busy), limit, lease.name, lease.seconds)
+    return await fetch(Claim, conn, CLAIM, *terms)
 
 
 _SENT = """

@@ -160,19 +160,19 @@ def _say_run(
         roles=roles,
         peers=peers,
     )
-    return _say_pod(life, task, PodAction.RUN, run=run)
+    return _say_pod(life, task, run)
 
 
 def say_stop(life: Life, task: Task, reason: str, grace_s: float) -> Say:
     """Stop the task's pod. Its agent has what it runs, or never will."""
     stop = PodStop(reason=reason, grace_s=grace_s)
-    return _say_pod(life, task, PodAction.STOP, stop=stop)
+    return _say_pod(life, task, stop)
 
 
 def say_lost(life: Life, task: Task, grace_s: float) -> Say:
     """Its node was lost: should it still run, and come back, it is to stop."""
     stop = PodStop(reason="node-lost", grace_s=grace_s)
-    return _say_pod(life, task, PodAction.STOP, stop=stop, is_open=False)
+    return _say_pod(life, task, stop, is_open=False)
 
 
 def _place(task: Task) -> Placement:
@@ -181,23 +181,16 @@ def _place(task: Task) -> Placement:
     return task.placement
 
 
-def _say_pod(
-    life: Life,
-    task: Task,
-    action: PodAction,
-    *,
-    run: PodRun | None = None,
-    stop: PodStop | None = None,
-    is_open: bool = True,
-) -> Say:
+def _say_pod(life: Life, task: Task, ask: PodRun | PodStop, *, is_open: bool = True) -> Say:
     place = _place(task)
+    run, stop = (ask, None) if isinstance(ask, PodRun) else (None, ask)
     word = PodRequest(
         pod=life.pod(task),
         job=life.job.id,
         gang=life.gang(task),
         node=place.node,
         journal=place.journal,
-        action=action,
+        action=PodAction.STOP if run is None else PodAction.RUN,
         run=run,
         stop=stop,
     )

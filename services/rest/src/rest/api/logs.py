@@ -127,22 +127,27 @@ async def read_log(
     return Held(held, content, "text/plain; charset=utf-8", _extent(log))
 
 
+async def followed_from(
+    last_event_id: Annotated[str | None, Header(max_length=32)] = None, offset: Offset = 0
+) -> int:
+    """The byte where a broken connection left off, else the one that was asked for."""
+    if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
+        return min(int(last_event_id), 2**53)
+    return offset
+
+
 @router.get(LOGS + "/{stream}/events", response_class=StreamingResponse, responses=EventAnswer)
 async def follow_log(
     where: Where,
     stream: StreamName,
+    start: Annotated[int, Depends(followed_from)],
     here: Here,
     caller: User,
-    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
-    offset: Offset = 0,
 ) -> Response:
     """Follow a log by server-sent events: lines, each with the offset after it as its id, so that
     ``Last-Event-ID`` goes on where a connection broke. The event ``end`` is the last one.
     """
     log_url, pod = await _place(here, where)
-    start = offset
-    if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
-        start = min(int(last_event_id), 2**53)
     ask = LogAsk(log_url, pod, stream, start, None, follow=True)
     held, log = await _open(here, caller.username, ask)
     return Held(held, _events(here, log.pieces, start), "text/event-stream", {})
