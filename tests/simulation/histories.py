@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from random_clusters import EVERYTHING, Traits, a_cluster, a_gang, virtual_clusters
+from random_changes import a_change
+from random_clusters import EVERYTHING, Traits, a_cluster, a_gang
 from runs import Event, Maker, Run, Watch
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
@@ -95,7 +96,7 @@ class _Dice:
         kinds = (
             ("request", 46), ("release", 16), ("release_pod", 3), ("withdraw", 3), ("grow", 3),
             ("node", 6), ("gpu", 5), ("cordon", 2), ("drain", 2), ("uncordon", 5),
-            ("change", 2),
+            ("change", self._traits.changes),
         )  # fmt: skip
         out = () if self._traits.has_faults else ("node", "gpu", "cordon", "drain")
         names, weights = zip(*(kind for kind in kinds if kind[0] not in out), strict=True)
@@ -164,10 +165,4 @@ class _Dice:
         return None if name is None else ("uncordon", name)
 
     def _change(self, now: float) -> Event | None:
-        if not self._traits.has_changes:
-            return None
-        config = self._run.config
-        made = virtual_clusters(self._random, replace(config, virtual_clusters={}))
-        for name in config.virtual_clusters:
-            made.setdefault(name, replace(config.virtual_clusters[name], cells=(), pins=()))
-        return ("change", replace(config, virtual_clusters=made))
+        return ("change", a_change(self._random, self._run.config, self._traits))

@@ -1,6 +1,7 @@
 """Random small clusters and gangs: everything that a configuration may have, in a few machines."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -23,7 +24,8 @@ GRACE_S = 30.0
 @dataclass(frozen=True)
 class Traits:
     """What a random history may have. ``restarts``: how likely one is after a cycle.
-    ``without_gpus``: how likely pods want none. ``judges``: as the follower has it.
+    ``changes``: how many of a hundred events are changes of the configuration. ``without_gpus``:
+    how likely pods want none. ``judges``: as the follower has it.
     """
 
     has_limits: bool = True
@@ -31,11 +33,11 @@ class Traits:
     has_pins: bool = True
     has_two_trees: bool = True
     is_irregular: bool = True
-    has_changes: bool = True
     has_growth: bool = True
     has_faults: bool = True
     is_large: bool = False
     restarts: float = 0.1
+    changes: int = 2
     without_gpus: float = 0.08
     judges: str = "all"
 
@@ -47,7 +49,7 @@ def a_cluster(random: Random, traits: Traits = EVERYTHING) -> ClusterConfig:
     """A configuration that can be honoured."""
     types = _large_cell_types() if traits.is_large else _cell_types(random)
     trees = _trees(random, types, traits)
-    nodes = _limits(random, trees, types, traits)
+    nodes = limits(random, trees, types, traits)
     policy = Policy(is_lazy=random.random() < 0.4, grace_s=GRACE_S)
     config = ClusterConfig(types, trees, nodes, {}, policy)
     return replace(config, virtual_clusters=virtual_clusters(random, config))
@@ -168,9 +170,10 @@ def _is_full(tree: PhysicalCell, types: dict[str, CellType]) -> bool:
     return len(children) == types[tree.type].count and all(_is_full(c, types) for c in children)
 
 
-def _limits(
-    random: Random, trees: tuple[PhysicalCell, ...], types: dict[str, CellType], traits: Traits
+def limits(
+    random: Random, trees: tuple[PhysicalCell, ...], types: Mapping[str, CellType], traits: Traits
 ) -> dict[str, NodeLimits]:
+    """What machines have beside GPUs; now and then there is one without GPUs."""
     hardware = Hardware(ClusterConfig(types, trees))
     if not traits.has_limits or random.random() < 0.5:
         return {}

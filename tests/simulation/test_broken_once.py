@@ -254,6 +254,19 @@ def test_a_gang_without_gpus_waits_for_health_where_a_node_that_is_well_would_do
     assert isinstance(placed, Placed)
 
 
+def test_so_it_does_when_the_node_turns_bad_while_it_waits_for_quota() -> None:
+    """Nothing became free that could help it, and its quota is as short as it was."""
+    nodes = {name: NodeLimits(cpu=8) for name in ("n0", "n1", "n2", "n3")}
+    scene = Scene(config(nodes=nodes, x=owning(), y=owning(("rack/node", 1))))
+    only = frozenset({"n0"})
+    scene.places(gang("busy", "y", 0, cpu=6, allowed_nodes=only))
+    wish = gang("bare", "x", 0, cpu=4, allowed_nodes=only)
+    assert code_of(scene.asks(wish), "bare") == "quota"
+    scene.core.cordon("n0")
+    scene.core.release("busy")
+    assert code_of(scene.cycle(), "bare") == "health"
+
+
 def test_free_gpus_of_all_trees_of_a_machine_count_for_pods_without_gpus() -> None:
     """n0 has one GPU in one tree and four in another, n1 has two."""
     types = {
@@ -266,3 +279,14 @@ def test_free_gpus_of_all_trees_of_a_machine_count_for_pods_without_gpus() -> No
     for priority in (-1, 1):
         placed = scene.places(gang(f"bare{priority}", "x", 0, priority=priority))
         assert nodes_of(placed) == {"n1"}
+
+
+def test_a_pinned_cell_that_is_not_complete_takes_nothing_from_other_cells() -> None:
+    """In the first rack a machine has one switch of two."""
+    half = PhysicalCell("node", name="n1", children=(PhysicalCell("switch"),))
+    nodes = (PhysicalCell("node", name="n0"), half)
+    cells = (PhysicalCell("rack", "r0", children=nodes, pin="lab"), racks(2)[1])
+    for owned in ("rack", "rack/node", "rack/node/switch"):
+        scene = Scene(config(cells=cells, x=owning((owned, 1), pins=("lab",))))
+        assert nodes_of(scene.places(gang("own", "x", 2))) == {"n2"}
+        assert nodes_of(scene.places(gang("pinned", "x", 2, pods=3, pin="lab"))) == {"n0", "n1"}

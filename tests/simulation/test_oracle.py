@@ -18,8 +18,15 @@ from oracle.views import Terms
 from random_clusters import Traits
 from runs import Maker, Run
 from scenes import config, gang, owning, racks
-from scheduler.domain.core import seeking
-from scheduler.domain.core.config import ClusterConfig, NodeLimits, Policy, VirtualCluster
+from scheduler.domain.core import restoring, seeking
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    Policy,
+    VirtualCluster,
+)
+from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     Decision,
@@ -35,7 +42,7 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.seeking import Seeker
 
-SLOW = Traits(has_ports=False, has_changes=False, has_growth=False, judges="cost")
+SLOW = Traits(has_ports=False, changes=0, has_growth=False, judges="cost")
 
 
 def two_racks(**virtual_clusters: VirtualCluster) -> ClusterConfig:
@@ -286,6 +293,71 @@ def test_gangs_without_gpus_are_judged_like_others(
             run.apply(("cycle", 1.0))
         assert (run.problems == []) == (maker is not broken), run.problems
         assert maker is not broken or any(expected in text for text in run.problems)
+
+
+class Harsh(CoreDoor):
+    """Whoever has cells loses them in a change."""
+
+    def change(self, config: ClusterConfig, now: float) -> None:
+        """By way of one in which nobody owns anything."""
+        nothing = dict.fromkeys(config.virtual_clusters, owning())
+        super().change(replace(config, virtual_clusters=nothing), now)
+        super().change(config, now)
+
+
+class Blind(CoreDoor):
+    """Has gangs in cells whose GPUs are gone."""
+
+    def exported(self, gang_id: str) -> Restored:
+        return replace(self.core.exported(gang_id), gang_class=GangClass.GUARANTEED)
+
+
+def with_one_switch(whole: ClusterConfig) -> ClusterConfig:
+    """Each machine has two GPUs less."""
+    types = {**whole.cell_types, "node": CellType("switch", 1, is_node=True)}
+    return replace(whole, cell_types=types)
+
+
+def with_half_the_cpus(whole: ClusterConfig) -> ClusterConfig:
+    """Each machine has eight CPUs less."""
+    return replace(whole, nodes=dict.fromkeys(whole.nodes, NodeLimits(cpu=8)))
+
+
+def _nothing_remains(*_: object) -> Iterator[Pod]:
+    return iter(())
+
+
+@pytest.mark.parametrize(
+    ("door", "change", "expected"),
+    [
+        (Harsh, lambda whole: replace(whole, policy=Policy(is_lazy=True)), "could stay in cells"),
+        (Blind, with_one_switch, "has not all its GPUs in one node cell"),
+        (None, with_one_switch, "GPUs that are not free"),
+        (None, with_half_the_cpus, "of cpu is used of 8"),
+    ],
+)
+def test_a_change_that_takes_or_leaves_too_much_is_seen(
+    door: Maker | None,
+    change: Callable[[ClusterConfig], ClusterConfig],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """None: the core gives to others what a pod still has of a place that is not whole any more."""
+    whole = two_racks(x=owning(("rack", 2)))
+    only = frozenset({"n0"})
+    for is_broken in (False, True):
+        if is_broken and door is None:
+            monkeypatch.setattr(restoring, "_remnants", _nothing_remains)
+        run = Run((is_broken and door) or CoreDoor, whole)
+        run.apply(("request", gang("runs", "x", 4, cpu=12, allowed_nodes=only)))
+        run.apply(("cycle", 1.0))
+        run.apply(("change", change(whole)))
+        for number, gpus in enumerate((2, 0)):
+            late = gang(f"late{number}", "x", gpus, priority=-1, cpu=4, allowed_nodes=only)
+            run.apply(("request", late))
+        run.apply(("cycle", 2.0))
+        assert is_broken == any(expected in text for text in run.problems), run.problems
+        assert is_broken or run.problems == []
 
 
 def test_a_gang_without_gpus_that_goes_to_another_machine_than_the_fullest_is_seen(

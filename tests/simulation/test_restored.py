@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_place
-from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell
+from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, PhysicalCell
 from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
@@ -113,3 +113,48 @@ def test_gpus_that_are_in_two_trees_now_are_held_in_both() -> None:
     scene.leave("runs")
     (placed,) = scene.cycle()
     assert isinstance(placed, Placed)
+
+
+def limited(cpu: int, *owned: tuple[str, int]) -> ClusterConfig:
+    """Two racks of two machines with so many CPUs each."""
+    nodes = {name: NodeLimits(cpu=cpu) for name in ("n0", "n1", "n2", "n3")}
+    return config(nodes=nodes, x=owning(*(owned or (("rack", 2),))))
+
+
+def test_who_needs_a_smaller_share_of_its_node_after_a_change_is_charged_less() -> None:
+    scene = Scene(limited(16))
+    (before,) = scene.places(gang("runs", "x", 1, cpu=12))
+    assert len(before.charged) == 2
+    scene.core.change(limited(48), scene.now)
+    assert scene.cycle() == []
+    assert scene.core.exported("runs").places == (before._replace(charged=()),)
+    assert nodes_of(scene.places(gang("late", "x", 3))) == {before.node}
+
+
+def test_who_runs_on_a_node_that_has_less_than_it_wants_is_downgraded_and_still_uses_it() -> None:
+    scene = Scene(limited(16))
+    (before,) = scene.places(gang("runs", "x", 1, cpu=12))
+    scene.core.change(limited(8), scene.now)
+    assert scene.cycle() == [Downgraded("runs", None)]
+    assert scene.core.exported("runs").places == (before._replace(charged=()),)
+    only = frozenset({before.node})
+    late = gang("late", "x", 1, cpu=1, priority=-1, allowed_nodes=only)
+    assert code_of(scene.asks(late), "late") == "resource"
+    scene.core.change(limited(16), scene.now)
+    assert [type(decision) for decision in scene.cycle()] == [Placed, Upgraded]
+
+
+def test_another_leaf_is_charged_where_one_is_gone_that_no_pod_uses() -> None:
+    whole = limited(16, ("rack/node/switch/v100", 2))
+    scene = Scene(whole)
+    (before,) = scene.places(gang("runs", "x", 1, cpu=8))
+    assert (before.node, before.gpus, before.charged) == ("n0", (0,), (1,))
+    switches = tuple(
+        PhysicalCell("switch", children=tuple(PhysicalCell("v100", index=gpu) for gpu in gpus))
+        for gpus in ((0,), (2, 3))
+    )
+    nodes = (PhysicalCell("node", "n0", children=switches), PhysicalCell("node", "n1"))
+    cells = (PhysicalCell("rack", "r0", children=nodes), *whole.physical_cells[1:])
+    scene.core.change(replace(whole, physical_cells=cells), scene.now)
+    assert scene.cycle() == []
+    assert scene.core.exported("runs").places == (before._replace(charged=(2,)),)

@@ -1,6 +1,8 @@
 """What a change of the configuration does to gangs: nothing but, at worst, their class."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from scheduler.domain.core.model import GangClass, Restored
 
@@ -8,7 +10,8 @@ from oracle import covers
 from oracle.checker import findings
 from oracle.hardware import Cell, Hardware, Path
 from oracle.settling import without_cells
-from oracle.state import Record, State, order_of
+from oracle.state import BeforeChange, Record, State, kinds_of, order_of
+from oracle.views import demands
 
 
 def changed(
@@ -19,9 +22,7 @@ def changed(
     """
     address = {(cell.chain, cell.address): cell.number for cell in hardware.cells}
     old = before.hardware.cells
-    state = State(hardware, {}, before.waiting, before.growing)
-    state.bad_nodes, state.bad_gpus = before.bad_nodes, before.bad_gpus
-    state.cordoned, state.drained = before.cordoned, before.drained
+    state = _on_other_hardware(before, hardware)
     problems: list[str] = []
     lost: set[str] = set()
     records = sorted(before.records.values(), key=lambda record: order_of(record.gang))
@@ -57,6 +58,42 @@ def changed(
     return state, problems, lost
 
 
+def _on_other_hardware(before: State, hardware: Hardware) -> State:
+    """Nothing runs yet. What is not in the configuration any more is forgotten."""
+    state = State(hardware, {}, before.waiting, before.growing)
+    machines = set(hardware.machines)
+    state.bad_nodes, state.cordoned = before.bad_nodes & machines, before.cordoned & machines
+    state.bad_gpus = before.bad_gpus & hardware.leaf_at.keys()
+    state.drained = before.drained & machines
+    ran, broken, used = set(), set(), Counter[tuple[str, str]]()
+    for record in before.records.values():
+        kinds = kinds_of(record.gang.roles)
+        for pod, place in () if record.is_reserved else record.places.items():
+            ran.add((record.gang.id, pod))
+            if not hardware.holds(kinds[pod], place):
+                broken.add((record.gang.id, pod))
+            used.update({(place.node, name): count for name, count in demands(kinds[pod])})
+    state.before_change = BeforeChange(frozenset(ran), frozenset(broken), used)
+    return state
+
+
+def lowered(before: Mapping[str, Record], after: State) -> set[str]:
+    """Who has lost its cells."""
+    records = after.records.items()
+    return {name for name, now in records if now.gang_class is not before[name].gang_class}
+
+
+def still_used(state: State) -> BeforeChange:
+    """As the pods that ran before the last change end, what they used is free."""
+    used = Counter[tuple[str, str]]()
+    for record in state.records.values():
+        kinds = kinds_of(record.gang.roles)
+        for pod, place in record.places.items():
+            if (record.gang.id, pod) in state.before_change.ran:
+                used.update({(place.node, name): count for name, count in demands(kinds[pod])})
+    return replace(state.before_change, used=used)
+
+
 def _same_cells(
     record: Record, old: Sequence[Cell], address: dict[tuple[str, str], int]
 ) -> frozenset[tuple[int, Path]] | None:
@@ -70,7 +107,7 @@ def _same_cells(
 
 
 def _is_sound(state: State, record: Record, cells: frozenset[tuple[int, Path]]) -> bool:
-    trial = State(state.hardware, dict(state.records))
+    trial = state.trial(state.records)
     trial.records[record.gang.id] = Record(
         record.gang, record.places, GangClass.GUARANTEED, cells, record.started_at
     )

@@ -90,11 +90,11 @@ def _record(state: State, record: Record) -> Iterator[str]:
             continue
         if len(set(place.gpus)) != kinds[pod].gpus:
             yield f"pod {pod} has GPUs {place.gpus}, wants {kinds[pod].gpus}"
-        if any((place.node, gpu) not in state.hardware.leaf_at for gpu in place.gpus):
-            yield f"pod {pod} has GPUs that are not there"
-            continue
         yield from (f"pod {pod} {text}" for text in _pod(state, record, pod, kinds[pod]))
+    ran = state.before_change.ran  # their GPUs may be called otherwise now
     for role in gang.roles:
+        if any((gang.id, pod) in ran for pod in role.pods):
+            continue
         types = {
             state.hardware.leaf_type(leaf)
             for pod in role.pods
@@ -109,15 +109,16 @@ def _record(state: State, record: Record) -> Iterator[str]:
 
 
 def _pod_leaves(state: State, record: Record, pod: str) -> list[int]:
-    place = record.places[pod]
-    return [state.hardware.leaf_at[place.node, gpu] for gpu in place.gpus]
+    place, at = record.places[pod], state.hardware.leaf_at
+    return [at[place.node, gpu] for gpu in place.gpus if (place.node, gpu) in at]
 
 
 def _pod(state: State, record: Record, pod: str, kind: Kind) -> Iterator[str]:
     hardware = state.hardware
     leaves = _pod_leaves(state, record, pod)
-    if len({hardware.node_cell_of(leaf) for leaf in leaves}) > 1:
-        yield "is in two node cells"
+    is_known = (record.gang.id, pod) in state.before_change.broken and not record.is_guaranteed
+    if not hardware.holds(kind, record.places[pod]) and not is_known:
+        yield "has not all its GPUs in one node cell, or its machine has too little for it"
     if not record.is_guaranteed:
         return
     held = {cell for cell, _ in record.cells}
@@ -152,14 +153,14 @@ def _class_of(state: State, record: Record) -> Iterator[str]:
 def _machine(state: State, machine: str) -> Iterator[str]:
     used: Counter[str] = Counter()
     ports: Counter[int] = Counter()
-    limits = state.hardware.limits(machine)
+    limits, before = state.hardware.limits(machine), state.before_change
     for record in state.records.values():
         kinds = kinds_of(record.gang.roles)
         for pod, place in record.places.items():
             if place.node == machine and pod in kinds and not record.is_reserved:
                 used.update(dict(demands(kinds[pod])))
                 ports.update(place.ports)
-                if limits.ports is not None:
+                if limits.ports is not None and (record.gang.id, pod) not in before.ran:
                     text = f"{pod} of {record.gang.id} has ports {place.ports}"
                     if len(set(place.ports)) != kinds[pod].ports:
                         yield f"{text}, wants {kinds[pod].ports}"
@@ -172,7 +173,7 @@ def _machine(state: State, machine: str) -> Iterator[str]:
         limit = has.get(name)
         if name.startswith("resource ") and limits.resources is not None:
             limit = limits.resources.get(name.removeprefix("resource "), 0)
-        if limit is not None and count > limit:
+        if limit is not None and count > max(limit, before.used.get((machine, name), 0)):
             yield f"{count} of {name} is used of {limit}"
 
 

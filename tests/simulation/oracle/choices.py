@@ -171,7 +171,7 @@ def prices(
     sets = chain.from_iterable(combinations(some, size) for size in range(len(some) + 1))
     priced = [
         Price(
-            sum(record.gpus() for record in victims),
+            sum(len(state.leaves_of(record)) for record in victims),
             max((now - r.started_at for r in victims if r.started_at is not None), default=0.0),
             frozenset(record.gang.id for record in victims),
         )

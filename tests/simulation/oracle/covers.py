@@ -1,6 +1,8 @@
 """Which cells can hold a gang that has its GPUs already: for upgrades, restoring and changes."""
 
 from collections import Counter
+from collections.abc import Iterator
+from itertools import product
 
 from oracle.hardware import Path
 from oracle.state import Record, State, kinds_of, spare
@@ -14,30 +16,46 @@ def cells_for(state: State, record: Record, with_bad_ones: bool = False) -> Bind
 
     ``with_bad_ones``: whether it runs on hardware that is well plays no part.
     """
+    if not state.is_whole(record):
+        return None
     others = State(state.hardware, dict(state.records))
     del others.records[record.gang.id]
     if not with_bad_ones:
         others.bad_nodes, others.bad_gpus = state.bad_nodes, state.bad_gpus
         others.cordoned, others.drained = state.cordoned, state.drained
-    return _Cover(look(others, record.gang, Terms()), state, record).search([])
+    view = look(others, record.gang, Terms())
+    for trees in _trees_of(state, record):
+        found = _Cover(view, state, record, trees).search([])
+        if found is not None:
+            return found
+    return None
+
+
+def _trees_of(state: State, record: Record) -> Iterator[dict[str, int]]:
+    """A pod is in one node cell: that of its GPUs; without any in any of its machine's."""
+    hardware, ways = state.hardware, []
+    for place in record.places.values():
+        own = [hardware.node_cell_of(hardware.leaf_at[place.node, gpu]) for gpu in place.gpus[:1]]
+        machine = [at for at in hardware.node_cells() if hardware.cells[at].node == place.node]
+        ways.append(own or machine or [-1])
+    return (dict(zip(record.places, way, strict=True)) for way in product(*ways))
 
 
 class _Cover:
-    def __init__(self, view: View, state: State, record: Record) -> None:
+    def __init__(self, view: View, state: State, record: Record, trees: dict[str, int]) -> None:
         self._view = view
         self._record = record
         self._hardware = state.hardware
         self._leaves: dict[int, str] = {}
-        self._extras: Counter[tuple[int | None, str, str]] = Counter()
+        self._extras: Counter[tuple[int, str]] = Counter()
         kinds = kinds_of(record.gang.roles)
         for pod, place in record.places.items():
             kind, pin = kinds[pod], kinds[pod].pin or ""
             leaves = [self._hardware.leaf_at[place.node, gpu] for gpu in place.gpus]
             self._leaves.update(dict.fromkeys(leaves, pin))
             needed = self._hardware.leaves_needed(kind, place.node) or 0
-            node = self._hardware.node_cell_of(leaves[0]) if leaves else None
             if needed > kind.gpus:
-                self._extras[node, place.node, pin] += needed - kind.gpus
+                self._extras[trees[pod], pin] += needed - kind.gpus
 
     def search(self, bindings: list[tuple[int, Path]]) -> Bindings | None:
         """Bind for the lowest GPU that is in no cell yet, in every way."""
@@ -66,20 +84,16 @@ class _Cover:
         return None
 
     def _near_extras(self) -> set[int]:
-        machines = {machine for _, machine, _ in self._extras}
         hardware = self._hardware
-        leaves = [leaf for (node, _), leaf in hardware.leaf_at.items() if node in machines]
+        leaves = [leaf for tree, _ in self._extras for leaf in hardware.leaves(tree)]
         return {at for leaf in leaves for at in hardware.path_up(leaf)}
 
     def _has_extras(self, pools: dict[int, str]) -> bool:
-        for (node, machine, pin), extra in self._extras.items():
+        for (tree, pin), extra in self._extras.items():
             here = {
                 leaf
-                for (at, _), leaf in self._hardware.leaf_at.items()
-                if at == machine
-                and pools.get(leaf) == pin
-                and leaf in self._view.chargeable
-                and (node is None or self._hardware.node_cell_of(leaf) == node)
+                for leaf in self._hardware.leaves(tree)
+                if pools.get(leaf) == pin and leaf in self._view.chargeable
             }
             if len(here - self._leaves.keys()) < extra:
                 return False

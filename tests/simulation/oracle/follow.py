@@ -18,7 +18,7 @@ from scheduler.domain.core.model import (
 )
 
 from oracle import choices, covers
-from oracle.change import changed
+from oracle.change import changed, lowered, still_used
 from oracle.checker import findings
 from oracle.codes import Codes
 from oracle.fitting import TooHardError
@@ -26,9 +26,9 @@ from oracle.hardware import Hardware, Path
 from oracle.judge import Bill, Judge, is_place_usable
 from oracle.private import fits_in_private
 from oracle.reserved import is_place_free, is_same_place, is_short_of_the_rest, taken_reservations
-from oracle.settling import without_cells
+from oracle.settling import held_places, without_cells
 from oracle.state import Record, State, kinds_of, order_of
-from oracle.told import Told, growth_of, sort_out
+from oracle.told import Told, growth_of, left_over, sort_out
 from oracle.turns import fits_nowhere, growths, turn_of, wanting, with_other_cells
 
 Exported = Callable[[str], Restored]
@@ -52,6 +52,7 @@ class Follower:
         self._told = Told()
         self._exported: Exported
         self._withdrawn: set[str] = set()
+        self._lowered: set[str] = set()
         self._served: set[str] = set()
 
     def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
@@ -61,15 +62,19 @@ class Follower:
         for name in sorted(self._withdrawn):
             self._expect(name in self._told.cancelled, f"{name}'s reservation is cancelled")
             self._told.cancelled = [other for other in self._told.cancelled if other != name]
-        self._withdrawn, self._served = set(), set()
+        told = set(self._told.downgraded.pop(None, []))
+        text = f"{sorted(self._lowered)} are downgraded by a change, not {sorted(told)}"
+        self._expect(told == self._lowered, text)
+        self._withdrawn, self._served, self._lowered = set(), set(), set()
         self._drain()
         self._start_or_lose()
         self._serve_all(growths(self.state) - self._told.raised)
         self._raise_again()
         self._serve_all(growths(self.state))
-        self._say_what_was_decided_for_nothing()
+        self._say(left_over(self._told))
         self._say(self.codes.check(self.state, self._judge()))
         self._compare_states()
+        self.state.before_change = still_used(self.state)
         self._say(findings(self.state))
         for gang in self.state.waiting.values():
             if fits_in_private(self.state, gang):
@@ -87,12 +92,15 @@ class Follower:
             if record is not None and record.is_reserved:
                 self._withdrawn.add(gang)
             self.codes.told.pop(name, None)
+        self._lowered.discard(gang)
         self.state.waiting.pop(gang, None)
         self.state.growing.pop(gang, None)
 
     def change(self, hardware: Hardware, exported: Exported) -> None:
         """Another configuration from now on."""
+        before = self.state.records
         self.state, problems, lost = changed(self.state, hardware, exported)
+        self._lowered |= lowered(before, self.state)
         self._say(problems)
         self._withdrawn |= lost
         self.codes.may_repeat |= lost
@@ -191,14 +199,6 @@ class Follower:
             if is_told:
                 later.clear()
                 self._take_over_exchanges()
-
-    def _say_what_was_decided_for_nothing(self) -> None:
-        for name in [*self._told.placed, *self._told.refused]:
-            self._say([f"{name} was decided on and did not wait"])
-        for name in self._told.cancelled:
-            self._say([f"{name}'s reservation was cancelled for nothing"])
-        for for_gang, victims in self._told.victims.items():
-            self._say([f"preempted for {for_gang}, which did not wait: {victims}"])
 
     def _take_over_exchanges(self) -> None:
         """A gang's cells may be exchanged for others around the same GPUs, to make room."""
@@ -388,7 +388,7 @@ class Follower:
             kept = self._exported(name)
             mine = self._adopt(record.gang, record.is_reserved)
             pairs = {
-                "places": (dict(mine.places), dict(record.places)),
+                "places": (held_places(mine, record), held_places(record, record)),
                 "class": (mine.gang_class, record.gang_class),
                 "start": (kept.started_at, record.started_at),
                 "end": (kept.preempted_until, record.preempted_until),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell
-from scheduler.domain.core.model import Gang, Kind
+from scheduler.domain.core.model import Gang, Kind, PodPlace
 
 Path = str
 
@@ -72,6 +72,17 @@ class Hardware:
         yield number
         for child in self.cells[number].children:
             yield from self._walk(child)
+
+    def holds(self, kind: Kind, place: PodPlace) -> bool:
+        """Whether such a pod can have this place: its machine is there and has enough for it, and
+        all its GPUs, in one node cell.
+        """
+        if place.node not in self.gpus_on and place.node not in self.config.nodes:
+            return False
+        leaves = [self.leaf_at.get((place.node, gpu)) for gpu in place.gpus]
+        cells = {None if leaf is None else self.node_cell_of(leaf) for leaf in leaves}
+        has_enough = self.leaves_needed(kind, place.node) is not None
+        return has_enough and None not in cells and len(cells) <= 1
 
     def path_up(self, number: int) -> tuple[int, ...]:
         """The cell and all above it, from the bottom."""

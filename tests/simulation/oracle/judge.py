@@ -142,7 +142,7 @@ class Judge:
             yield f"{name} waits for others to leave beside GPUs that are free"
         if any(other.is_reserved for other in choices.below(state, gang)) or not bill.victims:
             return
-        paid = sum(state.records[told.gang].gpus() for told in bill.victims)
+        paid = sum(len(state.leaves_of(state.records[told.gang])) for told in bill.victims)
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
         if not best:
             return

@@ -19,9 +19,9 @@ def is_place_free(state: State, record: Record) -> bool:
     name = record.gang.id.rstrip("+")
     if any(other.preempted_for == name for other in running.values()):
         return False
-    alone = State(state.hardware, running)
-    alone.records[record.gang.id] = replace(record, started_at=0.0)
-    return not [text for text in findings(alone) if " is used of " in text]
+    before = set(findings(state.trial(running)))
+    after = findings(state.trial({**running, record.gang.id: replace(record, started_at=0.0)}))
+    return not [text for text in after if " is used of " in text and text not in before]
 
 
 def is_same_place(record: Record, places: Mapping[str, PodPlace]) -> bool:
@@ -34,7 +34,7 @@ def is_same_place(record: Record, places: Mapping[str, PodPlace]) -> bool:
 def is_short_of_the_rest(state: State, record: Record) -> bool:
     """Whether CPU and so on would run short if all reservations were used at this moment."""
     everybody = {name: replace(other, started_at=0.0) for name, other in state.records.items()}
-    texts = findings(State(state.hardware, everybody))
+    texts = findings(state.trial(everybody))
     machines = {place.node for place in record.places.values()}
     return any(" is used of " in text and text.split(":")[0] in machines for text in texts)
 
@@ -62,8 +62,8 @@ def taken_reservations(
             for name, other in state.records.items()
             if name not in names and name not in lower and not other.is_leaving
         }
-        before = len(findings(State(state.hardware, stay)))
+        before = len(findings(state.trial(stay)))
         stay[gang.id] = replace(record, started_at=0.0)
-        if len(findings(State(state.hardware, stay))) == before:
+        if len(findings(state.trial(stay))) == before:
             return names
     return [other.gang.id for other in below]

@@ -97,3 +97,10 @@ def settle(
     vc = view.gang.virtual_cluster
     mine = {c: p for c, (owner, p) in view.with_bound(list(fit.bindings)).items() if owner == vc}
     return places, held_cells(hardware, mine, taken)
+
+
+def held_places(theirs: Record, ours: Record) -> dict[str, PodPlace]:
+    """A gang's places; of one that leaves, which is charged nothing, its GPUs alone."""
+    if not ours.is_leaving:
+        return dict(theirs.places)
+    return {pod: place._replace(charged=()) for pod, place in theirs.places.items()}

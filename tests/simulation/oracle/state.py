@@ -49,6 +49,22 @@ def kinds_of(roles: Iterable[Role]) -> dict[str, Kind]:
     return {pod: role.kind for role in roles for pod in role.pods}
 
 
+Pod = tuple[str, str]
+"""The names of a gang and of a pod of it."""
+
+
+@dataclass(frozen=True)
+class BeforeChange:
+    """What is left of the time before the last change of the configuration. ``ran``: pods that ran
+    then. ``broken``: those whose machines have not all that they have any more. ``used``: more
+    than a machine has now of what is limited, as it was in use then.
+    """
+
+    ran: frozenset[Pod] = frozenset()
+    broken: frozenset[Pod] = frozenset()
+    used: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+
 @dataclass
 class State:
     """All there is to know at one moment."""
@@ -61,6 +77,7 @@ class State:
     bad_gpus: set[tuple[str, int]] = field(default_factory=set)
     cordoned: set[str] = field(default_factory=set)
     drained: set[str] = field(default_factory=set)
+    before_change: BeforeChange = BeforeChange()
 
     def emptied(self) -> "State":
         """A healthy cluster of this configuration in which nothing runs."""
@@ -82,18 +99,30 @@ class State:
         return self.is_machine_usable(node) and (node, gpu) not in self.bad_gpus
 
     def leaves_of(self, record: Record) -> list[int]:
-        """The GPUs of a gang."""
+        """The GPUs of a gang that are there."""
         at = self.hardware.leaf_at
-        return [at[place.node, gpu] for place in record.places.values() for gpu in place.gpus]
+        held = [(place.node, gpu) for place in record.places.values() for gpu in place.gpus]
+        return [at[gpu] for gpu in held if gpu in at]
 
     def charged_by(self, record: Record) -> list[int]:
         """The GPUs that a gang is charged: its own and others for its share of the node."""
         at = self.hardware.leaf_at
-        return [
-            at[place.node, gpu]
+        charged = [
+            (place.node, gpu)
             for place in record.places.values()
             for gpu in (*place.gpus, *place.charged)
         ]
+        return [at[gpu] for gpu in charged if gpu in at]
+
+    def is_whole(self, record: Record) -> bool:
+        """Whether the machines of all its pods have what they have."""
+        kinds = kinds_of(record.gang.roles)
+        holds = self.hardware.holds
+        return all(holds(kinds[pod], place) for pod, place in record.places.items())
+
+    def trial(self, records: Mapping[str, Record]) -> "State":
+        """The same hardware with these gangs, to be looked at only."""
+        return State(self.hardware, dict(records), before_change=self.before_change)
 
     def bound(self, without: Iterable[str] = ()) -> Bound:
         """The cells that guaranteed gangs use, some gangs left out."""

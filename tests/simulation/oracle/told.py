@@ -1,7 +1,7 @@
 """What one cycle decided, sorted by gang."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.model import (
@@ -64,6 +64,18 @@ def sort_out(decisions: Sequence[Decision], growing: Collection[str]) -> Told:
                 if growth_of(decision.gang) not in told.placed:
                     told.raised.add(growth_of(decision.gang))
     return told
+
+
+def left_over(told: Told) -> Iterator[str]:
+    """What was decided about gangs that did not wait."""
+    for name in [*told.placed, *told.refused]:
+        yield f"{name} was decided on and did not wait"
+    for name in told.cancelled:
+        yield f"{name}'s reservation was cancelled for nothing"
+    for for_gang, victims in told.victims.items():
+        yield f"preempted for {for_gang}, which did not wait: {victims}"
+    for for_gang, names in told.downgraded.items():
+        yield f"downgraded for {for_gang}, which did not wait: {names}"
 
 
 def growth_of(gang: str) -> str:

@@ -49,7 +49,7 @@ def with_other_cells(state: State, names: Collection[str]) -> dict[str, Record] 
     other cells around the same GPUs; None: that mends nothing.
     """
     hardware = state.hardware
-    trial = State(hardware, dict(state.records))
+    trial = state.trial(state.records)
     some = [name for name in sorted(names) if name in trial.records]
     some = [name for name in some if trial.records[name].is_guaranteed]
     for name in some:

@@ -142,7 +142,7 @@ def _left(
     for record in staying:
         kinds = kinds_of(record.gang.roles)
         for pod, place in record.places.items():
-            mine = left[place.node]
+            mine = left.get(place.node, {})
             for name, count in demands(kinds[pod]):
                 if name in mine:
                     mine[name] -= count

@@ -71,6 +71,16 @@ class Cells:
             self.space[cell.slot.number] = cell.slot.shape.full
             self._count_parts(cell.slot, 1)
 
+    def _take_from(self, cell: Cell) -> None:
+        """Nothing of a cell that is not complete is free any more."""
+        if cell.is_complete:
+            self._clear(cell)
+            return
+        for child in cell.children:
+            self._take_from(child)
+        if cell.slot is not None:
+            self._count_parts(cell.slot, -1)
+
     # What may be bound.
 
     def spare(self) -> list[int]:
@@ -121,7 +131,10 @@ class Cells:
         """The cell is bound; the caller has asked ``may_bind``."""
         self._spare = None
         if part is None:
-            self._split(cell)
+            if cell.is_complete:
+                self._split(cell)
+            else:  # a pinned one: its complete parts are not free any more
+                self._take_from(cell)
             self._is_bound[cell.level][cell.number] = True
             for slot in cell.slots():
                 self.space[slot.number] = 0

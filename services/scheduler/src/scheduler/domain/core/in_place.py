@@ -45,7 +45,7 @@ def pod_in_place(hardware: Hardware, owner: str, pod: Pod, given: int = 0) -> Po
     pin = pod.kind.pin
     if pin is not None and hardware.owning.pins_of.get(pin) != owner:
         return None
-    if given.bit_count() < pod.take.leaves:
+    if given.bit_count() != pod.take.leaves:  # its node has other limits now
         given = 0
     return PodInPlace(pod, owner if pin is None else pin_owner(pin), given)
 

@@ -55,16 +55,19 @@ class Sort:
             found = self._takes[kind] = self._work_out(kind)
             return found
 
-    def _work_out(self, kind: Kind) -> Take | None:
+    def amounts(self, kind: Kind) -> tuple[int, ...]:
+        """What a pod wants of each limited resource, also where that is more than there is."""
         wanted = {"cpu": kind.cpu, "memoryMB": kind.memory_mb, "ports": kind.ports}
         wanted |= dict(kind.resources)
+        return tuple(wanted.get(name, 0) for name in self.names)
+
+    def _work_out(self, kind: Kind) -> Take | None:
         listed = self.limits.resources
         if listed is not None and any(n and name not in listed for name, n in kind.resources):
             return None
         if self.limits.ports is None and kind.ports > LAST_PORT - FIRST_PORT + 1:
             return None
-        amounts = tuple(wanted.get(name, 0) for name in self.names)
-        leaves = kind.gpus
+        amounts, leaves = self.amounts(kind), kind.gpus
         for amount, capacity in zip(amounts, self.capacity, strict=True):
             if amount > capacity:
                 return None

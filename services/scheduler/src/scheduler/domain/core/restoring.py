@@ -97,22 +97,21 @@ def _without_reserved(
 def _pods(
     cluster: "Cluster", live: Live, places: Sequence[PodPlace], kinds: dict[str, Kind]
 ) -> list[Pod]:
-    """The places as the hardware has them; one that it does not have whole is a stranger, and what
-    is left of it there a pod beside it.
+    """The places as the hardware has them; one that it does not have whole, or on a node that has
+    less than the pod wants, is a stranger, and what is left of it there a pod beside it.
     """
     pods: list[Pod] = []
     strangers: list[PodPlace] = []
     for place in places:
         kind = kinds.get(place.pod, NOTHING)
         machine = cluster.hardware.machines.get(place.node)
-        state = None if machine is None else _state(machine, (*place.gpus, *place.charged))
         if machine is None:
-            strangers.append(place)
+            strangers.append(place._replace(charged=()))
             continue
-        take = machine.sort.take(kind) or Take(kind.gpus, (0,) * len(machine.sort.names))
-        if state is None and place.gpus:
-            strangers.append(place)
-            pods += _remnants(live, place, machine, take)
+        take, state = machine.sort.take(kind), _state(machine, place.gpus or place.charged)
+        if take is None or (state is None and place.gpus):
+            strangers.append(place._replace(charged=()))
+            pods += _remnants(live, place, machine, Take(kind.gpus, machine.sort.amounts(kind)))
             continue
         gpus = charged = 0
         if state is not None:
