@@ -8,6 +8,7 @@ from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.downgraded import DowngradedGangs
 from scheduler.domain.core.forest import Rack
+from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
@@ -35,8 +36,8 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``freed``: nodes on which something has become free. ``cycle``: how often `run_cycle` was
-    called, at ``now`` the last time; ``under_way``: the rest of a cycle that is to be gone on with.
+    ``cycle``: how often `run_cycle` was called, at ``now`` the last time; ``under_way``: the rest
+    of a cycle that is to be gone on with.
     ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
     the same place, until the caller clears it.
     """
@@ -60,7 +61,7 @@ class Cluster:
         self.said: list[Decision] = []
         self.groups: dict[tuple[str, str], set[str]] = {}
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
-        self.freed: dict[int, Machine] = {}
+        self.freed = Freed()
         self.cycle = 0
         self.now = 0.0
         self.under_way: Iterator[list[Decision]] | None = None
@@ -193,8 +194,8 @@ class Cluster:
     def _leave(self, live: Live, pod: Pod) -> None:
         if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
+        self.freed.left_by(pod)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
-        self.freed[pod.machine.number] = pod.machine
         del live.pods[pod.name]
         self.stamps.touch(live.owner)
 
@@ -282,7 +283,7 @@ class Cluster:
     def _changed(self, machine: Machine) -> None:
         """What of a node is usable has changed."""
         self.hardware.set_usable(machine)
-        self.freed[machine.number] = machine
+        self.freed.changed(machine)
 
     def cordon(self, node: str) -> None:
         """Nothing new goes to the node."""
@@ -372,12 +373,14 @@ class Cluster:
         self.told_to_leave.add(live.id)
         self.downgraded.discard(live.id)
         self.hardware.told_to_leave(live.pods.values())
+        self.freed.yielded_by(live.pods.values())
         self.sort_in(live)
 
     def downgrade(self, live: Live) -> None:
         """The gang runs on without cells."""
         live.gang_class = GangClass.DOWNGRADED
         self.downgraded.add(live.id)
+        self.freed.yielded_by(live.pods.values())
         self._change_class(live)
 
     def upgrade(self, live: Live) -> None:

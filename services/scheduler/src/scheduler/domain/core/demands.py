@@ -10,7 +10,9 @@ WISHES_REMEMBERED = 100_000
 
 
 class Demands:
-    """``samples``: of each sort of node one, in order. ``pins``: the nodes of each pinned cell."""
+    """``samples``: of each sort of node one, in order. ``pins``: the nodes of each pinned cell.
+    ``has_open_ports``: some node has no range of ports.
+    """
 
     def __init__(
         self,
@@ -23,6 +25,7 @@ class Demands:
         self.machines = list(machines)
         self.samples = samples
         self.is_limited = any(machine.sort.names for machine in self.machines)
+        self.has_open_ports = any(m.sort.limits.ports is None for m in self.machines)
         self._wishes: dict[tuple[Kind, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}

@@ -35,6 +35,9 @@ the room for its pods depends on with how many they are: lines with the same nee
 GUESTS: GroupKey = ("", OPPORTUNISTIC)
 """The group of gangs that are placed as guests, whoever they are."""
 
+COMMON: GroupKey = ("", 0)
+"""The group of gangs with cells that may wait for what is in nobody's quota (`Freed`)."""
+
 
 @dataclass(slots=True, eq=False)
 class Line:

@@ -1,12 +1,13 @@
 """Which waiting gangs could be helped by what has changed: the others are not tried again."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from scheduler.domain.core.freed import PORTS, Freed
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind
-from scheduler.domain.core.prices import room_at_most
-from scheduler.domain.core.queue import GUESTS, Group, GroupKey, Line, Stamp, Want
+from scheduler.domain.core.prices import cost_of, room_at_most
+from scheduler.domain.core.queue import COMMON, GUESTS, Group, GroupKey, Line, Shape, Stamp, Want
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -16,7 +17,8 @@ FREED_LOOKED = 64
 
 
 class Waking:
-    """The lines to be tried in one cycle. ``freed``: nodes of which something has become free.
+    """The lines to be tried in one cycle. ``freed``: nodes of which something has become free;
+    ``common`` and ``crowded``: as `Freed` has them, since this was asked last.
 
     What is worked out for a state is kept until it changes.
     """
@@ -31,12 +33,16 @@ class Waking:
         "_state",
         "_takers",
         "cluster",
+        "common",
+        "crowded",
         "freed",
     )
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
         self.freed: dict[int, Machine] = {}
+        self.common: Collection[Machine] = ()
+        self.crowded: Collection[tuple[Machine, int]] = ()
         self._asked: set[Line] = set()
         self._state: Stamp = ()
         self._rooms: dict[object, int] = {}
@@ -49,13 +55,11 @@ class Waking:
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
         cluster, queue = self.cluster, self.cluster.queue
-        if cluster.freed:
-            self.freed |= cluster.freed
-            cluster.freed.clear()
+        self._take_in(cluster.freed)
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
-        state = cluster.stamps.state()
+        state = (*cluster.stamps.state(), cluster.freed.version)
         if state == self._state and not lines:
             return ()
         if state != self._state:
@@ -68,10 +72,22 @@ class Waking:
             stamp = stamp_of(cluster, group)
             if stamp != group.seen:
                 group.seen = stamp
-                helped = self._helped_guests if group.key == GUESTS else self._helped
+                helped = self._helped_by(group.key)
                 for alike in group.lines.values():
                     lines.update(dict.fromkeys(helped(alike)))
         return lines
+
+    def _take_in(self, freed: Freed) -> None:
+        """What has become free since this was asked last."""
+        self.freed |= freed.machines
+        self.common = [machine for machine in freed.common.values() if machine.is_open]
+        self.crowded = [each for each in freed.crowded.values() if each[0].is_open]
+        freed.clear()
+
+    def _helped_by(self, group: GroupKey) -> Callable[[Collection[Line]], Iterable[Line]]:
+        if group == GUESTS:
+            return self._helped_guests
+        return self._helped_in_common if group == COMMON else self._helped
 
     def _helped_guests(self, alike: Collection[Line]) -> Iterable[Line]:
         """Of lines with the same need those that may be placed as guests."""
@@ -86,12 +102,19 @@ class Waking:
             return ()
         return alike if self._has_room(first) else filter(_is_untold, alike)
 
+    def _helped_in_common(self, alike: Collection[Line]) -> Iterable[Line]:
+        """Of lines with the same need those that may be placed by what is in nobody's quota."""
+        first = next(iter(alike))
+        if not (self.common or self.crowded) or not self._has_quota(first):
+            return ()
+        return filter(self._helps_in_common, alike) if self._has_room(first) else ()
+
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
         if line.reason is None or line in self._asked:
             self._asked.discard(line)
             return False
-        for group in line.groups:
+        for group in line.groups:  # without what `_helps` asks for nobody is helped in common
             if self._helps_guest(line) if group == GUESTS else self._helps(line):
                 return False
         return True
@@ -125,6 +148,38 @@ class Waking:
             if taker is not None:
                 return True
         return False
+
+    def _helps_in_common(self, line: Line) -> bool:
+        """One of its pods might be on a node without GPUs that has room now, or is to have; or has
+        too few ports no longer.
+        """
+        shape = line.key[2]
+        if self.common and any(kind.costs_nothing for kind, _ in shape):
+            if len(self.common) > FREED_LOOKED:
+                return True
+            owner, priority = line.key[:2]
+            kinds = [kind for kind, _ in shape if kind.costs_nothing]
+            if any(self._yields(each, owner, priority, kinds) for each in self.common):
+                return True
+        if not self.crowded:
+            return False
+        ports = _ports_of(shape)
+        least = min((kind.ports for kind, _ in shape if kind.ports), default=0)
+        return any(
+            held + ports > PORTS and machine.has_ports(least) for machine, held in self.crowded
+        )
+
+    def _yields(self, machine: Machine, owner: str, priority: int, kinds: Sequence[Kind]) -> bool:
+        """A pod of one of these kinds might be there without who leaves, and who may have to."""
+        takes = [
+            take
+            for kind in kinds
+            if (take := machine.sort.take(kind)) is not None and machine.has_ports(kind.ports)
+        ]
+        if not takes or any(machine.has(take, is_ahead=True) for take in takes):
+            return bool(takes)
+        gangs = (self.cluster.gangs[gang] for gang in machine.pods)
+        return any(cost_of(each)[0] < (priority if each.owner == owner else 0) for each in gangs)
 
     def _helps(self, line: Line) -> bool:
         """It has the quota, and there would be room for it; or that there is none is to be told."""
@@ -163,10 +218,13 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     live = cluster.gangs.get(growing)
     is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
     groups: list[GroupKey] = []
-    if is_guest or all(kind.gpus == 0 for kind, _ in shape):
+    if is_guest or (not growing and all(kind.gpus == 0 for kind, _ in shape)):
         groups.append(GUESTS)
     if not is_guest:
+        if _is_common(cluster, shape):
+            groups.append(COMMON)
         groups.append((owner, priority))
+    cluster.freed.most_ports = max(cluster.freed.most_ports, _ports_of(shape))
     is_pinned = any(kind.pin is not None for kind, _ in shape)
     least = cluster.hardware.demands.least_leaves
     leaves = 0 if is_pinned else sum(least(kind) * count for kind, count in shape)
@@ -181,9 +239,28 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
             group.seen = stamp_of(cluster, group)
 
 
+def _is_common(cluster: "Cluster", shape: Shape) -> bool:
+    """Some pod might wait for what is in nobody's quota."""
+    hardware = cluster.hardware
+    return any(
+        (kind.ports and hardware.demands.has_open_ports)
+        or (
+            kind.costs_nothing
+            and any(machine.sort.take(kind) is not None for machine in hardware.without_gpus)
+        )
+        for kind, _ in shape
+    )
+
+
+def _ports_of(shape: Shape) -> int:
+    return sum(kind.ports * count for kind, count in shape)
+
+
 def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     """What could help the gangs of a group, as versions."""
     hardware, (owner, priority) = cluster.hardware, group.key
+    if group.key == COMMON:
+        return (cluster.freed.version,)
     if not owner:
         return hardware.usable_version, hardware.free_version
     return hardware.usable_version, *cluster.stamps.of_quota(owner, priority)
