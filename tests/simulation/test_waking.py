@@ -1,0 +1,199 @@
+"""Who waits is tried again as soon as it could be placed: what is in nobody's quota helps all.
+
+`HISTORIES` says how many random ones there are, as in `test_histories`.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import pytest
+from core_door import CoreDoor
+from random_clusters import Traits, a_cluster, a_gang
+from runs import Event, Run
+from scenes import Scene, config, gang, owning
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Gang,
+    Grown,
+    Kind,
+    Placed,
+    Preempted,
+    Refused,
+    Role,
+)
+
+SEEDS = max(4, int(os.environ.get("HISTORIES", "200")) // 20)
+STEPS = 30
+
+MANY_PORTS = 20_000
+"""Two such pods fill most of a node that has no range of ports."""
+
+GPU_NODES = (PhysicalCell("node", name="n0"), PhysicalCell("node", name="n1"))
+ONE_CPU_NODE = config(
+    GPU_NODES,
+    {"c0": NodeLimits(cpu=4), "n0": NodeLimits(cpu=2), "n1": NodeLimits(cpu=2)},
+    x=owning(("node", 1)),
+    y=owning(("node", 1)),
+)
+
+
+def mixed(name: str, vc: str, cpu: int, priority: int = 0) -> Gang:
+    """One pod with a GPU, one without that wants so much CPU."""
+    roles = (Role(Kind(1), ("gpu",), "gpu"), Role(Kind(0, cpu=cpu), ("cpu",), "cpu"))
+    return Gang(name, vc, "user", priority, roles)
+
+
+def placed(decisions: Sequence[Decision]) -> list[str]:
+    """Who starts, or grows."""
+    return [each.gang for each in decisions if isinstance(each, Placed | Grown)]
+
+
+def test_a_gang_with_gpus_is_placed_when_others_leave_the_cpu_that_it_waits_for() -> None:
+    scene = Scene(ONE_CPU_NODE)
+    scene.places(gang("other", "y", 0, cpu=4))
+    assert not placed(scene.asks(mixed("waits", "x", cpu=4)))
+    scene.leave("other")
+    assert placed(scene.cycle()) == ["waits"]
+
+
+def test_so_it_is_with_what_a_gang_with_gpus_grows_by() -> None:
+    scene = Scene(ONE_CPU_NODE)
+    scene.places(gang("other", "y", 0, cpu=4))
+    scene.places(gang("grows", "x", 1))
+    scene.core.grow("grows", (Role(Kind(1), ("g",)), Role(Kind(0, cpu=4), ("c",))))
+    assert not placed(scene.cycle())
+    scene.leave("other")
+    assert placed(scene.cycle()) == ["grows"]
+
+
+def test_it_is_placed_though_an_opportunistic_gang_has_to_leave_beside() -> None:
+    scene = Scene(ONE_CPU_NODE)
+    scene.places(gang("other", "y", 0, cpu=2))
+    scene.places(gang("guest", "y", 0, cpu=2, priority=-1))
+    assert not placed(scene.asks(mixed("waits", "x", cpu=4)))
+    scene.leave("other")
+    assert [each.gang for each in scene.cycle() if isinstance(each, Preempted)] == ["guest"]
+
+
+def test_it_takes_what_a_gang_is_to_leave_for_another() -> None:
+    scene = Scene(ONE_CPU_NODE)
+    scene.places(gang("bound", "x", 3))
+    scene.places(mixed("low", "y", cpu=4))
+    assert not placed(scene.asks(mixed("waits", "x", cpu=4)))
+    decided = scene.asks(gang("high", "y", 4, priority=5))
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["low"]
+    told = {each.gang: each.reason.code for each in decided if isinstance(each, Deferred)}
+    assert told == {"high": "preempting", "waits": "preempting"}
+
+
+def test_it_takes_what_a_gang_has_that_is_downgraded() -> None:
+    scene = Scene(ONE_CPU_NODE)
+    scene.places(gang("bound", "x", 3))
+    low = replace(mixed("low", "y", cpu=4), is_lazy=True)
+    scene.places(low)
+    assert not placed(scene.asks(mixed("waits", "x", cpu=4)))
+    decided = scene.asks(gang("high", "y", 3, priority=5, cpu=2))
+    assert Downgraded("low", "high") in decided
+    assert [each.for_gang for each in decided if isinstance(each, Preempted)] == ["waits"]
+
+
+def test_a_gang_is_placed_when_others_leave_the_ports_that_it_waits_for() -> None:
+    """Though their virtual cluster keeps all cells that it has there."""
+    scene = Scene(config(GPU_NODES[:1], x=owning(("node/switch", 1)), y=owning(("node/switch", 1))))
+    scene.places(gang("many", "y", 1, ports=40_000))
+    scene.places(gang("stays", "y", 1))
+    assert not placed(scene.asks(gang("waits", "x", 1, pods=2, ports=5_000)))
+    scene.leave("many")
+    assert placed(scene.cycle()) == ["waits"]
+
+
+class InsistentDoor(CoreDoor):
+    """The core; and after each cycle everybody is tried once more, which must change nothing."""
+
+    def decide(self, now: float) -> Sequence[Decision]:
+        decided = super().decide(now)
+        queue = self.core.queue
+        queue.added.update(dict.fromkeys(queue.lines.values()))
+        again = [d for d in run_cycle(self.core, now) if not isinstance(d, Deferred)]
+        assert not again, [type(each).__name__ for each in again]
+        return decided
+
+
+def with_commons(random: Random, made: ClusterConfig) -> ClusterConfig:
+    """With nodes that have no GPUs, of two looks."""
+    looks = (NodeLimits(cpu=8, memory_mb=2000), NodeLimits(cpu=4, ports=(20_000, 20_002)))
+    commons = {f"c{number}": random.choice(looks) for number in range(random.choice((1, 2, 3)))}
+    return replace(made, nodes={**made.nodes, **commons})
+
+
+def a_mixed_gang(random: Random, run: Run, name: str, at: float) -> Gang:
+    """Mostly with pods that want no GPU beside others; now and then with very many ports."""
+    made = a_gang(random, run.state.hardware, name, at, without_gpus=0.15)
+    roles = list(made.roles)
+    if random.random() < 0.6:
+        kind = Kind(
+            0,
+            cpu=random.choice((0, 2, 4, 8)),
+            memory_mb=random.choice((0, 0, 1000)),
+            ports=random.choice((0, 0, 2)),
+        )
+        pods = tuple(f"c-{number}" for number in range(random.choice((1, 1, 2))))
+        roles.append(Role(kind, pods, "c"))
+    if random.random() < 0.25:
+        role = random.choice(roles)
+        many = replace(role, kind=replace(role.kind, ports=MANY_PORTS), pods=role.pods[:2])
+        roles[roles.index(role)] = many
+    return replace(made, roles=tuple(roles))
+
+
+class _Dice:
+    """One event at a time."""
+
+    def __init__(self, random: Random, run: Run) -> None:
+        self.random, self.run = random, run
+        self.count = 0
+
+    def throw(self, at: float) -> Event | None:
+        """What happens next; None: nothing."""
+        random, state = self.random, self.run.state
+        running = sorted(name for name, each in state.records.items() if not name.endswith("+"))
+        kinds = ("request", "release", "release_pod", "grow", "node", "drain", "uncordon")
+        kind = random.choices(kinds, (50, 25, 6, 6, 4, 3, 6))[0]
+        if kind == "request":
+            self.count += 1
+            return ("request", a_mixed_gang(random, self.run, f"g{self.count}", at))
+        if kind in ("node", "drain", "uncordon"):
+            node = random.choice(state.hardware.machines)
+            return ("node", node, node in state.bad_nodes) if kind == "node" else (kind, node)
+        if not running:
+            return None
+        name = random.choice(running)
+        record = state.records[name]
+        if kind == "release":
+            return ("release", name)
+        if kind == "release_pod":
+            return ("release_pod", name, random.choice(sorted(record.places)))
+        role = random.choice(record.gang.roles)
+        return ("grow", name, (replace(role, pods=(f"more-{at}",)),))
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("half", [0, 1])
+def test_to_try_everybody_once_more_changes_nothing(half: int) -> None:
+    for seed in range(half, SEEDS, 2):
+        random = Random(seed)
+        made = a_cluster(random, Traits(is_irregular=False, has_two_trees=seed % 4 < 2))
+        run = Run(InsistentDoor, with_commons(random, made), judges="")
+        dice = _Dice(random, run)
+        for number in range(STEPS):
+            event = dice.throw(number * 10.0)
+            if event is not None:
+                run.apply(event)
+            run.apply(("cycle", number * 10.0))
+            assert not run.problems, f"seed {seed}, step {number}: {run.problems[0][:300]}"
