@@ -24,7 +24,6 @@ from scheduler.domain.core.model import (
     Kind,
     Placed,
     Preempted,
-    Refused,
     Role,
 )
 

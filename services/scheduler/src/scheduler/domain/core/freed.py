@@ -31,10 +31,9 @@ class Freed:
         """What of a node is usable has changed."""
         self.machines[machine.number] = machine
 
-    def left_by(self, pod: Pod) -> None:
-        """A pod is about to give up its place."""
+    def common_left_by(self, pod: Pod) -> None:
+        """A pod is about to give up its place, or ports, which may be nobody's quota."""
         machine = pod.machine
-        self.machines[machine.number] = machine
         if not machine.slots:
             self.version += 1
             self.common[machine.number] = machine

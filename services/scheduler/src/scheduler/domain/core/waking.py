@@ -18,7 +18,7 @@ FREED_LOOKED = 64
 
 class Waking:
     """The lines to be tried in one cycle. ``freed``: nodes of which something has become free;
-    ``common`` and ``crowded``: as `Freed` has them, since this was asked last.
+    ``common`` and ``crowded``: as `Freed` has them, the latest of them.
 
     What is worked out for a state is kept until it changes.
     """
@@ -55,11 +55,16 @@ class Waking:
     def woken(self) -> Collection[Line]:
         """New lines, and such as may have been helped since this was asked last."""
         cluster, queue = self.cluster, self.cluster.queue
-        self._take_in(cluster.freed)
+        freed = cluster.freed
+        if freed.machines:
+            self.freed |= freed.machines
+            freed.machines.clear()
+        if freed.common or freed.crowded:
+            self._take_in_common(freed)
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
-        state = (*cluster.stamps.state(), cluster.freed.version)
+        state = cluster.stamps.state()
         if state == self._state and not lines:
             return ()
         if state != self._state:
@@ -77,12 +82,12 @@ class Waking:
                     lines.update(dict.fromkeys(helped(alike)))
         return lines
 
-    def _take_in(self, freed: Freed) -> None:
-        """What has become free since this was asked last."""
-        self.freed |= freed.machines
+    def _take_in_common(self, freed: Freed) -> None:
+        """What of that in nobody's quota has become free since this was asked last."""
         self.common = [machine for machine in freed.common.values() if machine.is_open]
         self.crowded = [each for each in freed.crowded.values() if each[0].is_open]
-        freed.clear()
+        freed.common.clear()
+        freed.crowded.clear()
 
     def _helped_by(self, group: GroupKey) -> Callable[[Collection[Line]], Iterable[Line]]:
         if group == GUESTS:
