@@ -22,6 +22,7 @@ from scheduler.domain.core.model import (
     Kind,
     Placed,
     PodPlace,
+    Preempted,
     Reason,
     Refused,
     Restored,
@@ -254,3 +255,66 @@ def test_what_can_never_be_is_refused_with_what_was_wanted(
     assert reason.code == code
     pods = sum(len(role.pods) for role in gang.roles)
     assert dict(reason.numbers) == {"pods": pods, "gpus": 2 * pods, "cpu": 0, "memoryMB": 0}
+
+
+@pytest.mark.parametrize(
+    ("gang", "code"),
+    [
+        (replace(ONE, virtual_cluster="z", priority=-1), "unknown-virtual-cluster"),
+        (
+            replace(ONE, virtual_cluster="z", roles=(Role(Kind(0), ("w-0",)),)),
+            "unknown-virtual-cluster",
+        ),
+        (replace(ONE, roles=(Role(Kind(1, ("h100",)), ("w-0",)),)), "unknown-gpu-type"),
+        (replace(ONE, roles=(Role(Kind(0, pin="lob"), ("w-0",)),)), "unknown-pin"),
+        (replace(ONE, priority=-1, roles=(Role(Kind(0, pin="lab"), ("w-0",)),)), "pin"),
+    ],
+)
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_who_names_what_there_is_not_gets_nothing_however_much_is_free(
+    cluster: Cluster, gang: Gang, code: str, is_settled: bool
+) -> None:
+    """It is refused at once; where not all nodes are known yet, as soon as they are."""
+    cluster.settle(is_settled)
+    reason = told(cluster, gang, 0.0)
+    assert reason.code == (code if is_settled else "health")
+    if not is_settled:
+        cluster.set_node_health("n0", False)
+        cluster.set_node_health("n0", True)
+        assert run_cycle(cluster, 1.0) == []
+        cluster.settle(True)
+        (refused,) = run_cycle(cluster, 2.0)
+        assert isinstance(refused, Refused)
+        assert refused.reason.code == code
+
+
+def test_so_it_is_with_what_a_gang_grows_by(cluster: Cluster) -> None:
+    guest = replace(ONE, priority=-1)
+    cluster.request(guest)
+    run_cycle(cluster, 0.0)
+    cluster.grow("one", (Role(Kind(0, pin="lab"), ("more",)),))
+    (refused,) = run_cycle(cluster, 1.0)
+    assert isinstance(refused, Refused)
+    assert refused.reason.code == "pin"
+
+
+@pytest.mark.parametrize(
+    ("guest", "text"),
+    [
+        (Kind(0, cpu=4), "The gang one of x, which is guaranteed, wants CPU, memory, ports or"),
+        (Kind(2), "The gang one has a guarantee of x on these GPUs."),
+    ],
+)
+def test_who_has_to_leave_is_told_for_what(guest: Kind, text: str) -> None:
+    nodes = {name: NodeLimits(cpu=2) for name in ("n0", "k0", "k1")} | {"c0": NodeLimits(cpu=4)}
+    cluster = Cluster(replace(CONFIG, nodes=nodes))
+    on = frozenset({"c0"} if guest.cpu else {"n0"})
+    wish = replace(ONE, id="guest", virtual_cluster="y", priority=-1, allowed_nodes=on)
+    cluster.request(replace(wish, roles=(Role(guest, ("w-0",)),)))
+    run_cycle(cluster, 0.0)
+    cpu = Role(Kind(0, cpu=4), ("c-0",))
+    cluster.request(replace(ONE, roles=(*ONE.roles, cpu) if guest.cpu else ONE.roles))
+    (left,) = [each for each in run_cycle(cluster, 1.0) if isinstance(each, Preempted)]
+    assert left.reason.code == "guarantee"
+    assert left.reason.text.startswith(text)
+    assert left.reason.numbers == {"gpus": guest.gpus}

@@ -20,6 +20,7 @@ from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
 )
+from scheduler.domain.core.names import are_known
 from scheduler.domain.core.prices import price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
@@ -48,6 +49,8 @@ DOWNGRADED = 128
 def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     """What is decided for a gang that waits; None where it goes on waiting."""
     hardware = cluster.hardware
+    if not are_known(hardware, live):
+        return None
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
     if live.is_guest:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.config import listed
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason
+from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
@@ -27,27 +27,10 @@ class Explainer:
     def refusal(self, line: Line) -> Reason | None:
         """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
-        gang, forest = live.gang, cluster.hardware.forest
-        if gang.virtual_cluster not in forest.quotas:
-            known = listed(forest.quotas)
-            text = f"There is no virtual cluster {gang.virtual_cluster}; there are {known}."
-            return Reason("unknown-virtual-cluster", text, _wanted(live))
-        for role in live.waiting:
-            types, pin = role.kind.gpu_types, role.kind.pin
-            if types and forest.racks.keys().isdisjoint(types):
-                known = listed(forest.gpu_types)
-                text = f"There is no GPU type {' or '.join(types)}; there are {known}."
-                return Reason("unknown-gpu-type", text, _wanted(live))
-            if pin is not None and forest.pin_owners.get(pin) != gang.virtual_cluster:
-                text = f"{gang.virtual_cluster} owns no pinned cell {pin}."
-                return Reason("unknown-pin", text, _wanted(live))
-            if pin is not None and gang.priority == OPPORTUNISTIC:
-                text = "An opportunistic gang can't use a pinned cell."
-                return Reason("pin", text, _wanted(live))
-            pinned = cluster.hardware.owning.pin_types.get(pin or "", "")
-            if pin is not None and types and pinned not in types:
-                text = f"The pinned cell {pin} has GPUs of type {pinned}, not {' or '.join(types)}."
-                return Reason("pin", text, _wanted(live))
+        gang = live.gang
+        wrong = wrong_name(cluster.hardware, live)
+        if wrong is not None:
+            return Reason(*wrong, _wanted(live))
         if self._could_hold(live):
             return None
         where = "the whole cluster" if gang.priority == OPPORTUNISTIC else gang.virtual_cluster

@@ -105,6 +105,24 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
         reason = Reason("priority", text, numbers)
     else:
         text = f"The gang {live.id} has a guarantee of {live.gang.virtual_cluster} on these GPUs."
+        if not _is_on_gpus_of(victim, live):
+            text = (
+                f"The gang {live.id} of {live.gang.virtual_cluster}, which is guaranteed, wants"
+                " CPU, memory, ports or other resources that this one uses."
+            )
         reason = Reason("guarantee", text, {"gpus": victim.gpus})
     cluster.tell_to_leave(victim, None if live is None else live.id, until)
     return Preempted(victim.id, None if live is None else live.id, until, reason)
+
+
+def _is_on_gpus_of(victim: Live, live: Live) -> bool:
+    """It uses GPUs that the other is charged."""
+    mine: dict[int, int] = {}
+    for pod in live.pods.values():
+        if pod.state is not None:
+            number = pod.state.slot.number
+            mine[number] = mine.get(number, 0) | pod.leaves | pod.gpus
+    return any(
+        pod.state is not None and pod.gpus & mine.get(pod.state.slot.number, 0)
+        for pod in victim.pods.values()
+    )
