@@ -46,12 +46,13 @@ def changed(
             continue
         kept = exported(name.rstrip("+"))
         if kept.gang_class is GangClass.GUARANTEED:
+            places = {place.pod: place for place in kept.places if place.pod in record.places}
+            charged = state.charged_by(replace(record, places=places))
+            around = {at for leaf in charged for at in hardware.path_up(leaf)}
             found = ((hardware.cell_at(use.cell, use.quota), use.quota) for use in kept.cells)
-            around = {at for leaf in state.charged_by(record) for at in hardware.path_up(leaf)}
             cells = frozenset((at, quota) for at, quota in found if at in around)
             if may_keep and cells != same:
                 problems.append(f"change: {name} could keep its cells {record.cells}: {kept}")
-            places = {place.pod: place for place in kept.places if place.pod in record.places}
             state.replace_record(name, gang_class=kept.gang_class, cells=cells, places=places)
         elif may_keep or others is not None:
             problems.append(f"change: {name} could stay in cells and is {kept.gang_class}")

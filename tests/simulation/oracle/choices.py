@@ -241,7 +241,7 @@ def code_of(state: State, gang: Gang) -> str:
 
 
 def lowest_level(state: State, gang: Gang, terms: Terms, types: tuple[str | None, ...]) -> int:
-    """The smallest level at which the GPUs of a gang of one pod fit."""
+    """The smallest level at which all leaves fit that a gang of one pod needs."""
     hardware = state.hardware
     levels = range(1, 1 + max(hardware.level(node) for node in hardware.node_cells()))
     for level in levels:

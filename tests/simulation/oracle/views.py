@@ -111,7 +111,7 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
         terms,
         gang.priority > OPPORTUNISTIC and not terms.as_opportunistic,
         idle=near - held,
-        chargeable=leaves - charged,
+        chargeable=near - charged,
         bound=state.bound(terms.downgraded if terms.keep_cells else terms.downgraded | terms.gone),
         left=_left(state, gang, staying, terms),
         usable=usable,
