@@ -1,7 +1,7 @@
 """Cycles that take longer than the database, or the lease, lets them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -11,10 +11,10 @@ from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
 from scheduler.domain.core import cycle
-from scheduler.domain.core.admitting import admit
+from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import Decision, Placed
+from scheduler.domain.core.model import Decision, Placed, Preempted
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
 from scheduler.watch import Watch
@@ -38,15 +38,15 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
     """
     take_dirty = store.gangs.take_dirty
 
-    def slow(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    def slow(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
         time.sleep(0.1)  # its time is the test
-        return admit(cluster, live, now)
+        yield from attempts(cluster, live)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
         known = await conn.fetchval("SELECT count(*) FROM gang")
         return await take_dirty(conn, most) if known == GANGS else []
 
-    monkeypatch.setattr(cycle, "admit", slow)
+    monkeypatch.setattr(cycle, "attempts", slow)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     names = [f"g{number:02}" for number in range(GANGS)]
     async with scheduler(deciding_timeout_s=1.0) as runtime:
@@ -74,11 +74,11 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
         else:
             hear(*given)
 
-    def admit_all(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    def hearing(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
         tried.append(live.gang.id)
         if len(tried) == 2:
             hear(*reports[0])
-        return admit(cluster, live, now)
+        yield from attempts(cluster, live)
 
     async def together(conn: Connection, most: int) -> Sequence[GangRequest]:
         known = await conn.fetchval("SELECT count(*) FROM gang")
@@ -86,7 +86,7 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
 
     tried, take_dirty = list[str](), store.gangs.take_dirty
     monkeypatch.setattr(Watch, "on_report", keep_second)
-    monkeypatch.setattr(cycle, "admit", admit_all)
+    monkeypatch.setattr(cycle, "attempts", hearing)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
         await others.report(kit.report("n0", gpus=3, bad=(0, 1)))
@@ -94,6 +94,20 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
         for size in (1, 2, 3):
             await others.ask(kit.gang(f"g{size}", *kit.pods(f"g{size}", size, gpus=1), age=size))
         await others.until(lambda: set(others.states("g2")) == {"placed"})
+
+
+def test_a_cycle_may_be_left_between_the_ways_that_are_tried_for_one_gang(kit: Kit) -> None:
+    state = kit.state(kit.report("n0", gpus=8))
+    kit.decide(state, 0.0)
+    (pod,) = kit.pods("guest", 1, gpus=8)
+    state.request(kit.gang("guest", pod, priority=-1), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    (pod,) = kit.pods("late", 1, gpus=8)
+    state.request(kit.gang("late", pod), 0.0, 0.0)
+    parts = [state.decide(0.0, 0.0, lambda: True) for _ in range(4)]
+    assert parts[:3] == [[]] * 3
+    assert [type(each) for each in parts[3]] == [Preempted]
+    assert state.is_under_way
 
 
 def test_a_cycle_that_was_left_is_gone_on_with_before_anything_else_happens(kit: Kit) -> None:

@@ -1,5 +1,6 @@
 """How much is tried for one gang: few places and cells where it does not fit."""
 
+import random
 from collections.abc import Sequence
 from types import ModuleType
 
@@ -276,3 +277,26 @@ def test_hundreds_of_pods_are_not_searched_deeper_than_calls_may_be() -> None:
     scene.core.set_node_health("c0", True)
     (waits,) = scene.asks(Gang("a", "x", "user", -1, roles))
     assert isinstance(waits, Deferred)
+
+
+def test_all_choices_of_types_together_have_a_bound() -> None:
+    """Ten roles of either type that just don't fit: none of their choices is easily out."""
+    chance = random.Random(1)
+    names = [f"n{n}" for n in range(16)] + [f"k{n}" for n in range(16)]
+    limits = {n: NodeLimits(resources={"r": chance.randint(1, 3), "s": 2}) for n in names}
+    cells = [*racks(8), *(PhysicalCell("k80-node", name=name) for name in names[16:])]
+    quota = [("rack/node", 4), ("rack/node/switch", 8), ("rack/node/switch/v100", 16)]
+    scene = Scene(config(cells, limits, x=owning(*quota, ("k80-node", 16))))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    kinds = [
+        Kind(chance.randint(1, 2), resources=(("r", chance.randint(0, 2)), ("s", 1)))
+        for _ in range(10)
+    ]
+    roles = tuple(
+        Role(kind, tuple(f"{n}-{pod}" for pod in range(4)), name=f"r{n}")
+        for n, kind in enumerate(kinds)
+    )
+    steps, (decided,) = steps_for(scene, Gang("a", "x", "user", 1, roles))
+    assert isinstance(decided, Deferred)
+    assert steps < 40_000

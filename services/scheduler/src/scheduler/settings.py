@@ -41,7 +41,9 @@ class SchedulerSettings(DatabaseSettings):
     cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
     cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
     cycle_gangs: PositiveInt = Field(
-        500, description="Gangs tried, and told why they wait, each, in one transaction."
+        500,
+        description="Ways in which places for gangs are sought, and gangs told why they wait, each,"
+        " in one transaction.",
     )
     cycle_part_s: PositiveFloat = Field(
         0.05, description="After so long in one transaction the rest of a cycle is the next one's."

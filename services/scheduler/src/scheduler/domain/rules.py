@@ -7,14 +7,14 @@ from dataclasses import dataclass
 class Rules:
     """Times in seconds.
 
-    ``cycle_gangs``: so many gangs, at the most, are tried, and told why they wait, each, before a
-    cycle is left to be gone on with. ``settle_s``: the nodes must not have grown for this long
-    before a gang is refused where they make the cluster. ``defer_again_s``: a wait whose numbers
-    changed is said again this often at the most; ``defer_again_gangs``: for so many gangs at a time
-    at the most.
-    ``foreign_port_s``: a port that a stranger held is not used for this long. ``port_rest_s``: a
-    port that was freed is used again within this time only if no other is free. ``overdue_s``: what
-    a released pod holds is no longer waited for when no report shows it free for this long.
+    ``cycle_gangs``: in so many ways, at the most, places for gangs are sought, and so many gangs
+    told why they wait, before a cycle is left to be gone on with. ``settle_s``: the nodes must not
+    have grown for this long before a gang is refused where they make the cluster.
+    ``defer_again_s``: a wait whose numbers changed is said again this often at the most;
+    ``defer_again_gangs``: for so many gangs at a time at the most. ``foreign_port_s``: a port that
+    a stranger held is not used for this long. ``port_rest_s``: a port that was freed is used again
+    within this time only if no other is free. ``overdue_s``: what a released pod holds is no longer
+    waited for when no report shows it free for this long.
     """
 
     cycle_gangs: int = 500

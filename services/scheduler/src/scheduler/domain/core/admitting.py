@@ -46,23 +46,20 @@ DOWNGRADED = 128
 """Gangs of which some are downgraded together, at the most."""
 
 
-def admit(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    """What is decided for a gang that waits; None where it goes on waiting."""
+def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
+    """What is decided for a gang that waits, as the last of what is tried for it; None, with
+    nothing changed, for each that did not succeed.
+    """
     hardware = cluster.hardware
     if not are_known(hardware, live):
         return None
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
-    if live.is_guest:
-        return _as_guest(cluster, live, now)
-    if not quota_short(cluster, live):
-        for step in (_at_once, _after_leaving, _after_downgrades, _after_victims):
-            found = step(cluster, live, now)
-            if found is not None:
-                return found
+    if not live.is_guest and not quota_short(cluster, live):
+        for attempt in (_at_once, _after_leaving, _after_downgrades, _after_victims):
+            yield attempt(cluster, live, cluster.now)
     if may_be_guest(live):
-        return _as_guest(cluster, live, now)
-    return None
+        yield _as_guest(cluster, live, cluster.now)
 
 
 def may_be_guest(live: Live) -> bool:

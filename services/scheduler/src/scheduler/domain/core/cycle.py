@@ -5,7 +5,7 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 
 from collections.abc import Callable, Iterator
 
-from scheduler.domain.core.admitting import admit
+from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
@@ -88,16 +88,16 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     waking = Waking(cluster)
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle):
         versions = cluster.hardware.versions()
-        found = admit(cluster, cluster.gangs[gang], cluster.now)
-        if found is None:
+        for found in attempts(cluster, cluster.gangs[gang]):
+            if found is not None:
+                yield [*found, *_said(cluster)] if cluster.said else found
+                break
+            yield []
+        else:
             cluster.hardware.unchanged(versions)
             put_aside(cluster, line)
             failed.append(line)
             yield []
-        elif cluster.said:
-            yield [*found, *_said(cluster)]
-        else:
-            yield found
 
 
 def _said(cluster: Cluster) -> list[Decision]:

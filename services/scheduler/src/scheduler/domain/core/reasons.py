@@ -67,7 +67,7 @@ class Explainer:
             return False
         seeker = Seeker(self.cluster.blank, live.gang, owner)
         seeker.is_thorough = True
-        seeker.search_steps = REFUSAL_STEPS
+        seeker.search_steps, seeker.looks_left = REFUSAL_STEPS, REFUSAL_LOOKS
         return seeker.could_place(live.waiting)
 
     def _wants_more_than_owned(self, live: Live) -> bool:
@@ -177,9 +177,12 @@ class Explainer:
 
 
 REFUSAL_STEPS = 20_000
-"""Steps of the search for a place in the healthy, empty cluster, of some 50 us each: that a gang is
-refused is asked once for its shape, and must be certain.
+"""Steps of the search for a place in the healthy, empty cluster: that a gang is refused is asked
+once for its shape, and must be certain.
 """
+
+REFUSAL_LOOKS = 64_000
+"""Nodes that are looked at in all these steps, of some 8 us each, at the most."""
 
 SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5

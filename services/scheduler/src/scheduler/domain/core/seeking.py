@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduler.domain.core.backtracking import SEARCH_STEPS, Search, Want
+from scheduler.domain.core.backtracking import SEARCH_LOOKS, SEARCH_STEPS, Search, Want
 from scheduler.domain.core.capacity import choices, rooms
 from scheduler.domain.core.costless import cheapest_machine
 from scheduler.domain.core.forest import Rack
@@ -37,8 +37,10 @@ PLACE_STEPS_ON_MANY = 500
 
 POD_STEPS = 2
 
-CHOICES_ALLOWED = 16
-"""Choices of types that are allowed so many steps each; all others have what is left of those."""
+CHOICES_ALLOWED = 4
+"""So many choices of types may use up their steps, and their looks of the search in every way; of
+more choices all together have no more than these.
+"""
 
 NO_END = 1 << 60
 """More steps than are ever taken."""
@@ -53,11 +55,13 @@ class Seeker:
     ``is_bare``: nothing but GPUs counts. ``is_thorough``: every way is tried on many nodes too.
     ``within``: the rack to stay in. ``is_alone``: all pods are of one kind. ``soft``: the step of
     the hardware's from which on other ways aren't tried; ``hard``: from which on nothing is.
-    ``is_cut``: not every way was tried. ``search_steps``: of the next search in every way; what is
-    above `SEARCH_STEPS` is for all of them together.
+    ``is_cut``: not every way was tried. ``end``: the step from which on no other choice of types is
+    tried. ``search_steps``: of one search in every way; ``looks_left``: nodes that may be looked at
+    in all searches.
     """
 
     __slots__ = (
+        "end",
         "gang",
         "hard",
         "hardware",
@@ -65,6 +69,7 @@ class Seeker:
         "is_bare",
         "is_cut",
         "is_thorough",
+        "looks_left",
         "near",
         "only",
         "owner",
@@ -90,10 +95,10 @@ class Seeker:
         self.near = near
         self.is_bare = is_bare
         self.is_thorough = False
-        self.search_steps = SEARCH_STEPS
+        self.search_steps, self.looks_left = SEARCH_STEPS, CHOICES_ALLOWED * SEARCH_LOOKS
         self.within: Rack | None = None
         self.is_alone = self.is_cut = False
-        self.soft = self.hard = NO_END
+        self.soft = self.hard = self.end = NO_END
         self.pods: list[Pod] = []
 
     def place(self, roles: Sequence[Role]) -> bool:
@@ -132,21 +137,28 @@ class Seeker:
         """So much was tried that nothing is tried any more."""
         return self.hardware.steps > self.hard
 
+    def search_steps_on(self, nodes: int) -> int:
+        """How many a search on so many nodes may have: fewer the more they are."""
+        looks = min(self.looks_left, self.search_steps * FEW_NODES)
+        return min(self.search_steps, looks // max(1, nodes))
+
     def _allow(self, choice: int, kinds: Kinds) -> None:
-        """So many steps from now on; none more where many choices of types have had theirs. What is
+        """So many steps from now on, where those of all choices of types are not used up. What is
         promised at any size takes as many as it needs.
         """
         if self.is_alone and self.hardware.is_greed_exact(self.owner):
             return
         self.is_cut = self.is_cut or (self._is_large and self.is_spent)
-        if choice < CHOICES_ALLOWED:
-            is_split, least = self.owner in self.hardware.owning.splitters, self.hardware.demands
-            steps = PLACE_STEPS_ON_MANY if self._is_large else PLACE_STEPS
-            for kind, names in kinds:
-                steps += (POD_STEPS + is_split * least.least_leaves(kind)) * len(names)
-            is_one = len(kinds) == 1 and len(kinds[0][1]) == 1
-            self.soft = self.hardware.steps + steps
-            self.hard = NO_END if is_one else self.soft + steps
+        is_split, least = self.owner in self.hardware.owning.splitters, self.hardware.demands
+        steps = PLACE_STEPS_ON_MANY if self._is_large else PLACE_STEPS
+        for kind, names in kinds:
+            steps += (POD_STEPS + is_split * least.least_leaves(kind)) * len(names)
+        now = self.hardware.steps
+        if choice == 0:
+            self.end = now + CHOICES_ALLOWED * steps
+        is_one = len(kinds) == 1 and len(kinds[0][1]) == 1
+        self.soft = min(now + steps, max(now, self.end))
+        self.hard = NO_END if is_one else self.soft + steps
 
     def kinds(self, roles: Iterable[Role]) -> Kinds:
         """Pods by what they want, in order; roles that may choose their GPU type apart."""
@@ -171,7 +183,7 @@ class Seeker:
 
     def _several(self, kinds: Kinds) -> bool:
         for number, types in enumerate(choices(self, kinds)):
-            if number == TYPE_CHOICES or (number >= CHOICES_ALLOWED and self.is_spent):
+            if number == TYPE_CHOICES or self.hardware.steps > self.end:
                 self.is_cut = True
                 break
             self._allow(number, kinds)
@@ -339,9 +351,8 @@ class Seeker:
             wants += [Want(name, kind, grounds) for name in names]
         before, search = self.hardware.steps, Search(self, wants)
         found = search.run()
-        self.soft += self.hardware.steps - before
-        self.hard += self.hardware.steps - before
-        self.search_steps = max(SEARCH_STEPS, search.left)
+        took = self.hardware.steps - before
+        self.soft, self.hard, self.end = self.soft + took, self.hard + took, self.end + took
         self.is_cut = self.is_cut or search.is_cut
         return found
 
