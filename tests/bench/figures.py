@@ -98,7 +98,7 @@ def rates(title: str, rows: Sequence[Row], has_peer: bool) -> Table:
 
 def qualities(title: str, rows: Sequence[tuple[int, str, Quality]]) -> Table:
     """How good the places are, beside HiveD's on the same arrivals."""
-    heads = ["nodes", "seed", "came", "use", "waits", "one rack", "of\nplaced", "of\nall"]
+    heads = ["nodes", "seed", "came", "use", "waits", "one rack", "of\nall"]
     heads += ["racks\nmean", "best\nblock", "better\nfree", "HiveD\nwaits", "one\nrack"]
     table = slim(title, heads)
     for nodes, seed, quality in rows:
@@ -115,10 +115,9 @@ def qualities(title: str, rows: Sequence[tuple[int, str, Quality]]) -> Table:
             f"{quality.utilisation:.1%}",
             f"{quality.waits:,}",
             f"{quality.in_one_rack}/{placed}",
-            f"{quality.in_one_rack / placed if placed else 0.0:.1%}",
             f"{quality.in_one_rack_of_arrived:.1%}",
             f"{quality.mean_span:.2f}",
-            f"{quality.best_share:.3%}",
+            f"{quality.best_share:.2%}",
             f"{quality.worse_pods}",
             *theirs,
         )
