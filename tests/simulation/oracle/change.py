@@ -34,7 +34,8 @@ def changed(
             continue
         name = record.gang.id
         same = _same_cells(record, old, address)
-        may_keep = same is not None and _is_sound(state, record, same)
+        is_whole = state.is_whole(record)
+        may_keep = same is not None and is_whole and _is_sound(state, record, same)
         others = covers.cells_for(state, state.records[name], with_bad_ones=True)
         if name.endswith("+") and not state.records[name.rstrip("+")].is_guaranteed:
             may_keep, others = False, None  # A downgraded gang grows as an opportunistic one.

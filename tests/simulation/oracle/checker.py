@@ -168,7 +168,8 @@ def _machine(state: State, machine: str) -> Iterator[str]:
                         yield f"{text}, of {limits.ports}"
     if any(count > 1 for count in ports.values()):
         yield f"ports {ports} are not each one pod's"
-    has = {"cpu": limits.cpu, "memory": limits.memory_mb}
+    span = None if limits.ports is None else limits.ports[1] - limits.ports[0] + 1
+    has = {"cpu": limits.cpu, "memory": limits.memory_mb, "ports": span}
     for name, count in used.items():
         limit = has.get(name)
         if name.startswith("resource ") and limits.resources is not None:

@@ -57,7 +57,7 @@ class Follower:
 
     def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
         """Take over one cycle; the problems since the last come back."""
-        self._now = now
+        self._now, self.state.before_change = now, still_used(self.state)
         self._told, self._exported = sort_out(decisions, self.state.growing), exported
         for name in sorted(self._withdrawn):
             self._expect(name in self._told.cancelled, f"{name}'s reservation is cancelled")
