@@ -7,11 +7,14 @@ from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_plac
 from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, PhysicalCell
 from scheduler.domain.core.model import (
     Downgraded,
+    Gang,
     GangClass,
+    Kind,
     Placed,
     Preempted,
     PreemptionCancelled,
     Refused,
+    Role,
     Upgraded,
 )
 
@@ -158,3 +161,17 @@ def test_another_leaf_is_charged_where_one_is_gone_that_no_pod_uses() -> None:
     scene.core.change(replace(whole, physical_cells=cells), scene.now)
     assert scene.cycle() == []
     assert scene.core.exported("runs").places == (before._replace(charged=(2,)),)
+
+
+def test_a_pod_without_gpus_that_costs_nothing_after_a_change_draws_its_group_nowhere() -> None:
+    """As after a restart, when nothing is known of the leaf that it was charged."""
+    scene = Scene(limited(16))
+    only = frozenset({"n3"})
+    scene.places(gang("bare", "x", 0, cpu=4, group="g", job="j", allowed_nodes=only))
+    without = config(x=owning(("rack", 2)))
+    scene.core.change(without, scene.now)
+    again = Scene(without)
+    again.core.restore(scene.core.exported("bare"), scene.now)
+    roles = (Role(Kind(1), ("a0",)), Role(Kind(2), ("b0",)))
+    late = Gang("late", "x", "user", 1, roles, job="j", group="g")
+    assert scene.places(late) == again.places(late)

@@ -108,7 +108,9 @@ def _pods(
         if machine is None:
             strangers.append(place._replace(charged=()))
             continue
-        take, state = machine.sort.take(kind), _state(machine, place.gpus or place.charged)
+        take = machine.sort.take(kind)
+        is_charged = take is not None and take.leaves > 0
+        state = _state(machine, place.gpus or (place.charged if is_charged else ()))
         if take is None or (state is None and place.gpus):
             strangers.append(place._replace(charged=()))
             pods += _remnants(live, place, machine, Take(kind.gpus, machine.sort.amounts(kind)))
