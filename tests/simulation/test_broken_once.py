@@ -290,3 +290,15 @@ def test_a_pinned_cell_that_is_not_complete_takes_nothing_from_other_cells() -> 
         scene = Scene(config(cells=cells, x=owning((owned, 1), pins=("lab",))))
         assert nodes_of(scene.places(gang("own", "x", 2))) == {"n2"}
         assert nodes_of(scene.places(gang("pinned", "x", 2, pods=3, pin="lab"))) == {"n0", "n1"}
+
+
+def test_a_gang_is_in_the_rack_of_its_group_where_its_pods_must_be_bound_together() -> None:
+    """Its quota is one switch; on the tightest node of the rack one with a GPU in use would do for
+    its first pod only.
+    """
+    scene = Scene(config(x=owning(("rack/node/switch", 1))))
+    (first,) = scene.places(gang("a", "x", 1, group="g", job="j", is_lazy=True))
+    downgraded, placed = scene.asks(gang("b", "x", 1, pods=2, group="g", job="j", priority=1))
+    assert isinstance(downgraded, Downgraded)
+    assert isinstance(placed, Placed)
+    assert nodes_of((first, *placed.pods)) <= {"n0", "n1"}

@@ -2,7 +2,7 @@
 
 import pytest
 from scenes import Scene, config, gang, nodes_of, owning
-from scheduler.domain.core import seeking
+from scheduler.domain.core import reasons, seeking
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.model import Deferred, Gang, Kind, Refused, Role
 
@@ -106,3 +106,17 @@ def test_a_pinned_cell_with_gpus_of_a_type_that_the_role_does_not_want_is_told()
     assert isinstance(refused, Refused)
     assert refused.reason.code == "pin"
     assert "lab has GPUs of type v100, not k80" in refused.reason.text
+
+
+def test_a_gang_without_gpus_but_with_a_pin_is_never_sought_a_place_as_opportunistic(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which it can't have; that not every way was tried so keeps it from no refusal."""
+    monkeypatch.setattr(reasons, "REFUSAL_STEPS", 1)
+    cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("old-node", name="m1", pin="lab")]
+    limits = {"m0": NodeLimits(resources={"r": 1}), "m1": NodeLimits(cpu=8, resources={"r": 0})}
+    scene = Scene(config(cells, limits, x=owning(pins=("lab",)), y=owning(("old-node", 1))))
+    kinds = (Kind(0, pin="lab", cpu=1), Kind(0, cpu=2, resources=(("r", 1),)))
+    roles = tuple(Role(kind, (f"p{n}",), name=f"r{n}") for n, kind in enumerate(kinds))
+    (refused,) = scene.asks(Gang("a", "x", "user", 0, roles))
+    assert isinstance(refused, Refused)

@@ -64,10 +64,10 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
 
 def may_be_guest(live: Live) -> bool:
     """It is opportunistic, or is where its virtual cluster has no place for it: none of its pods
-    wants a GPU. What a guaranteed gang grows by is guaranteed.
+    wants a GPU or a pinned cell. What a guaranteed gang grows by is guaranteed.
     """
     is_new = not live.pods and not live.strangers
-    return live.is_guest or (is_new and all(role.kind.gpus == 0 for role in live.waiting))
+    return live.is_guest or (is_new and all(role.kind.costs_nothing for role in live.waiting))
 
 
 def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:

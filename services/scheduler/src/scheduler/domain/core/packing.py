@@ -37,6 +37,12 @@ def many(ground: Ground, names: Sequence[str]) -> bool:
     for rack in enough:
         if _all_in(ground, rack, names):
             return True
+        if (
+            rack in seeker.near
+            and ground.is_searched
+            and seeker.search_racks(ground, names, [rack])
+        ):
+            return True
         if seeker.is_spent:
             break
     if ground.is_searched:

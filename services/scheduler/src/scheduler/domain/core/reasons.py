@@ -54,7 +54,7 @@ class Explainer:
             found = any(
                 self._fits_blank(live, guest)
                 for guest in ((True,) if is_guest else (False, True))
-                if guest == is_guest or all(kind.gpus == 0 for kind, _ in shape)
+                if guest == is_guest or all(kind.costs_nothing for kind, _ in shape)
             )
             if len(cluster.can_hold) >= SHAPES_REMEMBERED:
                 cluster.can_hold.clear()

@@ -223,7 +223,7 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     live = cluster.gangs.get(growing)
     is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
     groups: list[GroupKey] = []
-    if is_guest or (not growing and all(kind.gpus == 0 for kind, _ in shape)):
+    if is_guest or (not growing and all(kind.costs_nothing for kind, _ in shape)):
         groups.append(GUESTS)
     if not is_guest:
         if _is_common(cluster, shape):
