@@ -12,7 +12,7 @@ from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.costless import Costless, pinned_machines
 from scheduler.domain.core.covering import uncover, ways_to_bind
 from scheduler.domain.core.forest import Cell
-from scheduler.domain.core.ground import FEW_NODES, Ground
+from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.shapes import Part
@@ -20,13 +20,15 @@ from scheduler.domain.core.shapes import Part
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
 
-SEARCH_STEPS = 400
-"""Of one search, of some 30 to 130 us each, the more the more nodes there are."""
-
-SEARCH_LOOKS = SEARCH_STEPS * FEW_NODES
-"""Nodes that are looked at in all steps of one search, of some 4 us each, at the most; but that is
-asked once for a shape whether it can be refused.
+SEARCH_STEPS = 1_600
+"""Of one search, of some 30 us each, on up to `SEARCH_NODES`; on more as many fewer as they cost
+more.
 """
+
+SEARCH_NODES = 8
+
+SEARCH_DEPTH = 400
+"""Pods and cells, one search for the rest inside that of another: so deep calls may be."""
 
 PODS_LOOKED = 640_000
 """Pods whose nodes are looked at in all steps of one search for pods without GPUs, of some 2 us
@@ -65,7 +67,7 @@ class Search:
         """Whether there is a place; it is taken then."""
         if not self._has_enough():
             return False
-        if len(self.wants) > SEARCH_STEPS:
+        if len(self.wants) > SEARCH_DEPTH:
             self.is_cut = True
             return False
         grounds = {ground for want in self.wants for ground in want.grounds}
@@ -154,7 +156,7 @@ class Search:
 
     def _step(self, depth: int) -> None:
         """None is left where so many calls would be inside one another."""
-        self.left = self.left - 1 if depth <= SEARCH_STEPS else -1
+        self.left = self.left - 1 if depth <= SEARCH_DEPTH else -1
         self.hardware.steps += 1
 
     def _quota_left(self) -> tuple[int, ...]:

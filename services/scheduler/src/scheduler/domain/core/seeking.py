@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from scheduler.domain.core.backtracking import SEARCH_LOOKS, SEARCH_STEPS, Search, Want
+from scheduler.domain.core.backtracking import SEARCH_NODES, SEARCH_STEPS, Search, Want
 from scheduler.domain.core.capacity import choices, rooms
 from scheduler.domain.core.costless import cheapest_machine
 from scheduler.domain.core.forest import Rack
@@ -95,7 +95,8 @@ class Seeker:
         self.near = near
         self.is_bare = is_bare
         self.is_thorough = False
-        self.search_steps, self.looks_left = SEARCH_STEPS, CHOICES_ALLOWED * SEARCH_LOOKS
+        self.search_steps = SEARCH_STEPS
+        self.looks_left = CHOICES_ALLOWED * SEARCH_STEPS * SEARCH_NODES
         self.within: Rack | None = None
         self.is_alone = self.is_cut = False
         self.soft = self.hard = self.end = NO_END
@@ -139,7 +140,7 @@ class Seeker:
 
     def search_steps_on(self, nodes: int) -> int:
         """How many a search on so many nodes may have: fewer the more they are."""
-        looks = min(self.looks_left, self.search_steps * FEW_NODES)
+        looks = min(self.looks_left, self.search_steps * SEARCH_NODES)
         return min(self.search_steps, looks // max(1, nodes))
 
     def _allow(self, choice: int, kinds: Kinds) -> None:
