@@ -53,6 +53,16 @@ def test_who_can_never_be_placed_is_refused_however_many_ways_must_be_tried(seed
         pytest.fail(report(told), pytrace=False)
 
 
+@pytest.mark.parametrize("seed", [1848, 9350])
+def test_nobody_is_in_the_way_who_need_not_leave(seed: int) -> None:
+    """A reservation that cost nothing to take was taken too; who wants no GPU was thought to have a
+    place on a bad node.
+    """
+    told = history(seed, CoreDoor)
+    if told.problems:
+        pytest.fail(report(told), pytrace=False)
+
+
 @pytest.mark.parametrize("first", range(100_000, 100_000 + max(BLOCK, HISTORIES // 10), BLOCK))
 def test_restart_equals_no_restart(first: int) -> None:
     for seed in range(first, first + BLOCK):

@@ -175,7 +175,7 @@ class Ground:
             return False
         state = hardware.states[number]
         need, shape = self.needs[state.sort], state.slot.shape
-        if need > shape.leaves or not self.fits(number):
+        if not 0 < need <= shape.leaves or not self.fits(number):
             return False
         free = self.free(state, is_loose=is_loose)
         if leaves:

@@ -86,7 +86,7 @@ def choose(
     if are_few:
         found = _without(found, tries, is_late)
         if len(others := candidates()) <= EVERY_SUBSET:
-            found = _cheaper(others, found, tries, is_late)
+            found = _without(_cheaper(others, found, tries, is_late), tries, is_late)
     return sorted(found, key=lambda other: other.id)
 
 
