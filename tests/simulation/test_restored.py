@@ -175,3 +175,17 @@ def test_a_pod_without_gpus_that_costs_nothing_after_a_change_draws_its_group_no
     roles = (Role(Kind(1), ("a0",)), Role(Kind(2), ("b0",)))
     late = Gang("late", "x", "user", 1, roles, job="j", group="g")
     assert scene.places(late) == again.places(late)
+
+
+def test_a_reservation_whose_role_would_get_gpus_of_two_types_by_a_change_is_lost() -> None:
+    """m1 becomes a machine of another type; its GPUs are owned and would be free in time."""
+    cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("old-node", name="m1")]
+    scene = Scene(config(cells, x=owning(("old-node", 2))))
+    scene.places(gang("guest", "x", 2, pods=2, priority=-1))
+    scene.asks(gang("late", "x", 2, pods=2, priority=1))
+    other = (cells[0], PhysicalCell("k80-node", name="m1"))
+    owned = owning(("old-node", 1), ("k80-node", 1))
+    scene.core.change(config(other, x=owned), scene.now)
+    decided = scene.cycle()
+    assert [type(each) for each in decided] == [PreemptionCancelled, Refused]
+    assert [each.gang for each in decided] == ["late", "late"]

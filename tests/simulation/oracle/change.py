@@ -39,6 +39,8 @@ def changed(
         others = covers.cells_for(state, state.records[name], with_bad_ones=True)
         if name.endswith("+") and not state.records[name.rstrip("+")].is_guaranteed:
             may_keep, others = False, None  # A downgraded gang grows as an opportunistic one.
+        if record.is_reserved and _has_wrong_types(state, record):
+            may_keep, others = False, None
         if record.is_reserved and not may_keep and others is None:
             lost.add(name)
             gang = state.records.pop(name).gang
@@ -106,6 +108,18 @@ def _same_cells(
             return None
         cells.add((at, path))
     return frozenset(cells)
+
+
+def _has_wrong_types(state: State, record: Record) -> bool:
+    """A role has GPUs of several types, or of one that it doesn't want."""
+    hardware = state.hardware
+    for role in record.gang.roles:
+        places = [record.places[pod] for pod in role.pods if pod in record.places]
+        at = [(place.node, gpu) for place in places for gpu in place.gpus]
+        types = {hardware.leaf_type(hardware.leaf_at[gpu]) for gpu in at if gpu in hardware.leaf_at}
+        if len(types) > 1 or (role.kind.gpu_types and not types <= set(role.kind.gpu_types)):
+            return True
+    return False
 
 
 def _is_sound(state: State, record: Record, cells: frozenset[tuple[int, Path]]) -> bool:

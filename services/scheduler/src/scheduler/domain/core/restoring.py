@@ -18,6 +18,7 @@ from scheduler.domain.core.model import (
     PodPlace,
     PreemptionCancelled,
     Restored,
+    Role,
 )
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     reserved = restored.reserved
     if restored.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
-    if reserved and not is_charged:  # nobody has to leave for it
+    if reserved and (not is_charged or _are_of_wrong_types(gang.roles, pods, reserved)):
         pods, reserved = _without_reserved(cluster, live, pods, reserved), ()
+        is_charged = is_charged and bool(pods)
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
         is_charged = _charge(cluster, live, pods, cells)
@@ -73,6 +75,19 @@ def _class_of(gang: Gang) -> GangClass:
     if gang.priority == OPPORTUNISTIC:
         return GangClass.OPPORTUNISTIC
     return GangClass.GUARANTEED
+
+
+def _are_of_wrong_types(
+    roles: Sequence[Role], pods: Sequence[Pod], reserved: Sequence[str]
+) -> bool:
+    """By a change a role would begin with GPUs of several types, or of one that it doesn't want."""
+    types = {pod.name: pod.state.gpu_type for pod in pods if pod.gpus and pod.state is not None}
+    for role in roles:
+        if not set(reserved).isdisjoint(role.pods):
+            found = {types[pod] for pod in role.pods if pod in types}
+            if len(found) > 1 or (role.kind.gpu_types and not found <= set(role.kind.gpu_types)):
+                return True
+    return False
 
 
 def _without_reserved(
