@@ -17,7 +17,7 @@ from scheduler.domain.core.model import (
     Restored,
 )
 
-from oracle import choices, covers
+from oracle import choices, covers, turns
 from oracle.change import changed, lowered, still_used
 from oracle.checker import findings
 from oracle.codes import Codes
@@ -28,7 +28,7 @@ from oracle.private import fits_in_private
 from oracle.reserved import is_place_free, is_same_place, is_short_of_the_rest, taken_reservations
 from oracle.settling import held_places, without_cells
 from oracle.state import Record, State, kinds_of, order_of
-from oracle.told import Told, growth_of, left_over, sort_out
+from oracle.told import Told, growth_of, left_over, lose_later, sort_out
 from oracle.turns import fits_nowhere, growths, turn_of, wanting, with_other_cells
 
 Exported = Callable[[str], Restored]
@@ -202,10 +202,7 @@ class Follower:
 
     def _take_over_exchanges(self) -> None:
         """A gang's cells may be exchanged for others around the same GPUs, to make room."""
-        told, before = self._told, dict(self.state.records)
-        lost = {name for names in told.downgraded.values() for name in names}
-        lost |= {decision.gang for some in told.victims.values() for decision in some}
-        lost |= {*told.cancelled, *(name.rstrip("+") for name in before if name.endswith("+"))}
+        before, lost = dict(self.state.records), lose_later(self._told, self.state)
         for name, record in before.items():
             if record.is_guaranteed and not name.endswith("+") and name not in lost:
                 cells = self._adopt(record.gang, record.is_reserved).cells
@@ -297,6 +294,9 @@ class Follower:
         same = {pod.pod: pod for pod in placed} == dict(record.places)
         self._expect(same, f"{gang.id} is kept at {placed}, not {record.places}")
         downgraded = self._told.downgraded.pop(gang.id, [])
+        if not downgraded:  # else it is they who make room
+            leave = lose_later(self._told, self.state)
+            self.state.records = turns.with_others_exchanged(self.state, record, leave)
         bill = Bill((), downgraded, self._cancelled_by(gang, record, downgraded))
         self._try(lambda judge: judge.placed(gang, record, bill))
         self._downgrade(gang, bill)

@@ -17,6 +17,8 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 
+from oracle.state import State
+
 
 @dataclass
 class Told:
@@ -81,3 +83,13 @@ def left_over(told: Told) -> Iterator[str]:
 def growth_of(gang: str) -> str:
     """What the pods by which a gang grows are called here, until they run."""
     return f"{gang}+"
+
+
+def lose_later(told: Told, state: State) -> set[str]:
+    """Whose cells the core does not tell any more: they leave, or lose them, in this cycle."""
+    lost = {name for names in told.downgraded.values() for name in names}
+    lost |= {decision.gang for some in told.victims.values() for decision in some}
+    return lost | {
+        *told.cancelled,
+        *(name.rstrip("+") for name in state.records if name.endswith("+")),
+    }

@@ -64,3 +64,16 @@ def with_other_cells(state: State, names: Collection[str]) -> dict[str, Record] 
         cells = held_cells(hardware, mine | dict(found), trial.charged_by(record))
         trial.records[name] = replace(record, cells=cells)
     return None if findings(trial) else trial.records
+
+
+def with_others_exchanged(
+    state: State, record: Record, names: Collection[str]
+) -> dict[str, Record]:
+    """The gangs beside one that is placed: those that leave later in other cells, where it has no
+    room beside them else.
+    """
+    name = record.gang.id
+    beside = state.trial({**state.records, name: record})
+    if findings(beside) and (found := with_other_cells(beside, {*names} - {name})) is not None:
+        return {other: kept for other, kept in found.items() if other != name}
+    return state.records
