@@ -19,13 +19,7 @@ from random_clusters import Traits
 from runs import Maker, Run
 from scenes import config, gang, owning, racks
 from scheduler.domain.core import restoring, seeking
-from scheduler.domain.core.config import (
-    CellType,
-    ClusterConfig,
-    NodeLimits,
-    Policy,
-    VirtualCluster,
-)
+from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, Policy
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
@@ -45,15 +39,15 @@ from scheduler.domain.core.seeking import Seeker
 SLOW = Traits(has_ports=False, changes=0, has_growth=False, judges="cost")
 
 
-def two_racks(**virtual_clusters: VirtualCluster) -> ClusterConfig:
-    """Two racks of two machines with four GPUs and 16 CPUs each."""
-    nodes = {name: NodeLimits(cpu=16) for name in ("n0", "n1", "n2", "n3")}
-    return config(nodes=nodes, **virtual_clusters)
+CPUS = {name: NodeLimits(cpu=16) for name in ("n0", "n1", "n2", "n3")}
+"""Of two racks of two machines with four GPUs each."""
 
 
 def a_running_pair() -> State:
     """One gang in x's node cell, an opportunistic one on the machine beside it."""
-    run = Run(SlowCluster, two_racks(x=owning(("rack/node", 2)), y=owning(("rack", 1))), "cost")
+    run = Run(
+        SlowCluster, config(nodes=CPUS, x=owning(("rack/node", 2)), y=owning(("rack", 1))), "cost"
+    )
     run.apply(("request", gang("own", "x", 2, pods=2)))
     run.apply(("request", gang("guest", "y", 4, priority=-1)))
     run.apply(("cycle", 0.0))
@@ -64,7 +58,7 @@ def a_running_pair() -> State:
 
 
 def test_spare_cells_are_counted_from_the_top_of_a_chain_down() -> None:
-    hardware = Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 1))))
+    hardware = Hardware(config(nodes=CPUS, x=owning(("rack", 1)), y=owning(("rack/node", 1))))
     assert list(spare(hardware, {}).values()) == [1, 1, 2, 4]
     assert list(spare(hardware, {0: ("x", "rack")}).values()) == [1, 1, 2, 4]
     last_rack = next(cell.number for cell in hardware.cells if cell.address == "r1")
@@ -73,8 +67,12 @@ def test_spare_cells_are_counted_from_the_top_of_a_chain_down() -> None:
 
 
 def test_more_cells_than_there_are_can_not_be_promised() -> None:
-    assert is_honoured(Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 2)))))
-    assert not is_honoured(Hardware(two_racks(x=owning(("rack", 1)), y=owning(("rack/node", 3)))))
+    assert is_honoured(
+        Hardware(config(nodes=CPUS, x=owning(("rack", 1)), y=owning(("rack/node", 2))))
+    )
+    assert not is_honoured(
+        Hardware(config(nodes=CPUS, x=owning(("rack", 1)), y=owning(("rack/node", 3))))
+    )
 
 
 def _twice(state: State) -> None:
@@ -287,7 +285,7 @@ def test_gangs_without_gpus_are_judged_like_others(
 ) -> None:
     x = owning(("rack/node", owned)) if owned else owning()
     for maker in (SlowCluster, CoreDoor, broken):
-        run = Run(maker, two_racks(x=x, y=owning(("rack/node", 2))), "cost")
+        run = Run(maker, config(nodes=CPUS, x=x, y=owning(("rack/node", 2))), "cost")
         for one in gangs:
             run.apply(("request", one))
             run.apply(("cycle", 1.0))
@@ -343,7 +341,7 @@ def test_a_change_that_takes_or_leaves_too_much_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """None: the core gives to others what a pod still has of a place that is not whole any more."""
-    whole = two_racks(x=owning(("rack", 2)))
+    whole = config(nodes=CPUS, x=owning(("rack", 2)))
     only = frozenset({"n0"})
     for is_broken in (False, True):
         if is_broken and door is None:

@@ -20,7 +20,7 @@ from scheduler.domain.core.model import (
     Downgraded,
     GangClass,
 )
-from scheduler.domain.core.names import are_known
+from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.prices import price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker
@@ -51,7 +51,7 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     nothing changed, for each that did not succeed.
     """
     hardware = cluster.hardware
-    if not are_known(hardware, live):
+    if wrong_name(hardware, live) is not None:
         return None
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)

@@ -4,18 +4,17 @@ Two simplifications lose nothing. Leaves in cells that the owner has are as good
 a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.costless import Costless, pinned_machines
 from scheduler.domain.core.covering import uncover, ways_to_bind
-from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.looks import Looks
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.shapes import Part
 
 if TYPE_CHECKING:
     from scheduler.domain.core.seeking import Seeker
@@ -59,7 +58,6 @@ class Search:
         self.wants = sorted(wants, key=lambda want: (-_least(want), -want.kind.cpu))
         self.left = 0
         self.is_cut = False
-        self.wants_ports = any(want.kind.ports for want in wants)
         self.held: list[Binding] = []
         self._failed: set[object] = set()
 
@@ -73,8 +71,9 @@ class Search:
         grounds = {ground for want in self.wants for ground in want.grounds}
         self.numbers_of = {ground: sorted(ground.numbers()) for ground in grounds}
         self.numbers = sorted({n for numbers in self.numbers_of.values() for n in numbers})
-        self.owners = sorted({ground.owner or "" for ground in grounds})
-        self._looks = _Looks(self)
+        owners = sorted({ground.owner or "" for ground in grounds})
+        wants_ports = any(want.kind.ports for want in self.wants)
+        self._looks = Looks(self.seeker, self.numbers, owners, wants_ports=wants_ports)
         if not all(ground.is_small for ground in grounds):
             self._keep(self._looks.some_of_each(len(self.wants)))
         self.left = self.seeker.search_steps_on(len(self.numbers))
@@ -111,12 +110,13 @@ class Search:
             if not may_hold_all(ground, count):
                 return False
             together.setdefault((id(ground.bound), id(ground.empty)), []).append(ground)
-        return all(
-            sum(ground.kind.gpus * counts[ground] for ground in grounds) <= idle
-            and sum(ground.least * counts[ground] for ground in grounds) <= most
-            for grounds in together.values()
-            for idle, most in [_room(grounds)]
-        )
+        for grounds in together.values():
+            idle, most = _room(grounds)
+            if sum(ground.kind.gpus * counts[ground] for ground in grounds) > idle:
+                return False
+            if sum(ground.least * counts[ground] for ground in grounds) > most:
+                return False
+        return True
 
     def _place(self, at: int) -> bool:
         if at == len(self.wants):
@@ -125,7 +125,7 @@ class Search:
         if self.left < 0:
             return False
         look = self._looks.now()
-        key = (at, look.all, self._quota_left())
+        key = (at, look.all, self.costless.changed(self.known), self._quota_left())
         if key in self._failed:
             return False
         want, before = self.wants[at], len(self.seeker.pods)
@@ -150,8 +150,10 @@ class Search:
 
     def _for_nothing(self, kind: Kind) -> Iterable[Machine]:
         """Machines on which such a pod costs no GPU."""
-        if kind.gpus or kind.costs_nothing:
-            return () if kind.gpus else self.costless.now(kind)
+        if kind.gpus:
+            return ()
+        if kind.costs_nothing:
+            return self.costless.now(kind)
         return pinned_machines(self.seeker, kind)[: None if kind.ports else 1]
 
     def _step(self, depth: int) -> None:
@@ -265,138 +267,3 @@ def _room(grounds: Sequence[Ground]) -> tuple[int, int]:
         )
         most += min(fresh, unbound)
     return idle, most
-
-
-class _Look(NamedTuple):
-    """``of``: by node, what it looks like with all above it. ``all``: everything together."""
-
-    of: dict[int, object]
-    all: object
-
-
-class _Looks:
-    """What the nodes in question look like, up to symmetry."""
-
-    def __init__(self, search: Search) -> None:
-        self.search = search
-        self.names: dict[object, int] = {}
-        self.forms: dict[object, int] = {}
-        self.parts: dict[object, tuple[object, ...]] = {}
-        self.tops: list[Cell] = []
-        self.inside: dict[int, list[Cell]] = {}
-        for number in search.numbers:
-            cell = search.hardware.states[number].slot.cell
-            while cell.parent is not None:
-                known = self.inside.setdefault(id(cell.parent), [])
-                known.append(cell)
-                cell = cell.parent
-                if len(known) > 1:
-                    break
-            else:
-                self.tops.append(cell)
-        self.whole = {
-            parent
-            for parent, cells in self.inside.items()
-            if (above := cells[0].parent) is not None
-            and above.is_complete
-            and len(cells) == len(above.children)
-        }
-
-    def some_of_each(self, most: int) -> set[int]:
-        """Nodes that are enough for so many pods: of cells that look the same, beside one another,
-        so many. The others are left out from now on.
-        """
-        looks: dict[int, int] = {}
-        for top in self.tops:
-            self._look(top, looks)
-        self.tops = _first_of_each(self.tops, looks, most)
-        found, cells = set[int](), list(self.tops)
-        while cells:
-            cell = cells.pop()
-            if cell.slot is not None:
-                found.add(cell.slot.number)
-            elif id(cell) in self.inside:
-                some = _first_of_each(self.inside[id(cell)], looks, most)
-                self.inside[id(cell)] = some
-                cells += some
-        return found
-
-    def now(self) -> _Look:
-        """At this moment."""
-        search, of = self.search, dict[int, object]()
-        looks: dict[int, int] = {}
-        tops = sorted(self._look(top, looks) for top in self.tops)
-        for top in self.tops:
-            self._name(top, (looks[id(top)],), looks, of)
-        return _Look(of, (tuple(tops), search.costless.changed(search.known)))
-
-    def _name(
-        self, cell: Cell, path: tuple[int, ...], looks: dict[int, int], of: dict[int, object]
-    ) -> None:
-        if cell.slot is not None:
-            of[cell.slot.number] = path
-        for child in self.inside.get(id(cell), ()):
-            self._name(child, (*path, looks[id(child)]), looks, of)
-
-    def _look(self, cell: Cell, looks: dict[int, int]) -> int:
-        look: object
-        if cell.slot is not None:
-            look = self._node(self.search.hardware.states[cell.slot.number])
-        else:
-            below = tuple(sorted(self._look(child, looks) for child in self.inside[id(cell)]))
-            look = cell.chain.name, cell.level, id(cell) in self.whole, below
-        found = looks[id(cell)] = self.names.setdefault(look, len(self.names))
-        return found
-
-    def of_part(self, state: SlotState, part: Part) -> tuple[object, ...]:
-        """What a cell inside a node looks like, with those above it."""
-        masks, at = self._masks(state), state.slot.shape.root
-        key = state.sort, masks, part.mask
-        if (known := self.parts.get(key)) is not None:
-            return known
-        path = [_form(at, masks)]
-        while at is not part:
-            at = next(child for child in at.children if child.mask & part.mask == part.mask)
-            path.append(_form(at, masks))
-        self.parts[key] = tuple(path)
-        return self.parts[key]
-
-    def _masks(self, state: SlotState) -> tuple[int, ...]:
-        slot = state.slot
-        return (
-            state.usable & ~state.charged,
-            state.usable & ~self.search.hardware.used(state),
-            self.search.hardware.cells[slot.chain.name].space[slot.number],
-            *(state.bound.get(owner, 0) for owner in self.search.owners),
-        )
-
-    def _node(self, state: SlotState) -> object:
-        machine, slot, masks = state.machine, state.slot, self._masks(state)
-        key = state.sort, masks
-        form = self.forms.get(key)
-        if form is None:
-            form = self.names.setdefault(_form(slot.shape.root, masks), len(self.names))
-            self.forms[key] = form
-        name = machine.name if len(machine.slots) > 1 else ""
-        may = self.search.seeker.may_use(state)
-        left = tuple(self.search.hardware.left(machine))
-        ports = len(machine.ports) if self.search.wants_ports else 0
-        return state.sort, form, name, may, left, ports
-
-
-def _first_of_each(cells: Iterable[Cell], looks: Mapping[int, int], most: int) -> list[Cell]:
-    """So many of the cells with one look, in order."""
-    found, counts = list[Cell](), dict[int, int]()
-    for cell in cells:
-        count = counts[looks[id(cell)]] = counts.get(looks[id(cell)], 0) + 1
-        if count <= most:
-            found.append(cell)
-    return found
-
-
-def _form(part: Part, masks: Sequence[int]) -> object:
-    if not part.children:
-        return tuple(bool(mask & part.mask) for mask in masks)
-    return part.is_complete, tuple(
-        sorted((_form(child, masks) for child in part.children), key=repr)
-    )

@@ -194,9 +194,7 @@ class Cluster:
     def _leave(self, live: Live, pod: Pod) -> None:
         if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
-        self.freed.machines[pod.machine.number] = pod.machine
-        if pod.ports or not pod.machine.slots:
-            self.freed.common_left_by(pod)
+        self.freed.left_by(pod)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
         del live.pods[pod.name]
         self.stamps.touch(live.owner)

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.capacity import NODES_A_STEP
-from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import FEW_NODES
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import Machine
@@ -135,9 +134,7 @@ def pinned_machines(seeker: "Seeker", kind: Kind) -> list[Machine]:
     hardware, pin = seeker.hardware, kind.pin or ""
     if seeker.owner is None or hardware.owning.pins_of.get(pin) != seeker.owner:
         return []
-    place, _ = hardware.forest.pins[pin]
-    slots = place.slots() if isinstance(place, Cell) else (place,)
-    machines = {hardware.states[slot.number].machine for slot in slots}
+    machines = {hardware.states[slot.number].machine for slot in hardware.forest.slots_of(pin)}
     found = [
         machine
         for machine in machines

@@ -64,7 +64,7 @@ class Demands:
         )
 
     def _fewest(self, kind: Kind) -> int:
-        needs, types = self.wish(kind, is_guest=False)[0], kind.gpu_types if kind.gpus else ()
+        needs, types = self.wish(kind, is_guest=False)[0], kind.gpu_types
         if kind.pin is not None:
             some = [needs[sort] for sort in self._pinned.get(kind.pin, ())]
         else:

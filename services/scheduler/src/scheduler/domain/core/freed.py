@@ -31,9 +31,10 @@ class Freed:
         """What of a node is usable has changed."""
         self.machines[machine.number] = machine
 
-    def common_left_by(self, pod: Pod) -> None:
-        """A pod is about to give up its place, or ports, which may be nobody's quota."""
+    def left_by(self, pod: Pod) -> None:
+        """A pod is about to give up its place and ports, which may be nobody's quota."""
         machine = pod.machine
+        self.machines[machine.number] = machine
         if not machine.slots:
             self.version += 1
             self.common[machine.number] = machine

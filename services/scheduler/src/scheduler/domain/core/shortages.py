@@ -1,12 +1,11 @@
 """Whether a virtual cluster owns enough for a gang: docs/scheduling.md, `quota`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import NEVER
-from scheduler.domain.core.model import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ def quota_short(cluster: Cluster, live: Live) -> bool:
     one of its pods can be nowhere.
     """
     if len(live.waiting) > 1:
-        return next(_shortages(cluster, live, live.waiting), None) is not None
+        return next(_shortages(cluster, live), None) is not None
     role, hardware = live.waiting[0], cluster.hardware
     wanted = hardware.demands.least_leaves(role.kind) * len(role.pods)
     types = role.kind.gpu_types or hardware.gpu_types
@@ -40,19 +39,17 @@ def shortage(cluster: Cluster, live: Live) -> Shortage | None:
     """
     if not quota_short(cluster, live):
         return None
-    return next(_shortages(cluster, live, live.waiting, counts_all=True), None)
+    return next(_shortages(cluster, live, counts_all=True), None)
 
 
-def _shortages(
-    cluster: Cluster, live: Live, roles: Sequence[Role], *, counts_all: bool = False
-) -> Iterator[Shortage]:
+def _shortages(cluster: Cluster, live: Live, *, counts_all: bool = False) -> Iterator[Shortage]:
     """``counts_all``: pods that can be nowhere too, by their GPUs."""
     every, demands = cluster.hardware.gpu_types, cluster.hardware.demands
     wishes: list[tuple[tuple[str | None, tuple[str, ...]], int, int]] = []
-    for role in roles:
+    for role in live.waiting:
         kind, least = role.kind, demands.least_leaves(role.kind)
         types = () if kind.pin is not None else every
-        if kind.pin is None and kind.gpus and kind.gpu_types:
+        if kind.pin is None and kind.gpu_types:
             types = tuple(each for each in every if each in kind.gpu_types)
         leaves = kind.gpus if counts_all and least >= NEVER else least
         wishes.append(((kind.pin, types), leaves * len(role.pods), kind.gpus * len(role.pods)))
