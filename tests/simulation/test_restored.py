@@ -4,8 +4,15 @@ from dataclasses import replace
 
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning, reserved_place
-from scheduler.domain.core.config import CellType, ClusterConfig, NodeLimits, PhysicalCell
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    Policy,
+)
 from scheduler.domain.core.model import (
+    Deferred,
     Downgraded,
     Gang,
     GangClass,
@@ -189,3 +196,16 @@ def test_a_reservation_whose_role_would_get_gpus_of_two_types_by_a_change_is_los
     decided = scene.cycle()
     assert [type(each) for each in decided] == [PreemptionCancelled, Refused]
     assert [each.gang for each in decided] == ["late", "late"]
+
+
+def test_a_reservation_to_grow_by_gpus_of_another_type_is_kept() -> None:
+    cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("k80-node", name="m1")]
+    whole = config(cells, x=owning(("old-node", 1), ("k80-node", 1)))
+    scene = Scene(whole)
+    runs = Gang("runs", "x", "user", 1, (Role(Kind(2), ("w-0",), "w"),))
+    for one in (runs, gang("guest", "x", 2, priority=-1)):
+        scene.places(one)
+    scene.core.grow("runs", (Role(Kind(2), ("w-1",), "w"),))
+    assert [type(each) for each in scene.cycle()] == [Preempted, Deferred]
+    scene.core.change(replace(whole, policy=Policy(is_lazy=True)), scene.now)
+    assert scene.cycle() == []

@@ -80,13 +80,16 @@ def _class_of(gang: Gang) -> GangClass:
 def _are_of_wrong_types(
     roles: Sequence[Role], pods: Sequence[Pod], reserved: Sequence[str]
 ) -> bool:
-    """By a change a role would begin with GPUs of several types, or of one that it doesn't want."""
-    types = {pod.name: pod.state.gpu_type for pod in pods if pod.gpus and pod.state is not None}
+    """By a change a role would get GPUs of several types, or of one that it doesn't want."""
+    types = {
+        pod.name: pod.state.gpu_type
+        for pod in pods
+        if pod.gpus and pod.state is not None and pod.name in reserved
+    }
     for role in roles:
-        if not set(reserved).isdisjoint(role.pods):
-            found = {types[pod] for pod in role.pods if pod in types}
-            if len(found) > 1 or (role.kind.gpu_types and not found <= set(role.kind.gpu_types)):
-                return True
+        found = {types[pod] for pod in role.pods if pod in types}
+        if len(found) > 1 or (role.kind.gpu_types and not found <= set(role.kind.gpu_types)):
+            return True
     return False
 
 
