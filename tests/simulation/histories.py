@@ -19,12 +19,14 @@ CYCLES = 14
 
 @dataclass(frozen=True)
 class History:
-    """What happened, and what was wrong with it. ``compared``, ``too_hard``: questions about
-    gangs that were put to the oracle, and those that it gave up.
+    """What happened, and what was wrong with it. ``judges``: what was asked of the oracle.
+    ``compared``, ``too_hard``: questions about gangs that were put to it, and those that it gave
+    up.
     """
 
     seed: int
     config: ClusterConfig
+    judges: str
     events: tuple[Event, ...]
     decisions: tuple[Decision, ...]
     problems: tuple[str, ...]
@@ -54,7 +56,7 @@ def history(
             break
         if random.random() < traits.restarts:
             run.apply(("restart",))
-    return _done(seed, config, run)
+    return _done(seed, config, traits.judges, run)
 
 
 def replay(
@@ -66,14 +68,15 @@ def replay(
         run.apply(event)
         if run.problems:
             break
-    return _done(-1, config, run)
+    return _done(-1, config, judges, run)
 
 
-def _done(seed: int, config: ClusterConfig, run: Run) -> History:
+def _done(seed: int, config: ClusterConfig, judges: str, run: Run) -> History:
     follower = run.follower
     return History(
         seed,
         config,
+        judges,
         tuple(run.events),
         tuple(run.decisions),
         tuple(run.problems),

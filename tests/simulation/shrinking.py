@@ -39,7 +39,7 @@ class Shrinker:
         if self._runs > SHRINK_RUNS:
             return False
         try:
-            got = replay(config, events, self._make)
+            got = replay(config, events, self._make, self.best.judges)
         except Exception:
             return False
         if not any(kind_of(problem) == self._kind for problem in got.problems):

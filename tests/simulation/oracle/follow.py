@@ -191,7 +191,7 @@ class Follower:
             ready = [gang for gang in todo if gang.id not in later]
             gang = min(ready or todo, key=lambda gang: turn_of(self.state, gang))
             is_told = self._is_decided(gang.id)
-            if ready and is_told and self._judges and fits_nowhere(self.state, gang):
+            if ready and is_told and fits_nowhere(self.state, gang):
                 later.add(gang.id)
                 continue
             self._served.add(gang.id)

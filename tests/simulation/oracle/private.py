@@ -7,6 +7,7 @@ usable, nothing is promised here.
 
 from collections import Counter
 
+from scheduler.domain.core.machines import FIRST_PORT, LAST_PORT
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
 from oracle.choices import type_choices
@@ -20,6 +21,8 @@ Room = tuple[str, str, int]
 def fits_in_private(state: State, gang: Gang) -> bool:
     """Whether the gang must not wait."""
     if gang.priority == OPPORTUNISTIC or gang.allowed_nodes is not None or not _is_even(state):
+        return False
+    if _may_lack_ports(state, gang):
         return False
     rooms = _rooms(state, gang)
     machine = str(state.hardware.cells[state.hardware.node_cells()[0]].node)
@@ -42,6 +45,13 @@ def _is_even(state: State) -> bool:
     shapes = {(str(hardware.limits(str(at.node))), hardware.gpus_on[at.node]) for at in nodes}
     out_of_use = state.bad_nodes | state.cordoned | state.drained | {n for n, _ in state.bad_gpus}
     return len(shapes) == 1 and len({at.node for at in nodes}) == len(nodes) and not out_of_use
+
+
+def _may_lack_ports(state: State, gang: Gang) -> bool:
+    """Ports of machines without a range of their own are promised to nobody."""
+    held = (len(at.ports) for record in state.records.values() for at in record.places.values())
+    wanted = sum(role.kind.ports * len(role.pods) for role in gang.roles)
+    return sum(held) + wanted > LAST_PORT - FIRST_PORT + 1
 
 
 def _rooms(state: State, gang: Gang) -> Counter[Room]:
