@@ -209,3 +209,40 @@ def test_a_reservation_to_grow_by_gpus_of_another_type_is_kept() -> None:
     assert [type(each) for each in scene.cycle()] == [Preempted, Deferred]
     scene.core.change(replace(whole, policy=Policy(is_lazy=True)), scene.now)
     assert scene.cycle() == []
+
+
+def test_a_gang_of_which_only_a_reservation_is_left_does_not_run() -> None:
+    """As its pods are over it is what it would be had it never run: also when it is restored."""
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("own", "x", 4))
+    scene.places(gang("guest", "x", 4, pods=3, priority=-1))
+    scene.core.grow("own", (Role(Kind(4), ("more",)),))
+    assert [type(each) for each in scene.cycle()] == [Preempted, Deferred]
+    before = scene.core.exported("own")
+    assert (before.started_at, before.reserved) == (1.0, ("more",))
+    scene.core.release_pod("own", "p0")
+    kept = scene.core.exported("own")
+    assert (kept.started_at, kept.reserved) == (None, ())
+    alone = tuple(place for place in before.places if place.pod == "more")
+    again = Scene(config(x=owning(("rack", 1))))
+    again.core.restore(scene.core.exported("guest"), scene.now)
+    again.core.restore(replace(before, places=alone), scene.now)
+    assert again.core.exported("own") == replace(kept, gang=before.gang)
+    for each in (scene, again):
+        each.now = scene.now
+        each.leave("guest")
+        (placed,) = each.cycle()
+        assert isinstance(placed, Placed)
+
+
+def test_a_gang_without_any_place_does_not_run_when_its_reservation_is_lost() -> None:
+    scene = Scene(config(x=owning(("rack", 1))))
+    scene.places(gang("own", "x", 4))
+    scene.places(gang("guest", "x", 4, pods=3, priority=-1))
+    scene.core.grow("own", (Role(Kind(4), ("more",)),))
+    scene.cycle()
+    scene.core.release_pod("own", "p0")
+    for node in ("n0", "n1", "n2", "n3"):
+        scene.core.set_node_health(node, False)
+    assert scene.cycle()[0] == PreemptionCancelled("own")
+    assert scene.core.gangs["own"].started_at is None

@@ -154,6 +154,8 @@ class Cluster:
             live.strangers = tuple(place for place in live.strangers if place.pod != pod)
             for name in [name for name in live.pods if name.startswith(pod + REMNANT)]:
                 self._leave(live, live.pods[name])
+        if not live.strangers and len(live.pods) == len(live.reserved):
+            live.started_at = None
         self.looked_at_anew(live)
         if live.pods or live.strangers:
             return

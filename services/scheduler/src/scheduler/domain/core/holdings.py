@@ -84,7 +84,7 @@ class Live:
     """A gang that is not over.
 
     ``pods``: those that have a place. ``waiting``: roles whose pods have none or a reserved one; of
-    a gang that runs, its growth. ``started_at`` None: it has not started. ``reserved``: pods whose
+    a gang that runs, its growth. ``started_at`` None: nothing of it runs. ``reserved``: pods whose
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
     nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.

@@ -31,7 +31,8 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     """Give a gang back all that it had."""
     gang = restored.gang
     kinds = {name: role.kind for role in gang.roles for name in role.pods}
-    live.started_at = restored.started_at
+    is_waiting = all(place.pod in restored.reserved for place in restored.places)
+    live.started_at = None if is_waiting else restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
     live.gang_class = restored.gang_class or _class_of(gang)
     if live.is_leaving:
@@ -39,7 +40,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     is_charged = live.is_charged and not live.is_guest
     pods = _pods(cluster, live, restored.places, kinds)
     reserved = restored.reserved
-    if restored.started_at is None:
+    if live.started_at is None:
         reserved = tuple(place.pod for place in restored.places)
     if reserved and (not is_charged or _are_of_wrong_types(gang.roles, pods, reserved)):
         pods, reserved = _without_reserved(cluster, live, pods, reserved), ()

@@ -76,6 +76,13 @@ class GangRun:
         self.waits_since = now
         self.places = {}
 
+    def begin_anew(self, now: float) -> None:
+        """Nothing of it runs any more, and it goes on wanting pods: they run as long as it wants to
+        from its next start on.
+        """
+        self.stop(now)
+        self.left_s = self.course.run_s
+
     def _saved_s(self, now: float) -> float:
         """How much of its run since its last start is saved."""
         if self.started_at is None:

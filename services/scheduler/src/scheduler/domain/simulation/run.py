@@ -215,8 +215,16 @@ class Simulation:
         self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
-        if is_leaving and not run.places and self._policy.is_enforced:
+        if run.places or run.started_at is None:
+            return
+        if is_leaving and self._policy.is_enforced:
             self._end(event.gang, End.GRACE)
+            return
+        self._agenda.forget(event.gang)
+        if is_leaving:
+            run.stop(self.tally.now)
+        else:
+            run.begin_anew(self.tally.now)
 
     def _grow(self, event: GangGrown) -> None:
         run = self.runs.get(event.gang)
