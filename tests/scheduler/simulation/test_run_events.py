@@ -208,3 +208,32 @@ def test_a_configuration_that_cannot_be_honoured_is_refused_by_line(
         simulate([say.wants(0, "gang"), {"at": 10, "event": "cluster-changed", "cluster": cluster}])
     assert {finding.line for finding in refused.value.findings} == {2}
     assert refused.value.findings[0].path.startswith("cluster.virtualClusters.a")
+
+
+@pytest.mark.parametrize(
+    ("changed_at", "is_enforced", "left"),
+    [(5, True, [31]), (60, True, [60]), (5, False, []), (31, False, [31])],
+)
+def test_graces_under_way_are_as_the_policy_of_now_says(
+    simulate: Simulate,
+    say: Any,
+    cluster: dict[str, Any],
+    changed_at: int,
+    is_enforced: bool,
+    left: list[int],
+) -> None:
+    """``left``: when the guest does; a grace that was over long ago ends at once."""
+    before, after = (
+        {"graceSeconds": 30, "enforceGrace": each} for each in (not is_enforced, is_enforced)
+    )
+    outcome = simulate(
+        [
+            say.scavenges(0, "guest"),
+            say.wants(1, "owner", pods=2),
+            {"at": changed_at, "event": "cluster-changed", "cluster": cluster | {"policy": after}},
+            say.node(100, "node-healthy", "n0"),
+        ],
+        policy=before,
+    )
+    assert outcome.when("preempted", "guest") == [1]
+    assert outcome.when("placed", "owner") == left

@@ -92,3 +92,51 @@ def test_a_restored_gang_of_which_nothing_runs_is_over_when_it_is_refused(
         (0, "refused", "gang"),
         (20, "placed", "gang"),
     ]
+
+
+def on_cpu(gang: str, node: str, gpus: int = 0, **more: Any) -> dict[str, Any]:
+    """A gang of one pod that wants CPU, and by default no GPU."""
+    pods = [{"name": "w", "count": 1, "gpus": gpus, "cpu": 4}]
+    placement = [{"pod": "w-0", "node": node, "gpus": list(range(gpus))}]
+    return restored(0, gang, node, **more) | {
+        "gang": restored(0, gang, node)["gang"] | {"pods": pods},
+        "placement": placement,
+    }
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ({}, []),
+        ({"class": "guaranteed"}, ["downgraded"]),
+        ({"gpus": 1}, ["downgraded"]),
+    ],
+)
+def test_a_restored_gang_without_gpus_is_a_guest_where_it_can_not_be_charged(
+    simulate: Simulate, say: Any, of: dict[str, Any], said: list[str]
+) -> None:
+    """As the core would place it now. A guest does not get cells later, nor says that it has
+    lost any.
+    """
+    outcome = simulate(
+        [
+            restored(0, "r0", "n0"),
+            restored(0, "r1", "n1"),
+            on_cpu("cpu", "n2", **of),
+            say.told(1, "gang-released", "r0"),
+            say.told(1, "gang-released", "r1"),
+        ],
+        nodes={f"n{number}": {"cpu": 16} for number in range(4)},
+    )
+    raised = ["upgraded"] if said else []
+    assert [what for _, what, who in outcome.decisions if who == "cpu"] == said + raised
+
+
+def test_a_restored_gang_without_gpus_is_charged_where_it_can_be(
+    simulate: Simulate, say: Any
+) -> None:
+    outcome = simulate(
+        [on_cpu("cpu", "n0"), say.wants(1, "next", gpus=4, pods=2)],
+        nodes={f"n{number}": {"cpu": 16} for number in range(4)},
+    )
+    assert outcome.decisions == [(1, "deferred quota", "next")]

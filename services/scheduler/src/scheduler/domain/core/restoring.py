@@ -53,8 +53,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
             reserved = ()
             is_charged = bool(pods) and _charge(cluster, live, pods, cells)
             if not is_charged and live.started_at is not None:
-                live.gang_class = GangClass.DOWNGRADED
-                cluster.said.append(Downgraded(live.id, None))
+                _without_cells(cluster, live, restored)
     for pod in pods:
         if not is_charged and not live.is_leaving:
             pod.leaves = 0
@@ -69,6 +68,18 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
         cluster.reserved.add(live.id)
     if live.gang_class is GangClass.DOWNGRADED and not live.is_leaving:
         cluster.downgraded.add(live.id)
+
+
+def _without_cells(cluster: "Cluster", live: Live, restored: Restored) -> None:
+    """It goes on without cells: as one that has lost them, or, where nothing is known of any and it
+    could have begun without, as one that never had any.
+    """
+    is_new = restored.gang_class is None
+    if is_new and all(role.kind.costs_nothing for role in live.gang.roles):
+        live.gang_class = GangClass.OPPORTUNISTIC
+        return
+    live.gang_class = GangClass.DOWNGRADED
+    cluster.said.append(Downgraded(live.id, None))
 
 
 def _class_of(gang: Gang) -> GangClass:

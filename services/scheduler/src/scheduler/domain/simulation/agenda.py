@@ -1,7 +1,7 @@
 """When gangs end by themselves: their run is over, or their grace."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 
@@ -24,9 +24,9 @@ class Agenda:
         self._due_at[gang, end] = at
         heapq.heappush(self._heap, (at, end, gang))
 
-    def forget(self, gang: str) -> None:
-        """A gang has ended, or will not by itself."""
-        for end in End:
+    def forget(self, gang: str, ends: Iterable[End] = End) -> None:
+        """A gang has ended, or will not by itself in these ways."""
+        for end in ends:
             self._due_at.pop((gang, end), None)
 
     def next_at(self) -> float | None:

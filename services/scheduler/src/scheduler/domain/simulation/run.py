@@ -242,10 +242,21 @@ class Simulation:
             self.cluster = self.cluster.changed(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
-        self._policy = event.config.policy
+        before, self._policy = self._policy, event.config.policy
+        if before.is_enforced != self._policy.is_enforced:
+            self._enforce()
         self.tally.space.change(self.cluster.hardware.forest)
         for finding in self.cluster.warnings:
             self._warn(_in_event(finding, event))
+
+    def _enforce(self) -> None:
+        """Graces under way are enforced from now on, or not any more."""
+        for gang in self.cluster.told_to_leave:
+            until = self.cluster.gangs[gang].preempted_until
+            if until is None or not self._policy.is_enforced:
+                self._agenda.forget(gang, [End.GRACE])
+            else:
+                self._agenda.add(max(self.tally.now, until), End.GRACE, gang)
 
     def _forget_all(self) -> None:
         """What is there is told anew."""
