@@ -6,7 +6,7 @@ from random import Random
 
 from oracle.hardware import Hardware
 from oracle.state import is_honoured
-from random_clusters import GRACE_S, Traits, limits, virtual_clusters
+from random_clusters import GRACE_S, PLAIN, Traits, limits, virtual_clusters
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
 
 Types = Mapping[str, CellType]
@@ -65,7 +65,7 @@ def _other_trees(random: Random, config: ClusterConfig, traits: Traits) -> Clust
     nodes = config.nodes
     if random.random() < 0.7:  # else machines whose GPUs are gone stay, without GPUs
         known = Hardware(replace(config, physical_cells=trees, nodes={})).gpus_on
-        nodes = {name: has for name, has in nodes.items() if name in known or name == "plain"}
+        nodes = {name: has for name, has in nodes.items() if name in known or name in PLAIN}
     return replace(config, physical_cells=trees, nodes=nodes)
 
 

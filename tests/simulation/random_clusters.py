@@ -20,6 +20,9 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind, Role
 
 GRACE_S = 30.0
 
+PLAIN = ("plain", "bare", "idle")
+"""Machines without GPUs, as files have them."""
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -173,7 +176,7 @@ def _is_full(tree: PhysicalCell, types: dict[str, CellType]) -> bool:
 def limits(
     random: Random, trees: tuple[PhysicalCell, ...], types: Mapping[str, CellType], traits: Traits
 ) -> dict[str, NodeLimits]:
-    """What machines have beside GPUs; now and then there is one without GPUs."""
+    """What machines have beside GPUs; now and then there are some without GPUs, not by name."""
     hardware = Hardware(ClusterConfig(types, trees))
     if not traits.has_limits or random.random() < 0.5:
         return {}
@@ -190,7 +193,8 @@ def limits(
             resources={"rdma": 2} if not is_even and random.random() < 0.5 else None,
         )
     if random.random() < 0.4:
-        nodes["plain"] = NodeLimits(cpu=8)
+        count = random.choice((1, 2, 3))
+        nodes |= {name: NodeLimits(cpu=random.choice((4, 8))) for name in PLAIN[:count]}
     return nodes
 
 

@@ -183,3 +183,16 @@ def test_the_same_input_gives_the_same_output(simulate: Simulate, say: Any) -> N
         *(say.wants(20 + n, f"gang-{n}", gpus=2, pods=2, runSeconds=33) for n in range(9)),
     ]
     assert simulate(events).lines == simulate(events).lines
+
+
+def test_nodes_in_no_cell_come_by_name(simulate: Simulate, say: Any) -> None:
+    """However the file has them."""
+    asked = [
+        say.scavenges(0, "guest", gpus=0, pods=1),
+        say.wants(1, "own", gpus=0, pods=2),
+    ]
+    for event in asked:
+        event["gang"]["pods"][0]["cpu"] = 3
+    outcome = simulate(asked, nodes={name: {"cpu": 4} for name in ("z0", "m0", "b0")})
+    placed = [[pod["node"] for pod in json.loads(line)["pods"]] for line in outcome.lines]
+    assert placed == [["b0"], ["m0", "z0"]]

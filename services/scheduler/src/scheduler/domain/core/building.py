@@ -79,7 +79,7 @@ class _Builder:
                 where = _Where(chain, chain.top, None, number, path)
                 top = self._cell(spec, where, _listed(spec))
             self.tops.append(top)
-        for name in self.config.nodes:
+        for name in sorted(self.config.nodes):  # those that no tree has come last
             self.forest.machines.setdefault(name, [])
         self._number_racks()
         for name in sorted(self.config.cell_types.keys() - self._used):
