@@ -163,11 +163,13 @@ class Price:
     victims: frozenset[str]
 
 
-def prices(
-    state: State, gang: Gang, now: float, downgraded: frozenset[str]
-) -> Iterator[tuple[Price, Terms]]:
-    """All sets of victims, the cheapest first."""
+def prices(state: State, gang: Gang, now: float) -> Iterator[tuple[Price, Terms]]:
+    """All sets of victims, the cheapest first: what is only reserved costs nothing, nor does who
+    loses its cells only.
+    """
     some = candidates(state, gang)
+    free = frozenset(record.gang.id for record in some if record.is_reserved)
+    some = [record for record in some if not record.is_reserved]
     sets = chain.from_iterable(combinations(some, size) for size in range(len(some) + 1))
     priced = [
         Price(
@@ -178,26 +180,19 @@ def prices(
         for victims in sets
     ]
     priced.sort(key=lambda price: (price.gpus, price.longest_s, len(price.victims)))
+    lazy = lazy_ones(state, gang)
     for price in priced:
-        gone = leaving(state) | price.victims
-        yield price, Terms(gone, downgraded - price.victims)
+        yield price, Terms(leaving(state) | free | price.victims, lazy - price.victims)
 
 
 def cheapest_victims(
     state: State, gang: Gang, now: float, types: tuple[str | None, ...] | None = None
-) -> list[Price]:
-    """The fewest GPUs of victims: with and without downgrades beside them, with and without
-    victims for their quota alone; empty: too many candidates to try all sets.
-    """
+) -> Price | None:
+    """The fewest GPUs of victims; None: too many candidates to try all sets."""
     if len(candidates(state, gang)) > CANDIDATES:
-        return []
-    best = []
-    for downgraded, keep in product({lazy_ones(state, gang), frozenset[str]()}, (True, False)):
-        for price, terms in prices(state, gang, now, downgraded):
-            if find(state, gang, replace(terms, keep_cells=keep), types):
-                best.append(price)
-                break
-    return best
+        return None
+    found = (price for price, terms in prices(state, gang, now) if find(state, gang, terms, types))
+    return next(found, None)
 
 
 def is_refused(state: State, gang: Gang) -> bool:

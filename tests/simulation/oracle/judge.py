@@ -140,21 +140,16 @@ class Judge:
         is_known = len(bill.cancelled) == 1  # of several, some may have been taken by others
         if is_known and choices.find(state, gang, lost):
             yield f"{name} waits for others to leave beside GPUs that are free"
-        if any(other.is_reserved for other in choices.below(state, gang)) or not bill.victims:
-            return
         paid = sum(len(state.leaves_of(state.records[told.gang])) for told in bill.victims)
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
-        if not best:
-            return
-        if paid < min(price.gpus for price in best):
-            return  # Cells of a gang that stays were exchanged to make room.
-        if paid not in {price.gpus for price in best}:
+        if best is None or paid < best.gpus:
+            return  # Too many sets; or cells of a gang that stays were exchanged to make room.
+        if paid != best.gpus:
             yield f"{name} costs {paid} GPUs of victims; it could be {best}"
             return
-        least = max(price.longest_s for price in best if price.gpus == paid)
         started = [state.records[told.gang].started_at for told in bill.victims]
         ran = max((self.now - at for at in started if at is not None), default=0.0)
-        if ran > least:
+        if ran > best.longest_s:
             yield f"{name} ends gangs that ran {ran} s; it could be {best}"
 
     def _victims(self, gang: Gang, record: Record, bill: Bill) -> Iterator[str]:

@@ -243,12 +243,17 @@ class SlowCluster:
             yield placed
 
     def _choose_victims(self, gang: Gang, terms: Terms, now: float) -> Terms:
-        """The cheapest ones with which it fits."""
-        return next(
+        """The cheapest ones with which it fits, and of the reservations those that it needs."""
+        found = next(
             terms
-            for _, terms in choices.prices(self.state, gang, now, terms.downgraded)
+            for _, terms in choices.prices(self.state, gang, now)
             if choices.find(self.state, gang, terms)
         )
+        for name in sorted(found.gone):
+            if self.state.records[name].is_reserved:
+                rest = replace(found, gone=found.gone - {name})
+                found = rest if choices.find(self.state, gang, rest) else found
+        return found
 
     def _take(self, gang: Gang, found: Found, now: float, own: GangClass) -> Placed:
         places, cells = settle(found, self.state.hardware)

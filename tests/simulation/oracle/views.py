@@ -17,8 +17,7 @@ Spot = int | str
 class Terms:
     """``gone``: gangs that are thought to have left. ``downgraded``: gangs that are thought to run
     on without their cells. ``only``: no other GPUs than these. ``has_shape_alone``: as if machines
-    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is. ``keep_cells``: the
-    cells of gangs that are thought gone stay bound all the same.
+    had no end of all but GPUs. ``as_opportunistic``: whatever its priority is.
     """
 
     gone: frozenset[str] = frozenset()
@@ -26,7 +25,6 @@ class Terms:
     only: frozenset[int] | None = None
     has_shape_alone: bool = False
     as_opportunistic: bool = False
-    keep_cells: bool = False
 
 
 @dataclass
@@ -112,7 +110,7 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
         gang.priority > OPPORTUNISTIC and not terms.as_opportunistic,
         idle=near - held,
         chargeable=near - charged,
-        bound=state.bound(terms.downgraded if terms.keep_cells else terms.downgraded | terms.gone),
+        bound=state.bound(terms.downgraded | terms.gone),
         left=_left(state, gang, staying, terms),
         usable=usable,
     )

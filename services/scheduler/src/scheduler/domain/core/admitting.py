@@ -21,18 +21,14 @@ from scheduler.domain.core.model import (
     GangClass,
 )
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.prices import price_of
+from scheduler.domain.core.preempting import DOWNGRADED, after_victims, is_alone, lazy_below
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
-from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
-from scheduler.domain.core.victims import choose, overlapping
+from scheduler.domain.core.starting import begin, reserve, start_reserved
 
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""
-
-FEW = 64
-"""Guests of whom it is asked how many could have to leave for a gang."""
 
 GANG_STEPS = 2_000
 """Places and cells that are tried for one gang on more than `FEW_NODES` nodes; from then on who
@@ -41,9 +37,6 @@ leaves for it is found in the fewest tries.
 
 GANG_STEPS_ON_FEW = 20_000
 """The same on fewer nodes, where all is to be tried: less than a second."""
-
-DOWNGRADED = 128
-"""Gangs of which some are downgraded together, at the most."""
 
 
 def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
@@ -56,7 +49,7 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
     if not live.is_guest and not quota_short(cluster, live):
-        for attempt in (_at_once, _after_leaving, _after_downgrades, _after_victims):
+        for attempt in (_at_once, _after_leaving, _after_downgrades, after_victims):
             yield attempt(cluster, live, cluster.now)
     if may_be_guest(live):
         yield _as_guest(cluster, live, cluster.now)
@@ -68,13 +61,6 @@ def may_be_guest(live: Live) -> bool:
     """
     is_new = not live.pods and not live.strangers
     return live.is_guest or (is_new and all(role.kind.costs_nothing for role in live.waiting))
-
-
-def seeker_of(cluster: Cluster, live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
-    """Who looks for its places."""
-    near = cluster.racks_near(live) if live.pods or live.gang.group is not None else ()
-    owner = None if is_guest else live.owner
-    return Seeker(cluster.hardware, live.gang, owner, near=near, is_bare=is_bare)
 
 
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -127,9 +113,9 @@ def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> 
     is_loose = any(
         role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
     )
-    lower = list(islice(_lazy_below(cluster, live), DOWNGRADED))
+    lower = list(islice(lazy_below(cluster, live), DOWNGRADED))
     types = _types_without(cluster, live, lower) if len(lower) > 1 else None
-    alone = (other for other in _lazy_below(cluster, live) if is_loose or _gives_cells(other))
+    alone = (other for other in lazy_below(cluster, live) if is_loose or _gives_cells(other))
     seeker = seeker_of(cluster, live, is_guest=False)
     for other in islice(alone, SINGLES):
         if is_room_without_cells(live, seeker, other):
@@ -141,12 +127,6 @@ def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> 
     if len(lower) > 1:
         return _downgrade(cluster, live, lower, types, decisions)
     return None
-
-
-def _lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
-    """Who could be downgraded for it, the smallest first."""
-    below = cluster.charges.smallest_below(live.owner, live.gang.priority)
-    return (other for other in below if not other.reserved and cluster.is_lazy(other))
 
 
 def _types_without(
@@ -214,78 +194,6 @@ def _downgrade(
     return seeker
 
 
-def _after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    if _is_alone(cluster, live):
-        return None
-    with cluster.hardware.ahead():
-        chosen = _choose(cluster, live)
-    return None if chosen is None else _make_room(cluster, live, chosen, now)
-
-
-def _is_alone(cluster: Cluster, live: Live) -> bool:
-    """Nobody could have to leave for it, and without that it is known that it does not fit."""
-    is_exact = len(live.waiting) == 1 and cluster.hardware.is_greed_exact(live.owner)
-    return is_exact and not cluster.charges.count_for(live)
-
-
-def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
-    """Who is to leave for it, with those away who leave already."""
-    found: list[Live] | None = None
-    is_thorough = False
-
-    def tries(victims: Sequence[Live]) -> list[Live] | None:
-        removals = [Removal(cluster, other) for other in victims]
-        seeker = seeker_of(cluster, live, is_guest=False)
-        seeker.is_thorough = is_thorough
-        needed: list[Live] | None = None
-        if seeker.place(live.waiting):
-            names = overlapping(seeker.pods, victims)
-            needed = [other for other in victims if other.id in names]
-        seeker.undo()
-        undo_all(removals)
-        return needed
-
-    chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
-    if chooser.place():
-        found = [removal.live for removal in chooser.removals]
-        chooser.undo()
-        if _is_cheapest(cluster, live, chooser.seeker, found):
-            return sorted(found, key=lambda other: other.id)
-    elif chooser.is_hopeless():
-        return None
-    elif cluster.hardware.searches_left:
-        cluster.hardware.searches_left -= 1
-        is_thorough = True
-
-    def candidates() -> list[Live]:
-        return those_near(cluster, live, cluster.charges.candidates_for(live))
-
-    are_few = cluster.charges.count_for(live) <= FEW
-    return choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
-
-
-def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
-    """One pod that uses all that it is charged, and that one guest is in the way of, was put where
-    that costs least: where nodes are bound whole, and none of its own virtual cluster's gangs,
-    without whom cells may be bound elsewhere, costs less.
-    """
-    kind, pods, owning = live.waiting[0].kind, live.waiting[0].pods, cluster.hardware.owning
-    if (
-        len(live.waiting) > 1
-        or len(pods) > 1
-        or not kind.gpus
-        or kind.pin is not None
-        or len(found) > 1
-        or any(other.is_charged for other in found)
-        or not owning.is_regular
-        or live.owner in owning.splitters
-        or seeker.ground(kind, seeker.types(kind)[0]).is_loose
-    ):
-        return False
-    own = next(cluster.charges.smallest_below(live.owner, live.gang.priority), None)
-    return own is None or price_of(found) <= price_of((own,))
-
-
 def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> bool:
     """Whether it would be placed with everybody away who would have to go for it."""
     if may_be_guest(live):
@@ -299,7 +207,7 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
     seeker.undo()
     if found:
         return True
-    if _is_alone(cluster, live) and not leaves_any_near(cluster, live):
+    if is_alone(cluster, live) and not leaves_any_near(cluster, live):
         return False
     with cluster.hardware.ahead():
         return _could_have_room(cluster, live, seeker)
@@ -318,34 +226,3 @@ def _could_have_room(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
     seeker.undo()
     undo_all(removals)
     return found
-
-
-def _make_room(cluster: Cluster, live: Live, victims: Sequence[Live], now: float) -> list[Decision]:
-    """Tell the victims to leave, and reserve their place; who only had one reserved waits, and
-    where that is enough the gang starts.
-    """
-    losers = [other for other in victims if other.reserved]
-    for other in losers:
-        cluster.cancel(other)
-        cluster.enqueue(other)
-    started = _at_once(cluster, live, now) if losers else None
-    if started is not None:
-        return started
-    victims = [other for other in victims if other.pods]
-    with cluster.hardware.ahead():
-        removals = [Removal(cluster, other) for other in victims]
-        seeker = seeker_of(cluster, live, is_guest=False)
-        seeker.is_thorough = True
-        found = seeker.place(live.waiting)
-        assert found, live.id
-        beside = {gang for pod in seeker.pods for gang in pod.machine.pods}
-        leaving = [cluster.gangs[gang] for gang in beside & cluster.told_to_leave]
-        needed = overlapping(seeker.pods, [*leaving, *victims])
-        reserve(cluster, live, seeker)
-    decisions: list[Decision] = []
-    for removal in removals:
-        if removal.live.id in needed or not removal.spare():
-            removal.settle()
-            decisions.append(preempt(cluster, removal.live, live, now))
-    decisions.sort(key=lambda decision: decision.gang)
-    return decisions + start_reserved(cluster, live, now)

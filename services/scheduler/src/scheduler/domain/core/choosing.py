@@ -14,6 +14,7 @@ from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.prices import cheapest, price_of, room_at_most
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import NO_END, Seeker
+from scheduler.domain.core.victims import TIED
 
 LOOKED = 64
 """Nodes on which a pod's price is worked out exactly, at the most."""
@@ -30,7 +31,8 @@ PUTS = 16
 class Chooser:
     """Takes gangs away in thought and puts the pods there, one after the other.
 
-    ``removals``: who would have to leave. ``looks``: nodes that are looked at for each pod.
+    ``removals``: who would have to leave. ``tied``: some who would do as well at the same price.
+    ``looks``: nodes that are looked at for each pod.
     """
 
     def __init__(self, cluster: Cluster, live: Live, seeker: Seeker) -> None:
@@ -38,6 +40,7 @@ class Chooser:
         self.live = live
         self.seeker = seeker
         self.removals: list[Removal] = []
+        self.tied: dict[str, Live] = {}
         pods = sum(len(role.pods) for role in live.waiting)
         self.looks = min(LOOKED, max(LOOKED_AT_LEAST, LOOKED_IN_ALL // pods))
 
@@ -124,7 +127,7 @@ class Chooser:
         looked = 0
         for bound, number in cheapest(self.cluster, owner, ground.gpu_type, ground.needs, priority):
             while ready and ready[0][0] < bound:
-                yield heappop(ready)[1:]
+                yield self._first(ready)
             if looked == self.looks:
                 break
             if only is not None and states[number].machine.name not in only:
@@ -134,7 +137,15 @@ class Chooser:
             if found is not None:
                 heappush(ready, (found[0], number, found[1]))
         while ready:
-            yield heappop(ready)[1:]
+            yield self._first(ready)
+
+    def _first(self, ready: list[tuple[Price, int, Sequence[Live]]]) -> tuple[int, Sequence[Live]]:
+        """The cheapest, of those that cost the same the lowest."""
+        price, number, gone = heappop(ready)
+        if gone and ready and ready[0][0] == price and len(self.tied) < TIED:
+            others = (other for same, _, some in ready if same == price for other in some)
+            self.tied.update((other.id, other) for other in others)
+        return number, gone
 
     def _exact(
         self, ground: Ground, state: SlotState, gone: Collection[str]

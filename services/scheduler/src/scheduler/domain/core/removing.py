@@ -6,24 +6,33 @@ from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.covering import cover
 from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.model import GangClass
 from scheduler.domain.core.owning import pin_owner
 
 
 class Removal:
     """One gang taken out of the way. ``was_charged``: it had cells of its virtual cluster.
 
-    ``lifts`` False: it loses its cells only, and goes on using its GPUs.
+    ``lifts`` False: it loses its cells only, and goes on using its GPUs: it is downgraded.
+    ``is_growth``: only what it has reserved to grow by is taken.
     """
 
-    def __init__(self, cluster: Cluster, live: Live, *, lifts: bool = True) -> None:
+    def __init__(
+        self, cluster: Cluster, live: Live, *, lifts: bool = True, is_growth: bool = False
+    ) -> None:
         self.cluster = cluster
         self.live = live
         self.lifts = lifts
+        self.is_growth = is_growth
         self.was_charged = live.is_charged
         self._bindings: list[tuple[Pod, tuple[Binding, ...]]] = []
+        self._pods, self._reserved = live.pods, live.reserved
+        if is_growth:
+            self._pods = {name: live.pods.pop(name) for name in live.reserved}
+            live.reserved = ()
         hardware = cluster.hardware
-        for pod in live.pods.values():
-            is_reserved = pod.name in live.reserved
+        for pod in self._pods.values():
+            is_reserved = pod.name in self._reserved
             if self.was_charged:
                 self._bindings.append((pod, pod.bindings))
                 cluster.charges.count(live, pod, -1)
@@ -31,9 +40,16 @@ class Removal:
             if lifts or is_reserved:
                 pod.lift(is_reserved=is_reserved)
                 hardware.refresh_all(pod.machine, pod.state)
+        if not lifts:
+            self._become(GangClass.DOWNGRADED)
+
+    def _become(self, gang_class: GangClass) -> None:
+        if not self.lifts:
+            self.live.gang_class, self.live.cost = gang_class, None
 
     def undo(self) -> None:
         """As it was before; everything done since has been undone."""
+        self._become(GangClass.GUARANTEED)
         self._bring_back()
         for pod, bindings in reversed(self._bindings):
             self.cluster.hardware.recharge(pod, bindings)
@@ -57,6 +73,7 @@ class Removal:
             hardware.recharge(pod, bindings)
             self.cluster.charges.count(self.live, pod, 1)
             covered.append((pod, bindings))
+        self._become(GangClass.GUARANTEED)
         self._bring_back()
         if self.was_charged:
             self.cluster.moved.add(self.live.id)
@@ -64,13 +81,17 @@ class Removal:
 
     def settle(self) -> None:
         """The gang stays without its cells; what it uses it uses until it leaves."""
+        self._become(GangClass.GUARANTEED)
         self._bring_back()
         if self.was_charged:
             self.cluster.stamps.touch(self.live.owner)
 
     def _bring_back(self) -> None:
-        for pod in self.live.pods.values():
-            is_reserved = pod.name in self.live.reserved
+        if self.is_growth:
+            self.live.pods.update(self._pods)
+            self.live.reserved = self._reserved
+        for pod in self._pods.values():
+            is_reserved = pod.name in self._reserved
             if self.lifts or is_reserved:
                 pod.lower(is_reserved=is_reserved)
                 self.cluster.hardware.refresh_all(pod.machine, pod.state)

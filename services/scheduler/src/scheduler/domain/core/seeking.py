@@ -1,6 +1,7 @@
 """Where a gang's pods go when it costs nobody anything: docs/scheduling.md, "Which place"."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from scheduler.domain.core.backtracking import SEARCH_NODES, SEARCH_STEPS, Search, Want
 from scheduler.domain.core.capacity import choices, rooms
@@ -8,11 +9,14 @@ from scheduler.domain.core.costless import cheapest_machine
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
 from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.holdings import Pod
+from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.core.packing import many
 from scheduler.domain.core.placing import one
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
 
 TYPE_CHOICES = 64
 """Choices of GPU types for the roles that are tried, at the most."""
@@ -370,3 +374,10 @@ class Seeker:
                 break
         self.within = before
         return found
+
+
+def seeker_of(cluster: "Cluster", live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
+    """Who looks for its places."""
+    near = cluster.racks_near(live) if live.pods or live.gang.group is not None else ()
+    owner = None if is_guest else live.owner
+    return Seeker(cluster.hardware, live.gang, owner, near=near, is_bare=is_bare)

@@ -14,6 +14,9 @@ EVERY_SUBSET = 8
 SPARED = 12
 """Of so few victims at the most each is tried to be spared."""
 
+TIED = 64
+"""Gangs that would cost the same are looked at for a better place, so many at the most."""
+
 Tries = Callable[[Sequence[Live]], "list[Live] | None"]
 """Places the gang as if these were away: who of them is in the way then, None where it does not fit
 even so.
@@ -88,6 +91,18 @@ def choose(
         if len(others := candidates()) <= EVERY_SUBSET:
             found = _without(_cheaper(others, found, tries, is_late), tries, is_late)
     return sorted(found, key=lambda other: other.id)
+
+
+def nearest(found: list[Live], others: Iterable[Live], tries: Tries) -> list[Live]:
+    """Of victims that cost the same those that give the best place, were all of them gone."""
+    names, prices = {each.id for each in found}, {price_of((each,)) for each in found}
+    tied = [each for each in others if each.id not in names and price_of((each,)) in prices]
+    if not tied:
+        return found
+    needed = tries(found + tied[:TIED])
+    if needed is None or price_of(needed) > price_of(found) or tries(needed) is None:
+        return found
+    return sorted(needed, key=lambda other: other.id)
 
 
 def _adding(others: Sequence[Live], tries: Tries, is_late: Callable[[], bool]) -> list[Live]:

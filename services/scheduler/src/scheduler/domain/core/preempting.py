@@ -1,0 +1,230 @@
+"""Others leave so that a gang has room: whom that costs, and what becomes of them. Step 4 of
+docs/scheduling.md, "Whom it costs".
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from scheduler.domain.core.choosing import Chooser
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.leaving import those_near
+from scheduler.domain.core.model import Decision, Downgraded, GangClass
+from scheduler.domain.core.prices import price_of
+from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker, seeker_of
+from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
+from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping
+
+FEW = 64
+"""Guests of whom it is asked how many could have to leave for a gang."""
+
+DOWNGRADED = 128
+"""Gangs of which some are downgraded together, at the most."""
+
+
+class Room(NamedTuple):
+    """Whom room for a gang costs: ``victims`` leave, ``lowered`` lose their cells, if that is
+    needed.
+    """
+
+    victims: Sequence[Live]
+    lowered: Sequence[Live]
+
+
+def after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    """Place the gang where others have left, or have what was reserved for it; None, with nothing
+    changed, where even that does not help.
+    """
+    if is_alone(cluster, live):
+        return None
+    growths = _growths_below(cluster, live)
+    with cluster.hardware.ahead():
+        removals = [Removal(cluster, other, is_growth=True) for other in growths]
+        room = _cheapest_room(cluster, live)
+        undo_all(removals)
+    if room is None:
+        return None
+    losers = [other for other in room.victims if other.reserved]
+    losers += _growths_in_the_way(cluster, live, room, [g for g in growths if g not in losers])
+    return _make_room(cluster, live, room, losers, now)
+
+
+def _growths_below(cluster: Cluster, live: Live) -> list[Live]:
+    """Gangs that run and have something reserved to grow by, which the gang may take: that costs
+    nobody a GPU.
+    """
+    reserved = (cluster.gangs[gang] for gang in sorted(cluster.reserved))
+    return [
+        other
+        for other in reserved
+        if other.started_at is not None
+        and other.owner == live.owner
+        and other.gang.priority < live.gang.priority
+    ]
+
+
+def _cheapest_room(cluster: Cluster, live: Live) -> Room | None:
+    """Who is to leave: the fewest GPUs, be it that others lose their cells beside that."""
+    victims = _choose(cluster, live)
+    if victims is None:
+        return None
+    lazy = list(islice(lazy_below(cluster, live), DOWNGRADED)) if victims else []
+    if not lazy or cluster.hardware.is_late:
+        return Room(victims, ())
+    removals = [Removal(cluster, other, lifts=False) for other in lazy]
+    fewer = _choose(cluster, live)
+    undo_all(removals)
+    if fewer is None or price_of(fewer) >= price_of(victims):
+        return Room(victims, ())
+    return Room(fewer, [other for other in lazy if other not in fewer])
+
+
+def _growths_in_the_way(
+    cluster: Cluster, live: Live, room: Room, growths: Sequence[Live]
+) -> list[Live]:
+    """Of what gangs have reserved to grow by as little as is needed: what is on the same nodes, and
+    of that only what is in the way.
+    """
+
+    def nodes_without(some: Sequence[Live]) -> set[str] | None:
+        with cluster.hardware.ahead():
+            removals = [Removal(cluster, other, is_growth=True) for other in some]
+            seeker, removed = _placed(cluster, live, room)
+            nodes = {pod.machine.name for pod in seeker.pods} or None
+            seeker.undo()
+            undo_all(removals + removed)
+        return nodes
+
+    nodes = nodes_without(growths) if growths else None
+    if nodes is None or nodes_without(()) is not None:
+        return []
+    near = [
+        other
+        for other in growths
+        if any(other.pods[pod].machine.name in nodes for pod in other.reserved)
+    ]
+    taken = near if near and nodes_without(near) is not None else list(growths)
+    for other in sorted(taken, key=lambda other: other.order)[:SPARED]:
+        rest = [each for each in taken if each is not other]
+        if nodes_without(rest) is not None:
+            taken = rest
+    return taken
+
+
+def _placed(cluster: Cluster, live: Live, room: Room) -> tuple[Seeker, list[Removal]]:
+    """The gang's place without all these."""
+    removals = [Removal(cluster, other) for other in room.victims]
+    removals += [Removal(cluster, other, lifts=False) for other in room.lowered]
+    seeker = seeker_of(cluster, live, is_guest=False)
+    seeker.is_thorough = True
+    seeker.place(live.waiting)
+    return seeker, removals
+
+
+def is_alone(cluster: Cluster, live: Live) -> bool:
+    """Nobody could have to leave for it, and without that it is known that it does not fit."""
+    is_exact = len(live.waiting) == 1 and cluster.hardware.is_greed_exact(live.owner)
+    return is_exact and not cluster.charges.count_for(live)
+
+
+def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
+    """Who could be downgraded for it, the smallest first."""
+    below = cluster.charges.smallest_below(live.owner, live.gang.priority)
+    return (other for other in below if other.id not in cluster.reserved and cluster.is_lazy(other))
+
+
+def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
+    """Who is to leave for it, with those away who leave already."""
+    found: list[Live] | None = None
+    is_thorough = False
+
+    def tries(victims: Sequence[Live]) -> list[Live] | None:
+        removals = [Removal(cluster, other) for other in victims]
+        seeker = seeker_of(cluster, live, is_guest=False)
+        seeker.is_thorough = is_thorough
+        needed: list[Live] | None = None
+        if seeker.place(live.waiting):
+            names = overlapping(seeker.pods, victims)
+            needed = [other for other in victims if other.id in names]
+        seeker.undo()
+        undo_all(removals)
+        return needed
+
+    chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
+    if chooser.place():
+        found = [removal.live for removal in chooser.removals]
+        chooser.undo()
+        if _is_cheapest(cluster, live, chooser.seeker, found):
+            found.sort(key=lambda other: other.id)
+            return nearest(found, chooser.tied.values(), tries)
+    elif chooser.is_hopeless():
+        return None
+    elif cluster.hardware.searches_left:
+        cluster.hardware.searches_left -= 1
+        is_thorough = True
+
+    def candidates() -> list[Live]:
+        return those_near(cluster, live, cluster.charges.candidates_for(live))
+
+    are_few = cluster.charges.count_for(live) <= FEW
+    victims = choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
+    if not victims or cluster.hardware.is_late:
+        return victims
+    return nearest(victims, candidates() if are_few else chooser.tied.values(), tries)
+
+
+def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
+    """One pod that uses all that it is charged, and that one guest is in the way of, was put where
+    that costs least: where nodes are bound whole, and none of its own virtual cluster's gangs,
+    without whom cells may be bound elsewhere, costs less.
+    """
+    kind, pods, owning = live.waiting[0].kind, live.waiting[0].pods, cluster.hardware.owning
+    if (
+        len(live.waiting) > 1
+        or len(pods) > 1
+        or not kind.gpus
+        or kind.pin is not None
+        or len(found) > 1
+        or any(other.is_charged for other in found)
+        or not owning.is_regular
+        or live.owner in owning.splitters
+        or seeker.ground(kind, seeker.types(kind)[0]).is_loose
+    ):
+        return False
+    own = next(cluster.charges.smallest_below(live.owner, live.gang.priority), None)
+    return own is None or price_of(found) <= price_of((own,))
+
+
+def _make_room(
+    cluster: Cluster, live: Live, room: Room, losers: Sequence[Live], now: float
+) -> list[Decision]:
+    """Tell the victims to leave, and reserve their place; who only had one reserved waits, and
+    where that is enough the gang starts.
+    """
+    for other in losers:
+        cluster.cancel(other)
+        cluster.enqueue(other)
+    if losers:
+        seeker = seeker_of(cluster, live, is_guest=False)
+        if seeker.place(live.waiting):
+            return begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    room = room._replace(victims=[other for other in room.victims if other.pods])
+    with cluster.hardware.ahead():
+        seeker, removals = _placed(cluster, live, room)
+        assert seeker.pods, live.id
+        beside = {gang for pod in seeker.pods for gang in pod.machine.pods}
+        leaving = [cluster.gangs[gang] for gang in beside & cluster.told_to_leave]
+        needed = overlapping(seeker.pods, [*leaving, *room.victims])
+        reserve(cluster, live, seeker)
+    lost = [r for r in removals if (r.lifts and r.live.id in needed) or not r.spare()]
+    decisions: list[Decision] = []
+    for removal in sorted(lost, key=lambda removal: (removal.lifts, removal.live.id)):
+        removal.settle()
+        if removal.lifts:
+            decisions.append(preempt(cluster, removal.live, live, now))
+        else:
+            cluster.downgrade(removal.live)
+            decisions.append(Downgraded(removal.live.id, live.id))
+    return decisions + start_reserved(cluster, live, now)

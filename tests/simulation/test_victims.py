@@ -1,0 +1,123 @@
+"""Whom a place costs: docs/scheduling.md, "Whom it costs", where the random histories seldom go."""
+
+import pytest
+from scenes import Scene, config, gang, nodes_of, owning
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Gang,
+    GangClass,
+    Kind,
+    PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Restored,
+    Role,
+)
+
+NODE = (0, 1, 2, 3)
+
+
+def running(one: Gang, *places: tuple[str, tuple[int, ...]]) -> Restored:
+    """A gang that runs since the same time as all others, there."""
+    pods = [pod for role in one.roles for pod in role.pods]
+    at = tuple(PodPlace(pod, node, gpus) for pod, (node, gpus) in zip(pods, places, strict=True))
+    own = GangClass.GUARANTEED if one.priority >= 0 else GangClass.OPPORTUNISTIC
+    return Restored(one, at, own, started_at=0.0)
+
+
+def guest(name: str, node: str, *gpus: int) -> Restored:
+    """An opportunistic gang of y's with one pod."""
+    return running(gang(name, "y", len(gpus), priority=-1), (node, gpus))
+
+
+def scene_with(*gangs: Restored, **owned: tuple[str, int]) -> Scene:
+    """Two racks of two machines."""
+    scene = Scene(config(**{name: owning(cells) for name, cells in owned.items()}))
+    for restored in gangs:
+        scene.core.restore(restored, scene.now)
+    assert scene.cycle() == []
+    return scene
+
+
+def victims(decisions: list[Decision]) -> list[str]:
+    """Who has to leave."""
+    return [decision.gang for decision in decisions if isinstance(decision, Preempted)]
+
+
+def test_of_victims_that_cost_the_same_those_leave_whose_gpus_are_near_one_another() -> None:
+    """On n0 what is not in use is in both switches."""
+    whole = [
+        running(gang("k0", "x", 2, priority=9), ("n0", (0, 3))),
+        running(gang("v0", "x", 2, priority=1), ("n0", (1, 2))),
+        running(gang("k1", "x", 2, priority=9), ("n1", (2, 3))),
+        running(gang("v1", "x", 2, priority=1), ("n1", (0, 1))),
+    ]
+    scene = scene_with(*whole, x=("rack", 1))
+    assert victims(scene.asks(gang("high", "x", 2, priority=5))) == ["v1"]
+
+
+def test_of_victims_that_cost_the_same_those_leave_that_are_where_its_group_is() -> None:
+    mine = gang("mine", "x", 1, priority=9, job="j", group="g")
+    others = [
+        guest("v0", "n0", 0, 1, 2),
+        guest("o1", "n1", *NODE),
+        guest("o2", "n2", *NODE),
+        guest("v3", "n3", 1, 2, 3),
+    ]
+    scene = scene_with(running(mine, ("n3", (0,))), *others, x=("rack/node", 2))
+    asks = gang("high", "x", 3, priority=5, job="j", group="g")
+    assert victims(scene.asks(asks)) == ["v3"]
+
+
+def test_of_victims_that_cost_the_same_those_leave_that_are_in_one_rack() -> None:
+    owner = running(gang("owner", "y", 1, priority=9), ("n1", (0,)))
+    others = (guest("v0", "n0", *NODE), guest("v2", "n2", *NODE), guest("v3", "n3", *NODE))
+    scene = scene_with(owner, *others, x=("rack/node", 2), y=("rack/node", 1))
+    assert victims(scene.asks(gang("high", "x", 4, pods=2, priority=5))) == ["v2", "v3"]
+
+
+@pytest.mark.parametrize(("runs", "grows"), [("n0", "n1"), ("n1", "n0")])
+def test_what_a_gang_has_reserved_to_grow_by_is_taken_before_it_has_to_leave(
+    runs: str, grows: str
+) -> None:
+    low = running(gang("low", "x", 4, priority=1), (runs, NODE))
+    scene = scene_with(low, guest("guest", grows, *NODE), x=("rack", 1))
+    scene.core.grow("low", (Role(Kind(4), ("more",)),))
+    assert victims(scene.cycle()) == ["guest"]
+    decided = scene.asks(gang("high", "x", 4, priority=5))
+    assert decided[0] == PreemptionCancelled("low")
+    assert [type(each) for each in decided[1:]] == [Deferred, Deferred]
+    assert set(scene.core.gangs["low"].pods) == {"p0"}
+    scene.leave("guest")
+    (placed,) = scene.cycle()
+    assert placed.gang == "high"
+
+
+def test_nobody_leaves_whose_gpus_are_not_needed_where_it_can_lose_its_cells() -> None:
+    """Who is lazy has all of the quota; in the other rack one GPU is in use."""
+    low = running(gang("low", "x", 4, pods=2, priority=1, is_lazy=True), ("n0", NODE), ("n1", NODE))
+    scene = scene_with(low, guest("guest", "n2", 0), x=("rack", 1), y=("rack/node", 2))
+    decided = scene.asks(gang("high", "x", 4, pods=2, priority=5))
+    assert decided[0] == Downgraded("low", "high")
+    assert victims(decided) == ["guest"]
+    scene.leave("guest")
+    assert nodes_of(scene.core.exported("high").places) == {"n2", "n3"}
+
+
+def test_gangs_keep_what_they_have_reserved_to_grow_by_where_it_is_not_in_the_way() -> None:
+    """Of two that grow the one is in the way on n1; all of the cluster is x's."""
+    gangs = [
+        running(gang("low", "x", 4, priority=1), ("n0", NODE)),
+        guest("g1", "n1", *NODE),
+        running(gang("other", "x", 4, priority=2), ("n2", NODE)),
+        guest("g3", "n3", *NODE),
+    ]
+    scene = scene_with(*gangs, x=("rack", 2))
+    for name in ("low", "other"):
+        scene.core.grow(name, (Role(Kind(4), ("more",)),))
+    assert sorted(victims(scene.cycle())) == ["g1", "g3"]
+    decided = scene.asks(gang("high", "x", 4, priority=5))
+    assert [d.gang for d in decided if isinstance(d, PreemptionCancelled)] == ["low"]
+    assert scene.core.gangs["other"].reserved == ("more",)
