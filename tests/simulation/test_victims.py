@@ -1,7 +1,14 @@
 """Whom a place costs: docs/scheduling.md, "Whom it costs", where the random histories seldom go."""
 
 import pytest
-from scenes import Scene, config, gang, nodes_of, owning
+from scenes import Scene, code_of, config, gang, nodes_of, owning, racks
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    NodeLimits,
+    PhysicalCell,
+    Policy,
+)
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -9,11 +16,13 @@ from scheduler.domain.core.model import (
     Gang,
     GangClass,
     Kind,
+    Placed,
     PodPlace,
     Preempted,
     PreemptionCancelled,
     Restored,
     Role,
+    Upgraded,
 )
 
 NODE = (0, 1, 2, 3)
@@ -121,3 +130,67 @@ def test_gangs_keep_what_they_have_reserved_to_grow_by_where_it_is_not_in_the_wa
     decided = scene.asks(gang("high", "x", 4, priority=5))
     assert [d.gang for d in decided if isinstance(d, PreemptionCancelled)] == ["low"]
     assert scene.core.gangs["other"].reserved == ("more",)
+
+
+@pytest.mark.parametrize("has_plain", [False, True])
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_who_is_charged_more_than_it_uses_is_downgraded_whatever_other_nodes_are_like(
+    gpus: int, has_plain: bool
+) -> None:
+    """On n1 three of four leaves are charged; another node has more CPU, or costs no GPU."""
+    nodes = {"n0": NodeLimits(cpu=16 if has_plain and gpus else 8), "n1": NodeLimits(cpu=8)}
+    if has_plain and not gpus:
+        nodes["m0"] = NodeLimits(cpu=8)
+    scene = Scene(config(racks(1), nodes, x=owning(("rack", 1))))
+    full = gang("full", "x", 4, priority=3, allowed_nodes=frozenset({"n0"}))
+    low = gang("low", "x", 1, pods=2, priority=2, is_lazy=True)
+    for one in (full, gang("high", "x", 1, priority=3), low):
+        scene.places(one)
+    if "m0" in nodes:
+        scene.core.cordon("m0")
+    decided = scene.asks(gang("asks", "x", gpus, priority=3, cpu=3 + gpus))
+    assert [type(each) for each in decided] == [Downgraded, Placed]
+
+
+@pytest.mark.parametrize("leaves", ["first", "second"])
+def test_pods_are_charged_leaves_that_a_guest_uses_wherever_it_is(leaves: str) -> None:
+    """A guest is in the one switch or in the other; each pod is charged one switch."""
+    limits = {"n0": NodeLimits(cpu=8)}
+    scene = Scene(config((PhysicalCell("node", name="n0"),), limits, x=owning(("node/switch", 2))))
+    for name in ("first", "second"):
+        scene.places(gang(name, "x", 2, priority=-1))
+    scene.leave(leaves)
+    scene.places(gang("asks", "x", 1, pods=2, priority=1, cpu=4))
+
+
+def test_who_uses_no_gpu_has_its_cells_again_in_any_tree_of_its_node() -> None:
+    types = {"a-node": CellType("a", 2, is_node=True), "b-node": CellType("b", 2, is_node=True)}
+    second = tuple(PhysicalCell("b", index=index) for index in (16, 17))
+    trees = (
+        PhysicalCell("a-node", name="n0"),
+        PhysicalCell("b-node", name="n0", children=second),
+    )
+    owners = {"x": owning(("a-node", 1), ("b-node", 1))}
+    limits = {"n0": NodeLimits(cpu=8)}
+    scene = Scene(ClusterConfig(types, trees, limits, owners, Policy(is_lazy=True)))
+    scene.places(gang("plain", "x", 0, priority=1, cpu=4))
+    decided = scene.asks(gang("high", "x", 2, priority=5, gpu_types=("a",)))
+    assert [type(each) for each in decided] == [Downgraded, Placed, Upgraded]
+
+
+def test_it_is_not_for_their_health_that_a_guest_waits_for_ports() -> None:
+    """Of each node most ports are held; one node is bad."""
+    cells = (PhysicalCell("node", name="n0"), PhysicalCell("node", name="n1"))
+    scene = Scene(config(cells, x=owning(("node", 2))))
+    for name in ("a", "b"):
+        scene.places(gang(name, "x", 1, priority=1, ports=40_000))
+    scene.core.set_node_health("n1", False)
+    decided = scene.asks(gang("guest", "x", 1, priority=-1, ports=10_000))
+    assert code_of(decided, "guest") == "resource"
+
+
+def test_a_type_of_gpu_that_is_named_twice_is_named_once() -> None:
+    scene = Scene(config(racks(1), x=owning(("rack", 1))))
+    scene.places(gang("runs", "x", 4))
+    decided = scene.asks(gang("asks", "x", 4, pods=2, gpu_types=("v100", "v100")))
+    assert code_of(decided, "asks") == "quota"

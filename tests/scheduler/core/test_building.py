@@ -220,6 +220,16 @@ def test_a_pin_within_a_pin_is_refused_where_it_stands() -> None:
     ]
 
 
+def test_cells_inside_a_node_have_different_names() -> None:
+    found = refused(
+        f"{USED}physicalCells:\n"
+        "  - {type: rack, children: [{type: node, name: n0, children: [\n"
+        "      {type: switch, name: '1'}, {type: switch}]}, {type: node, name: n1}]}\n"
+    )
+    message = "two cells of one node have the name 1"
+    assert found == [(7, "physicalCells[0].children[0].children[1]", message)]
+
+
 def test_what_can_never_have_an_effect_is_warned_of() -> None:
     found = warned(
         f"{USED}  spare: {{child: node, count: 3}}\n"

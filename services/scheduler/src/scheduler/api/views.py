@@ -43,7 +43,7 @@ async def queue(state: State, limit: int) -> Answer:
 
 async def gangs(state: State, limit: int, after: str) -> Answer:
     """The gangs that run, by id from the one after ``after`` on, at most ``limit``."""
-    as_of, lives = state.cluster.cycle, state.cluster.gangs
+    as_of = state.cluster.cycle
     running = sorted(name for name in state.gangs if _is_running(state, name))
     first = bisect_right(running, after)
     named = running[first : first + limit]
@@ -53,7 +53,7 @@ async def gangs(state: State, limit: int, after: str) -> Answer:
             await asyncio.sleep(0)
         found = state.gangs.get(name)
         if found is not None and _is_running(state, name):
-            shown.append(_gang(state, found) | _run(state, found, lives[name]))
+            shown.append(_gang(state, found) | _run(state, found, state.cluster.gangs[name]))
     is_cut = len(running) > first + limit
     return {
         "asOf": as_of,

@@ -15,6 +15,7 @@ from scheduler.domain.core.leaving import (
     leaves_any_near,
     those_near,
 )
+from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
@@ -111,7 +112,9 @@ def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> 
     if not _is_physically_free(cluster, live):
         return None
     is_loose = any(
-        role.kind.gpus < cluster.hardware.demands.least_leaves(role.kind) for role in live.waiting
+        need not in (role.kind.gpus, NEVER)
+        for role in live.waiting
+        for need in cluster.hardware.demands.wish(role.kind, is_guest=False)[0]
     )
     lower = list(islice(lazy_below(cluster, live), DOWNGRADED))
     types = _types_without(cluster, live, lower) if len(lower) > 1 else None

@@ -175,7 +175,8 @@ class Search:
             if self._place(at + 1):
                 return True
             self.seeker.undo(before)
-            return False
+            if ground.needs[state.sort] == ground.kind.gpus:
+                return False  # else it may be charged leaves that guests use, in other cells
         owner = ground.owner
         if owner is None or ground.empty is None:
             return False

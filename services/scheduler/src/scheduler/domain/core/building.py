@@ -326,9 +326,13 @@ class _Inside:
                 f" whole as a {spec.type}, only its parts are"
             )
             builder._warn(path, message, spec.line)
-        trees = []
+        trees, names = [], set[str]()
         for number, child in enumerate(spec.children[:count]):
             where = f"{path}.children[{number}]"
+            name = str(number) if child.name is None else child.name
+            if name in names:
+                builder._say(where, f"two cells of one {spec.type} have the name {name}", child)
+            names.add(name)
             if child.type != chain.types[level - 1]:
                 builder._say(f"{where}.type", f"must be {chain.types[level - 1]}", child)
             trees.append(self.tree(child, level - 1, where))

@@ -1,8 +1,9 @@
 """The gangs that run without their cells, and what each of them waits for to have them again."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from scheduler.domain.core.hardware import Hardware
+from scheduler.domain.core.machines import SlotState
 
 
 class DowngradedGangs:
@@ -35,9 +36,10 @@ class DowngradedGangs:
                     self._stirred |= gangs & self.gangs
         return self._stirred
 
-    def hold(self, gang: str, number: int, hardware: Hardware) -> None:
-        """As long as the node does not change the gang can't be raised, whatever its quota."""
+    def hold(self, gang: str, states: Iterable[SlotState], hardware: Hardware) -> None:
+        """As long as none of these changes the gang can't be raised, whatever its quota."""
         if not self._held:
             self._read, _ = hardware.changed_since(self._read)
-        self._held.setdefault(number, set()).add(gang)
+        for state in states:
+            self._held.setdefault(state.slot.number, set()).add(gang)
         self._stirred.discard(gang)

@@ -55,14 +55,16 @@ def can_cover(hardware: Hardware, each: PodInPlace, *, binds: bool | None = None
     ``binds`` more; None: as it may now), with as many leaves as it is charged; if not, there are
     surely no cells for it.
     """
-    pod, state = each.pod, each.pod.state
-    if state is None:
-        return True
+    states = each.states()
+    return not states or any(_can_cover(hardware, each, state, binds) for state in states)
+
+
+def _can_cover(hardware: Hardware, each: PodInPlace, state: SlotState, binds: bool | None) -> bool:
     number, mine = state.slot.number, state.bound.get(each.owner, 0)
     if hardware.may_bind_more(each.owner, state.gpu_type) if binds is None else binds:
         mine |= hardware.spaces[number].get(number, 0)
     mine &= ~state.charged
-    return not pod.gpus & ~mine and mine.bit_count() >= pod.take.leaves
+    return not each.pod.gpus & ~mine and mine.bit_count() >= each.pod.take.leaves
 
 
 def cover_in_place(hardware: Hardware, owner: str, pods: Sequence[PodInPlace]) -> bool:

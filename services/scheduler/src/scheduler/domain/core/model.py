@@ -33,7 +33,7 @@ class GangClass(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What pods of one role want, each. ``gpu_types``: in order of preference, empty: any type; of
-    pods without GPUs they have no effect, and are dropped.
+    pods without GPUs they have no effect, and are dropped, as is one that comes again.
 
     ``pin``: only in this pinned cell. ``resources``: sorted (name, count) pairs.
     """
@@ -50,6 +50,8 @@ class Kind:
     def __post_init__(self) -> None:
         if self.gpu_types and not self.gpus:
             object.__setattr__(self, "gpu_types", ())
+        elif len(self.gpu_types) > 1:
+            object.__setattr__(self, "gpu_types", tuple(dict.fromkeys(self.gpu_types)))
         # Once: a kind is the key of every memory of what was worked out for it.
         wants = (self.gpus, self.gpu_types, self.pin, self.cpu, self.memory_mb, self.ports)
         object.__setattr__(self, "_hash", hash(wants))

@@ -21,7 +21,7 @@ def one(ground: Ground, name: str) -> bool:
         return True
     if found is not None and ground.put(found[1], name):
         return True
-    return ground.kind.gpus < ground.least and _loosely(ground, name)
+    return ground.is_loose and _loosely(ground, name)
 
 
 def _loosely(ground: Ground, name: str) -> bool:

@@ -163,7 +163,9 @@ class Explainer:
         types = kind.gpu_types or self.cluster.hardware.gpu_types
         return (
             take is not None
+            and kind.pin is None
             and machine.has(take)
+            and machine.has_ports(kind.ports)
             and (only is None or machine.name in only)
             and (
                 kind.gpus == 0

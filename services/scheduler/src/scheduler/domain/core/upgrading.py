@@ -43,9 +43,8 @@ def _raise(cluster: Cluster, live: Live) -> bool:
     found = [each for each in pods if each is not None]
     if len(found) < len(pods) or not all(can_cover(hardware, each) for each in found):
         held = (each for each in found if not can_cover(hardware, each, binds=True))
-        states = (each.pod.state for each in held if each.pod.state is not None)
-        if state := next(states, None):
-            cluster.downgraded.hold(live.id, state.slot.number, hardware)
+        if (each := next(held, None)) is not None:
+            cluster.downgraded.hold(live.id, each.states(), hardware)
         return False
     if not cover_in_place(hardware, live.owner, found):
         return False
