@@ -8,15 +8,18 @@ Needs = tuple[int, ...]
 Wish = tuple[Needs, bool]
 """Needs, and whether the pod is opportunistic."""
 
-Rank = tuple[int, bool, int, int, int, tuple[object, ...], int]
+Form = tuple[object, ...]
+"""How free leaves lie (`shapes.Free`)."""
+
+Rank = tuple[int, bool, int, int, int, Form]
 """Lowest common cell, whether a guest would be among guaranteed gangs, block broken, free leaves,
-free nodes of the rack, form, sort.
+free nodes of the rack, form. Of nodes that share one the lowest is the best.
 """
 
 Front = tuple[int, bool, int, int]
 """The first of a rank, which a tag says."""
 
-NEVER_RANK: Rank = (1 << 30, False, 0, 0, 0, (), 0)
+NEVER_RANK: Rank = (1 << 30, False, 0, 0, 0, ())
 """Worse than any place."""
 
 

@@ -13,7 +13,7 @@ from heapq import merge
 from operator import or_
 
 from scheduler.domain.core.forest import Rack, Slot
-from scheduler.domain.core.ranks import Front, Needs, Order, Rank, Wish, front_of
+from scheduler.domain.core.ranks import Form, Front, Needs, Order, Rank, Wish, front_of
 from scheduler.domain.core.tags import Nodes, Tag
 
 ORDERS_KEPT = 64
@@ -200,8 +200,7 @@ class Region:
                 view = self._views[(some & -some).bit_length() - 1]
                 position = view.slots[tag]
                 number = view.rack.slots[(position & -position).bit_length() - 1].number
-                rank = (*front, -whole if wish[1] else whole, tag.free.form, tag.sort)
-                return rank, number
+                return (*front, -whole if wish[1] else whole, tag.free.form), number
         return None
 
     def fullest(self, sorts: Collection[int], among: int | None) -> Iterator[int]:
@@ -244,7 +243,7 @@ class Region:
         if tag is None or front is None:
             return None
         whole = self._views[self.places[number][0]].whole
-        return *front, -whole if wish[1] else whole, tag.free.form, tag.sort
+        return *front, -whole if wish[1] else whole, tag.free.form
 
     def ranked(self, wish: Wish, among: int | None = None) -> Iterator[tuple[Rank, int]]:
         """Every node on which one pod fits, best first. ``among``: of these nodes."""
@@ -287,16 +286,20 @@ class Region:
         sign = -1 if wish[1] else 1
         for whole in self._wholes[::sign]:
             within = self._whole.get(whole, 0) if nodes is None else nodes.whole[whole]
-            here = [
-                (tag.free.form, tag.sort, tag.number, tag, inside)
-                for tag, some in found
-                if (inside := some & within)
-            ]
-            for form, sort, _, tag, inside in sorted(here) if len(here) > 1 else here:
-                rank = (*front, sign * whole, form, sort)
-                numbers = self._by_number(tag, inside) if nodes is None else numbers_in(inside)
-                for number in numbers:
+            by_form: dict[Form, list[tuple[Tag, int]]] = {}
+            for tag, some in found:
+                if inside := some & within:
+                    by_form.setdefault(tag.free.form, []).append((tag, inside))
+            for form in sorted(by_form):
+                rank = (*front, sign * whole, form)
+                for number in self._numbers(by_form[form], is_nodes=nodes is not None):
                     yield rank, number
+
+    def _numbers(self, found: Sequence[tuple[Tag, int]], *, is_nodes: bool) -> Iterator[int]:
+        """The nodes of all these tags, by number."""
+        if is_nodes:
+            return numbers_in(reduce(or_, (nodes for _, nodes in found)))
+        return merge(*(self._by_number(tag, racks) for tag, racks in found))
 
     def _with_any(self, tags: Sequence[Tag], among: int | None) -> Iterator[int]:
         """Nodes with one of these tags, by number."""
