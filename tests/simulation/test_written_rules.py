@@ -1,14 +1,15 @@
 """The places of the core are those of another program that is written from docs/scheduling.md."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
 from core_door import CoreDoor
-from scenes import gang, owning
+from scenes import Scene, config, gang, nodes_of, owning
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell
-from scheduler.domain.core.model import Placed, PodPlace, Restored
-from written_rules import NODES, RACKS, WIDTHS, Places, Written, nodes_of
+from scheduler.domain.core.model import Grown, Kind, Placed, PodPlace, Restored, Role
+from written_rules import NODES, RACKS, WIDTHS, Places, Written, nodes_in
 
 SEEDS, IN_ONE_TEST = 240, 40
 
@@ -19,7 +20,7 @@ TYPES = {
     "rack": CellType("node", NODES),
 }
 TREES = tuple(
-    PhysicalCell("rack", f"r{rack}", nodes=tuple(f"n{number}" for number in nodes_of(rack)))
+    PhysicalCell("rack", f"r{rack}", nodes=tuple(f"n{number}" for number in nodes_in(rack)))
     for rack in range(RACKS)
 )
 
@@ -90,3 +91,26 @@ def test_most_random_states_have_places() -> None:
     """So the rules are tried."""
     states = [Beside(Random(seed), has_guests=False).written for seed in range(IN_ONE_TEST)]
     assert sum(bool(state.place(2, 2)) for state in states) > IN_ONE_TEST / 2
+
+
+@pytest.mark.parametrize("is_growth", [False, True])
+def test_a_cell_is_bound_in_the_groups_rack(is_growth: bool) -> None:
+    """Though another rack has fewer free nodes. What a gang grows by likewise."""
+    whole = config(x=owning(("rack/node", 6)))
+    types = {**whole.cell_types, "rack": CellType("node", 3)}
+    trees = (
+        PhysicalCell("rack", name="r0", nodes=("n0", "n1", "n2")),
+        PhysicalCell("rack", name="r1", nodes=("n3", "m0", "m1")),
+    )
+    scene = Scene(replace(whole, cell_types=types, physical_cells=trees))
+    for name, node in (("first", "n0"), ("other", "n3"), ("another", "m0")):
+        one = gang(name, "x", 4, **({"job": "j", "group": "g"} if name == "first" else {}))
+        place = PodPlace("p0", node, (0, 1, 2, 3), ())
+        scene.core.restore(Restored(one, (place,), started_at=0.0), 0.0)
+    if is_growth:
+        scene.core.grow("first", (Role(Kind(4), ("more",)),))
+        (grown,) = scene.cycle()
+        assert isinstance(grown, Grown)
+        assert nodes_of(grown.pods) == {"n1"}
+    else:
+        assert nodes_of(scene.places(gang("second", "x", 4, job="j", group="g"))) == {"n1"}

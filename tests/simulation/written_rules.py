@@ -103,7 +103,7 @@ class Written:
             height, broken, gpus = picked(node, node, count)
             whole = sum(
                 len(self.free[other]) == WIDTHS[0] and (other not in self.bound) == is_fresh
-                for other in nodes_of(number // NODES)
+                for other in nodes_in(number // NODES)
             )
             order = height, is_fresh, broken, len(free), whole, spread(node), number
             found.append((order, (number, gpus)))
@@ -133,7 +133,7 @@ class Written:
             return 0
         return sum(
             len(self.free[number]) // count
-            for number in nodes_of(rack)
+            for number in nodes_in(rack)
             if (number not in self.bound) == is_fresh
         )
 
@@ -154,7 +154,7 @@ class Written:
     def _in_rack(self, rack: int, pods: int, count: int) -> Places:
         """As many of the pods as go there."""
         places: Places = []
-        left = {number: len(self.free[number]) // count for number in nodes_of(rack)}
+        left = {number: len(self.free[number]) // count for number in nodes_in(rack)}
         left = {number: held for number, held in left.items() if held}
         while left and len(places) < pods:
             rest = pods - len(places)
@@ -175,6 +175,6 @@ class Written:
         return places
 
 
-def nodes_of(rack: int) -> range:
+def nodes_in(rack: int) -> range:
     """The numbers of its nodes."""
     return range(rack * NODES, (rack + 1) * NODES)

@@ -87,7 +87,8 @@ def _fresh(ground: Ground, rank: Rank, name: str) -> bool:
     best = ground.empty.best(ground.wish, ground.seeker.having(ground.kind))
     if best is None or best[0][0] >= rank[0]:
         return False
-    for found, number in _fresh_nodes(ground):
+    fresh = _fresh_nodes(ground)
+    for found, number in _near_first(ground, fresh) if ground.seeker.near else fresh:
         if (
             found[0] < rank[0]
             and ground.fits(number)
@@ -96,6 +97,22 @@ def _fresh(ground: Ground, rank: Rank, name: str) -> bool:
         ):
             return True
     return False
+
+
+def _near_first(ground: Ground, fresh: Iterator[tuple[Rank, int]]) -> Iterator[tuple[Rank, int]]:
+    """Of nodes whose leaves are as near those in near racks before others."""
+    assert ground.empty is not None
+    near = sorted(
+        (rank, slot.number)
+        for rack in ground.seeker.near
+        for slot in rack.slots
+        if (rank := ground.empty.rank_of(slot.number, ground.wish)) is not None
+    )
+    for rank, number in fresh:
+        while near and near[0][0][0] <= rank[0]:
+            yield near.pop(0)
+        yield rank, number
+    yield from near
 
 
 def _across(ground: Ground, level: int, name: str) -> bool:
