@@ -114,3 +114,18 @@ def test_a_cell_is_bound_in_the_groups_rack(is_growth: bool) -> None:
         assert nodes_of(grown.pods) == {"n1"}
     else:
         assert nodes_of(scene.places(gang("second", "x", 4, job="j", group="g"))) == {"n1"}
+
+
+def test_a_rack_of_other_gpus_is_not_near() -> None:
+    """Racks of each type are numbered apart: the first ones have nothing to do with each other."""
+    whole = config(x=owning(("rack/node", 4), ("k80-rack/k80-node", 2)))
+    types = {**whole.cell_types, "k80-rack": CellType("k80-node", 2)}
+    trees = (*whole.physical_cells, PhysicalCell("k80-rack", name="k0", nodes=("m0", "m1")))
+    scene = Scene(replace(whole, cell_types=types, physical_cells=trees))
+    group = {"job": "j", "group": "g"}
+    for name, node, gpus in (("of-group", "m0", 2), ("broken", "n0", 2), ("tight", "n2", 1)):
+        one = gang(name, "x", gpus, **(group if name == "of-group" else {}))
+        place = PodPlace("p0", node, tuple(range(gpus)), ())
+        scene.core.restore(Restored(one, (place,), started_at=0.0), 0.0)
+    (place,) = scene.places(gang("second", "x", 1, gpu_types=("v100",), **group))
+    assert (place.node, place.gpus) == ("n2", (1,))

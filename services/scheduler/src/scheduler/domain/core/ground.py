@@ -115,8 +115,7 @@ class Ground:
     def gpu_type(self) -> str:
         """Of the nodes in question; of a pin's too."""
         region = self.bound or self.empty
-        assert region is not None
-        return region.racks[0].cell.chain.leaf
+        return "" if region is None else region.racks[0].cell.chain.leaf
 
     def fits(self, number: int) -> bool:
         """The node may be used, and has enough beside GPUs."""

@@ -229,7 +229,7 @@ class Seeker:
         gpu_type = names.pop()
         grounds = [(self.ground(kind, gpu_type), len(pods)) for kind, pods in kinds]
         wanted = sum(ground.least * count for ground, count in grounds)
-        near = {rack.number for rack in self.near}
+        near = {rack.number for rack in self._near_of(gpu_type)}
         enough = sorted(
             (number not in near, room, number)
             for number, room in rooms(grounds[0][0]).items()
@@ -237,6 +237,10 @@ class Seeker:
         )
         for _, _, number in enough[:RACK_TRIES]:
             yield self.hardware.forest.racks[gpu_type][number]
+
+    def _near_of(self, gpu_type: str) -> Sequence[Rack]:
+        """Near racks with such GPUs: racks of another type may have the same numbers."""
+        return [rack for rack in self.near if rack.cell.chain.leaf == gpu_type]
 
     def _racks_of(self, pods: Iterable[Pod]) -> list[Rack]:
         racks = (self.hardware.rack_of(pod.state) for pod in pods if pod.state is not None)
@@ -286,12 +290,14 @@ class Seeker:
         return False
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
-        before = len(self.pods)
+        before, near = len(self.pods), self.near
         ground = self.ground(kind, gpu_type)
-        if one(ground, names[0]) if len(names) == 1 else many(ground, names):
-            return True
-        self.undo(before)
-        return False
+        self.near = self._near_of(ground.gpu_type) if near else near
+        found = one(ground, names[0]) if len(names) == 1 else many(ground, names)
+        self.near = near
+        if not found:
+            self.undo(before)
+        return found
 
     def for_nothing(self, kind: Kind, names: Sequence[str]) -> Sequence[str]:
         """Pods that cost no GPU: nodes without, then those with the fewest free, the lowest; those
