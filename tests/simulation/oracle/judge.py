@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from scheduler.domain.core.model import Gang, GangClass, Preempted
 
-from oracle import choices, nearness
+from oracle import choices, guests, nearness
 from oracle.state import Record, State
 from oracle.views import Terms, look
 
@@ -110,8 +110,11 @@ class Judge:
         view = look(self.state, gang, terms)
         yield from nearness.levels(view, record)
         yield from nearness.without_gpus(view, record)
-        if len(pods) == 1 and at and not choices.group_racks(self.state, gang):
-            yield from nearness.bound_first(view, record)
+        if at and not choices.group_racks(self.state, gang):
+            if len(pods) == 1:
+                yield from nearness.bound_first(view, record)
+            if gang.priority < 0 and len(gang.roles) == 1:
+                yield from guests.where_guaranteed_are_not(view, record)
 
     def _group(self, gang: Gang, record: Record, terms: Terms, types: Types) -> Iterator[str]:
         """Racks of its group come first, if they can hold all."""

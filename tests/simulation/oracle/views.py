@@ -29,8 +29,8 @@ class Terms:
 
 @dataclass
 class View:
-    """One state as one gang sees it. ``idle``: GPUs that it may use. ``chargeable``: GPUs that no
-    other gang is charged.
+    """One state as one gang sees it. ``idle``: GPUs that it may use. ``charged``: GPUs that others
+    are charged; ``chargeable``: those that it may use, but for these.
     """
 
     hardware: Hardware
@@ -39,6 +39,7 @@ class View:
     is_guaranteed: bool
     idle: set[int]
     chargeable: set[int]
+    charged: set[int]
     bound: Bound
     left: dict[str, dict[str, int]]
     usable: set[str]
@@ -110,6 +111,7 @@ def look(state: State, gang: Gang, terms: Terms) -> View:
         gang.priority > OPPORTUNISTIC and not terms.as_opportunistic,
         idle=near - held,
         chargeable=near - charged,
+        charged=charged,
         bound=state.bound(terms.downgraded | terms.gone),
         left=_left(state, gang, staying, terms),
         usable=usable,

@@ -30,14 +30,18 @@ Wanted = tuple[int, Sequence[str]]
 """GPUs of a kind's pods together, and the types that they may have."""
 
 
-def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
-    """By rack's number: how many of the pods may fit (where there are many racks only by their
-    leaves), and whether only in cells to be bound.
+Caps = dict[int, tuple[int, int]]
+"""By rack's number: how many of the pods may fit, and an order of racks: lower is better."""
+
+
+def rack_caps(ground: Ground) -> Caps:
+    """What racks take, where there are many only by their leaves. Worse are those that do only in
+    cells to be bound; for an opportunistic gang those with fewer whole free nodes.
     """
-    caps: dict[int, tuple[int, bool]] = {}
+    caps: Caps = {}
     within, hardware = ground.seeker.within, ground.hardware
     is_plain = hardware.owning.is_plain(ground.owner)
-    is_all = ground.seeker.only is None and ground.is_bare
+    is_all, is_guest = ground.seeker.only is None and ground.is_bare, ground.owner is None
     for region, is_fresh, chains in _regions(ground):
         is_exact = not is_all and len(region.views) <= RACKS_EXACT
         hardware.steps += len(region.views) // RACKS_A_STEP
@@ -47,8 +51,10 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
             if is_exact or (is_fresh and not is_plain):
                 cap = _held_by(ground, region, view, is_fresh=is_fresh)
             else:
-                cap = view.cap(ground.needs)
-            if cap:
+                cap = (view.quiet_cap if ground.is_quiet else view.cap)(ground.needs)
+            if cap and is_guest:
+                caps[number] = cap, -view.whole
+            elif cap:
                 before = caps.get(number)
                 caps[number] = (cap + before[0], False) if before else (cap, is_fresh)
     for number, cap in ground.mixed():
@@ -58,13 +64,15 @@ def rack_caps(ground: Ground) -> dict[int, tuple[int, bool]]:
     return caps
 
 
-def rooms(ground: Ground) -> dict[int, int]:
-    """Free leaves by rack's number."""
-    found: dict[int, int] = {}
+def rooms(ground: Ground) -> Caps:
+    """Free leaves by rack's number; for an opportunistic gang with the same order of racks."""
+    found: Caps = {}
     for region, _, chains in _regions(ground):
         for number, view in region.views.items():
             if chains is None or view.rack.cell.chain in chains:
-                found[number] = found.get(number, 0) + view.free()
+                order = -view.whole if ground.owner is None else 0
+                room = view.free(is_quiet=ground.is_quiet)
+                found[number] = found.get(number, (0, 0))[0] + room, order
     return found
 
 
@@ -128,7 +136,7 @@ def choices(seeker: "Seeker", kinds: "Kinds") -> Iterator[Sequence[str]]:
     for (kind, _), types in zip(kinds, some, strict=True):
         for each in types if len(types) > 1 else ():
             if each not in room:
-                room[each] = sum(rooms(seeker.ground(kind, each)).values())
+                room[each] = sum(free for free, _ in rooms(seeker.ground(kind, each)).values())
     found, open_, wanted = [types[0] for types in some], list[int](), list[Wanted]()
     for index, ((kind, names), types) in enumerate(zip(kinds, some, strict=True)):
         gpus = kind.gpus * len(names)
@@ -241,5 +249,6 @@ def _held_by(ground: Ground, region: Region, view: View, *, is_fresh: bool = Fal
         ground.fits_on(tag.count, states[slot.number])
         for tag, slot in region.slots_of(view)
         if tag.count
+        and not (ground.is_quiet and tag.is_shared)
         and (not is_fresh or may_bind_on(ground.hardware, ground.owner, states[slot.number]))
     )

@@ -1,6 +1,7 @@
 """Where pods of one kind may be: in which regions, on which nodes, and there on which leaves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.binding import Binding
@@ -27,7 +28,8 @@ class Ground:
     """The regions in which pods of one kind may be: bound cells, and what may be bound.
 
     ``bound``: cells that the owner has; of an opportunistic gang all that nobody uses. ``empty``:
-    space in which the owner may bind more. ``is_bare``: nothing but GPUs counts.
+    space in which the owner may bind more. ``is_bare``: nothing but GPUs counts. ``is_quiet``: only
+    nodes on which nothing is charged.
     """
 
     __slots__ = (
@@ -35,10 +37,12 @@ class Ground:
         "empty",
         "hardware",
         "is_bare",
+        "is_quiet",
         "is_split",
         "kind",
         "needs",
         "owner",
+        "rather",
         "seeker",
         "wish",
     )
@@ -51,7 +55,8 @@ class Ground:
         self.wish = hardware.demands.wish(kind, is_guest=self.owner is None)
         self.needs = self.wish[0]
         self.is_bare = seeker.is_bare or hardware.index.amounts is None
-        self.is_split = False
+        self.is_split = self.is_quiet = False
+        self.rather: Sequence[Ground] | None = None
         self.bound: Region | None
         self.empty: Region | None = None
         if self.owner is None:
@@ -103,6 +108,27 @@ class Ground:
         """The nodes in question."""
         regions = (self.bound, self.empty)
         return {number for region in regions if region is not None for number in region.tags}
+
+    def parts(self) -> Sequence["Ground"]:
+        """Where pods of an opportunistic gang should rather be, best first: outside of bound cells;
+        where nothing is charged.
+        """
+        if self.rather is None:
+            self.rather = found = list[Ground]()
+            if self.owner is None and self.bound is not None:
+                found.append(self._part(self.outside, found, is_quiet=False))
+                found.append(self._part(self.bound, found, is_quiet=True))
+        return self.rather
+
+    @property
+    def outside(self) -> Region:
+        """What an opportunistic gang may use and is in no bound cell."""
+        return self.hardware.index.empty[self.gpu_type]
+
+    def _part(self, region: Region, better: Sequence["Ground"], *, is_quiet: bool) -> "Ground":
+        part = copy(self)
+        part.bound, part.is_quiet, part.rather = region, is_quiet, tuple(better)
+        return part
 
     def floors(self) -> list[int]:
         """Levels from which up quota may be bound for a pod: small cells first."""
@@ -182,6 +208,10 @@ class Ground:
         best = shape.pick(free, need)
         if best is None:
             return False
+        if self.owner is None:
+            rather = shape.pick(free & hardware.spaces[number][number], need)
+            if rather is not None and rather.level <= best.level:
+                best = rather
         if not self.is_split:
             return self._take(state, name, best.leaves, floor)
         picks = self._picks(state, free, best, is_thrifty=floor == THRIFTY)

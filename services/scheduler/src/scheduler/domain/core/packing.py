@@ -1,13 +1,14 @@
 """Where equal pods of a gang go: on the fewest racks, there on the fewest nodes."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from scheduler.domain.core.capacity import may_hold, may_hold_all, rack_caps
+from scheduler.domain.core.capacity import Caps, may_hold, may_hold_all, rack_caps
 from scheduler.domain.core.covering import may_have
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.regions import numbers_in
 
 RACK_TRIES = 64
 """Racks that are tried for all equal pods of a gang together, at the most."""
@@ -20,6 +21,12 @@ FRESH_REFUSED = 64
 
 SPREAD_TRIES = 8
 """Racks of which the one is sought that holds most, at the most."""
+
+TOO_FEW = 1 << 30
+"""So many racks or nodes are needed where all there are don't do."""
+
+Nodes = dict[int, tuple[int, int, int]]
+"""By number: how many of the pods fit, free leaves, and an order of such as are as good."""
 
 
 def many(ground: Ground, names: Sequence[str]) -> bool:
@@ -67,20 +74,29 @@ def _all_in(ground: Ground, rack: Rack, names: Sequence[str]) -> bool:
     return False
 
 
-def _enough(ground: Ground, caps: dict[int, tuple[int, bool]], count: int) -> list[Rack]:
-    """Racks that should hold all: near ones, bound ones, those with the least left."""
+def _enough(ground: Ground, caps: Caps, count: int) -> list[Rack]:
+    """Racks that should hold all: near ones, bound ones, those with the least left. For an
+    opportunistic gang: such parts of them as it should rather use, those with the most whole nodes.
+    """
+    region = ground.bound or ground.empty
+    if region is None or all(cap < count for cap, _ in caps.values()):
+        return []
     near = {rack.number for rack in ground.seeker.near}
-    sign = -1 if ground.seeker.owner is None else 1
+    parts = [(part, rack_caps(part)) for part in ground.parts()] + [(ground, caps)]
     enough = sorted(
-        (number not in near, is_fresh, sign * cap, number)
-        for number, (cap, is_fresh) in caps.items()
+        (number not in near, worse, order, cap, number)
+        for worse, (_, some) in enumerate(parts)
+        for number, (cap, order) in some.items()
         if cap >= count
     )
-    region = ground.bound or ground.empty
-    if region is None:
-        return []
-    racks = (region.racks[number] for _, _, _, number in enough[:RACKS_LOOKED])
-    return list(islice((rack for rack in racks if may_hold(ground, rack, count)), RACK_TRIES))
+    found: dict[Rack, None] = {}
+    for _, worse, _, _, number in enough[:RACKS_LOOKED]:
+        rack = region.racks[number]
+        if rack not in found and may_hold(parts[worse][0], rack, count):
+            found[rack] = None
+            if len(found) == RACK_TRIES:
+                break
+    return list(found)
 
 
 def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
@@ -97,7 +113,7 @@ def _in_question(ground: Ground, enough: list[Rack]) -> Iterable[Rack]:
 def _spread(
     ground: Ground,
     names: Sequence[str],
-    caps: dict[int, tuple[int, bool]],
+    caps: Caps,
     *,
     is_near: bool = True,
 ) -> bool:
@@ -105,17 +121,41 @@ def _spread(
 
     ``is_near``: in the smallest cell that should hold all, if there is one.
     """
-    left, before = list(names), len(ground.seeker.pods)
-    near = _nearest(ground, caps, len(left)) if is_near else caps
-    rest = _Racks(near)
-    while left and rest.by_cap and not ground.seeker.is_over:
-        count, done = _on_best(ground, rest, left)
-        left = left[count:]
-        rest.drop(done)
-    if left and near is not caps and not ground.hardware.is_greed_exact(ground.seeker.owner):
+    before = len(ground.seeker.pods)
+    near = _nearest(ground, caps, len(names)) if is_near else caps
+    for part, some in _likely(ground, near, len(names)):
+        ground.seeker.undo(before)
+        left, rest = list(names), _Racks(some)
+        while left and rest.by_cap and not ground.seeker.is_over:
+            count, done = _on_best(part, rest, left)
+            left = left[count:]
+            rest.drop(done)
+        if not left:
+            return True
+    if near is not caps and not ground.hardware.is_greed_exact(ground.seeker.owner):
         ground.seeker.undo(before)
         return _spread(ground, names, caps, is_near=False)
-    return not left
+    return False
+
+
+def _likely(ground: Ground, caps: Caps, count: int) -> Iterator[tuple[Ground, Caps]]:
+    """For an opportunistic gang first the best part that takes no more racks than all together."""
+    least = _fewest((cap for cap, _ in caps.values()), count) if ground.parts() else TOO_FEW
+    for part in ground.parts() if least < TOO_FEW else ():
+        some = {number: cap for number, cap in rack_caps(part).items() if number in caps}
+        if _fewest((cap for cap, _ in some.values()), count) <= least:
+            yield part, some
+            break
+    yield ground, caps
+
+
+def _fewest(fits: Iterable[int], count: int) -> int:
+    """How many of those that hold so many pods each are needed for all, at the least."""
+    for number, some in enumerate(sorted(fits, reverse=True), 1):
+        count -= some
+        if count <= 0:
+            return number
+    return TOO_FEW
 
 
 def _on_roomiest(ground: Ground, names: Sequence[str]) -> bool:
@@ -151,24 +191,25 @@ def _nodes_to_bind(ground: Ground) -> int:
 
 class _Racks:
     """Racks with room, for one that should hold so many pods. ``by_cap``: those that should hold
-    most first, bound ones, the lowest; ``by_fit``: bound ones first, that should hold least.
+    most first, in their order, the lowest; ``by_fit``: in their order, that should hold least.
     """
 
-    def __init__(self, caps: Mapping[int, tuple[int, bool]]) -> None:
+    def __init__(self, caps: Caps) -> None:
         self.caps = caps
-        some = [(cap, is_fresh, number) for number, (cap, is_fresh) in caps.items() if cap]
-        self.by_cap = sorted((-cap, is_fresh, number) for cap, is_fresh, number in some)
-        self.by_fit = sorted((is_fresh, cap, number) for cap, is_fresh, number in some)
+        some = [(cap, order, number) for number, (cap, order) in caps.items() if cap]
+        self.by_cap = sorted((-cap, order, number) for cap, order, number in some)
+        self.by_fit = sorted((order, cap, number) for cap, order, number in some)
+        self.orders = sorted({order for _, order, _ in some})
 
     def first(self, count: int, most: int) -> list[int]:
         """The one that should hold all with the least left, and so on; then the one that should
         hold most, and so on; so many of them at the most.
         """
         found: list[int] = []
-        for is_fresh in (False, True):
-            start = bisect_left(self.by_fit, (is_fresh, count))
-            for fresh, _, number in self.by_fit[start : start + most - len(found)]:
-                if fresh == is_fresh:
+        for order in self.orders:
+            start = bisect_left(self.by_fit, (order, count))
+            for other, _, number in self.by_fit[start : start + most - len(found)]:
+                if other == order:
                     found.append(number)
         start = bisect_left(self.by_cap, (1 - count,))
         return found + [n for *_, n in self.by_cap[start : start + most - len(found)]]
@@ -176,9 +217,9 @@ class _Racks:
     def drop(self, numbers: Sequence[int]) -> None:
         """These are done with."""
         for number in numbers:
-            cap, is_fresh = self.caps[number]
-            del self.by_cap[bisect_left(self.by_cap, (-cap, is_fresh, number))]
-            del self.by_fit[bisect_left(self.by_fit, (is_fresh, cap, number))]
+            cap, order = self.caps[number]
+            del self.by_cap[bisect_left(self.by_cap, (-cap, order, number))]
+            del self.by_fit[bisect_left(self.by_fit, (order, cap, number))]
 
 
 def _on_best(ground: Ground, racks: _Racks, names: Sequence[str]) -> tuple[int, Sequence[int]]:
@@ -228,24 +269,39 @@ def _most(ground: Ground, rack: Rack, names: Sequence[str]) -> int:
 
 
 def _quick(ground: Ground, count: int) -> Iterator[Rack]:
-    """Whole nodes in one rack of bound cells (of a guest: anywhere), else of free ones: the index
-    knows it.
-    """
+    """Whole nodes in one rack of bound cells, else of free ones: the index knows it."""
     seeker = ground.seeker
     if seeker.near or seeker.within is not None or seeker.only is not None:
         return
     if any(need != ground.hardware.sorts[i].gpus for i, need in enumerate(ground.needs)):
         return
+    if seeker.owner is None:
+        yield from _quick_for_guest(ground, count)
+        return
     for region in (ground.bound, None if ground.is_split else ground.empty):
         enough = [] if region is None else [whole for whole in region.whole if whole >= count]
         if region is not None and enough:
-            racks = region.whole[max(enough) if seeker.owner is None else min(enough)]
+            racks = region.whole[min(enough)]
             yield region.racks[(racks & -racks).bit_length() - 1]
 
 
-def _nearest(
-    ground: Ground, caps: dict[int, tuple[int, bool]], count: int
-) -> dict[int, tuple[int, bool]]:
+def _quick_for_guest(ground: Ground, count: int) -> Iterator[Rack]:
+    """The same for an opportunistic gang: outside of bound cells, else where nothing is charged, in
+    the rack with the most whole nodes.
+    """
+    for region in (ground.outside, ground.bound):
+        most = 0 if region is None else max(region.whole, default=0)
+        if region is None or most < count:
+            continue
+        views = ((region.views[rack], rack) for rack in numbers_in(region.whole[most]))
+        caps = ((view.quiet_cap(ground.needs), rack) for view, rack in views)
+        best = min((found for found in caps if found[0] >= count), default=None)
+        if best is not None:
+            yield region.racks[best[1]]
+        return
+
+
+def _nearest(ground: Ground, caps: Caps, count: int) -> Caps:
     """The racks of the smallest cell above racks that holds all; every rack, if none does."""
     region = ground.bound or ground.empty
     if region is None:
@@ -269,12 +325,12 @@ def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
     """Put as many as possible on a rack's nodes; how many that were."""
     hardware = ground.hardware
     hardware.steps += 1
-    done, nodes = 0, _nodes(ground, rack)
+    done, nodes = 0, _nodes_for(ground, rack, len(names))
     while done < len(names) and nodes:
         left = len(names) - done
-        *_, is_fresh, number = min((*_fit(left, *found), n) for n, found in nodes.items())
+        *_, worse, number = min((*_fit(left, *found), n) for n, found in nodes.items())
         del nodes[number]
-        if is_fresh and not may_have(hardware, ground.owner, hardware.states[number]):
+        if worse and not may_have(hardware, ground.owner, hardware.states[number]):
             continue
         while done < len(names) and (
             ground.put(number, names[done], 0, floor)
@@ -284,24 +340,44 @@ def _fill(ground: Ground, rack: Rack, names: Sequence[str], floor: int) -> int:
     return done
 
 
-def _nodes(ground: Ground, rack: Rack) -> dict[int, tuple[int, int, int]]:
-    """The rack's nodes: how many of the pods fit, free leaves, whether cells are to be bound."""
+def _nodes_for(ground: Ground, rack: Rack, count: int) -> Nodes:
+    """The rack's nodes; for an opportunistic gang those of the best part that takes no more of them
+    than all together, if they hold so many pods.
+    """
+    every = _nodes(ground, rack)
+    parts = ground.parts()
+    least = _fewest((fits for fits, _, _ in every.values()), count) if parts else TOO_FEW
+    for part in parts if least < TOO_FEW else ():
+        some = _nodes(part, rack)
+        if _fewest((fits for fits, _, _ in some.values()), count) <= least:
+            return some
+    return every
+
+
+def _nodes(ground: Ground, rack: Rack) -> Nodes:
+    """The rack's nodes: how many of the pods fit, free leaves, and what of as good ones is worse:
+    where cells are to be bound; for an opportunistic gang bound cells, then charged nodes.
+    """
     free: dict[int, tuple[int, int]] = {}
+    outside = None if ground.owner is not None else ground.outside.tags
     for region, is_fresh in ((ground.bound, 0), (ground.empty, 1)):
         view = None if region is None else region.views.get(rack.number)
         if region is not None and view is not None:
             for tag, slot in region.slots_of(view):
-                if tag.count:
+                if tag.count and not (ground.is_quiet and tag.is_shared):
                     before = free.get(slot.number, (0, 1))
-                    free[slot.number] = before[0] + tag.count, min(before[1], is_fresh)
+                    worse = min(before[1], is_fresh)
+                    if outside is not None:
+                        worse = 0 if slot.number in outside else 1 + tag.is_shared
+                    free[slot.number] = before[0] + tag.count, worse
     states = ground.hardware.states
     return {
-        number: (fits, leaves, is_fresh)
-        for number, (leaves, is_fresh) in free.items()
+        number: (fits, leaves, worse)
+        for number, (leaves, worse) in free.items()
         if (fits := ground.fits_on(leaves, states[number]))
     }
 
 
-def _fit(left: int, fits: int, leaves: int, is_fresh: int) -> tuple[bool, int, int]:
+def _fit(left: int, fits: int, leaves: int, worse: int) -> tuple[bool, int, int]:
     """The node that holds all the rest with the least left, else the one that holds most."""
-    return fits < left, leaves if fits >= left else -fits, is_fresh
+    return fits < left, leaves if fits >= left else -fits, worse

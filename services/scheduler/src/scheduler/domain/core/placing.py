@@ -1,6 +1,7 @@
 """One pod: the best place for it on its ground."""
 
 from collections.abc import Iterable, Iterator
+from heapq import merge
 
 from scheduler.domain.core.covering import may_have
 from scheduler.domain.core.forest import Cell
@@ -14,6 +15,9 @@ CELLS_HELD = 64
 
 def one(ground: Ground, name: str) -> bool:
     """Place one pod."""
+    if ground.owner is None:
+        number = _guest(ground)
+        return number is not None and ground.put(number, name)
     found = _first(ground, ground.bound)
     if ground.is_split and _across(ground, found[0][0] if found else NEVER_RANK[0], name):
         return True
@@ -48,17 +52,19 @@ def _first(ground: Ground, region: Region | None) -> tuple[Rank, int] | None:
     """The best node in bound cells."""
     if region is None:
         return None
-    seeker = ground.seeker
-    if seeker.owner is None:
-        found = _guest(ground, region, seeker.having(ground.kind))
-    else:  # mostly the best of all does
-        found = region.best(ground.wish)
+    seeker, found = ground.seeker, region.best(ground.wish)  # mostly the best of all does
     if found is None or (seeker.within is None and not seeker.near and ground.fits(found[1])):
         return found
-    among = seeker.having(ground.kind)
-    near = {rack.number for rack in seeker.near}
+    return _nearest(ground, region, region.ranked(ground.wish, seeker.having(ground.kind)))
+
+
+def _nearest(
+    ground: Ground, region: Region, ranked: Iterable[tuple[Rank, int]]
+) -> tuple[Rank, int] | None:
+    """The first of these nodes on which a pod fits: of those as near in one of the near racks."""
+    near = {rack.number for rack in ground.seeker.near}
     best: tuple[Rank, int] | None = None
-    for rank, number in region.ranked(ground.wish, among):
+    for rank, number in ranked:
         if best is not None and rank[0] > best[0][0]:
             break
         if ground.fits(number):
@@ -68,15 +74,34 @@ def _first(ground: Ground, region: Region | None) -> tuple[Rank, int] | None:
     return best
 
 
-def _guest(ground: Ground, region: Region, among: int | None) -> tuple[Rank, int] | None:
-    """For an opportunistic pod: outside of bound cells, where that is as good."""
-    found = region.best(ground.wish, among)
-    empty = ground.hardware.index.empty[ground.gpu_type]
-    if found is not None:
-        other = empty.best(ground.wish, among)
-        if other is not None and other[0][0] <= found[0][0] and ground.fits(other[1]):
-            return other
-    return found
+def _guest(ground: Ground) -> int | None:
+    """The best node for an opportunistic pod: of those as near first one where that is outside of
+    bound cells.
+    """
+    region, seeker, wish = ground.bound, ground.seeker, ground.wish
+    if region is None:
+        return None
+    among = seeker.having(ground.kind)
+    found = region.best(wish, among)
+    if found is None:
+        return None
+    other = ground.outside.best(wish, among)
+    best = found if other is None or found[0][0] < other[0][0] else other
+    if seeker.within is not None or seeker.near or not ground.fits(best[1]):
+        every = merge(
+            _ranked(ground, ground.outside, is_bound=False), _ranked(ground, region, is_bound=True)
+        )
+        nearest = _nearest(ground, region, ((rank, number) for _, _, rank, number in every))
+        return None if nearest is None else nearest[1]
+    return best[1]
+
+
+def _ranked(
+    ground: Ground, region: Region, *, is_bound: bool
+) -> Iterator[tuple[int, bool, Rank, int]]:
+    """The nodes of a region, best first, as they compare with those of another."""
+    for rank, number in region.ranked(ground.wish, ground.seeker.having(ground.kind)):
+        yield rank[0], is_bound, rank, number
 
 
 def _fresh(ground: Ground, rank: Rank, name: str) -> bool:

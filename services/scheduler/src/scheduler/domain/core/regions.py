@@ -24,10 +24,10 @@ longest goes first.
 
 class View:
     """A rack as one owner sees it. ``bit``: the rack among all of them. ``slots``: tag → its nodes'
-    positions as bits.
+    positions as bits. ``caps``: how many pods fit; ``quiet_caps``: where nothing is charged.
     """
 
-    __slots__ = ("bit", "caps", "rack", "slots", "whole")
+    __slots__ = ("bit", "caps", "quiet_caps", "rack", "slots", "whole")
 
     def __init__(self, rack: Rack) -> None:
         self.rack = rack
@@ -35,6 +35,7 @@ class View:
         self.slots: dict[Tag, int] = {}
         self.whole = 0
         self.caps: dict[Needs, int] = {}
+        self.quiet_caps: dict[Needs, int] = {}
 
     def cap(self, needs: Needs) -> int:
         """How many such pods fit into it."""
@@ -47,15 +48,36 @@ class View:
             self.caps[needs] = found
         return found
 
+    def quiet_cap(self, needs: Needs) -> int:
+        """How many fit on its nodes on which nothing is charged."""
+        found = self.quiet_caps.get(needs)
+        if found is None:
+            found = sum(
+                positions.bit_count() * (tag.count // needs[tag.sort] if needs[tag.sort] else 0)
+                for tag, positions in self.slots.items()
+                if not tag.is_shared
+            )
+            self.quiet_caps[needs] = found
+        return found
+
+    def changed(self) -> None:
+        """What it takes has to be counted anew."""
+        self.caps.clear()
+        self.quiet_caps.clear()
+
     def copy(self) -> "View":
         """Another like it."""
         other = View(self.rack)
         other.slots, other.whole = self.slots.copy(), self.whole
         return other
 
-    def free(self) -> int:
-        """Free leaves in it."""
-        return sum(positions.bit_count() * tag.count for tag, positions in self.slots.items())
+    def free(self, *, is_quiet: bool = False) -> int:
+        """Free leaves in it; ``is_quiet``: where nothing is charged."""
+        return sum(
+            positions.bit_count() * tag.count
+            for tag, positions in self.slots.items()
+            if not (is_quiet and tag.is_shared)
+        )
 
 
 class Region:
@@ -127,8 +149,8 @@ class Region:
             self._set_whole(0, self._whole.get(0, 0) | view.bit)
             if self._nodes is not None:
                 self._nodes.count(rack, None, 0)
-        elif view.caps:
-            view.caps.clear()
+        elif view.caps or view.quiet_caps:
+            view.changed()
         was_whole = old is not None and old.is_whole
         if old is not None:
             self._take(view, bit, old)
@@ -155,7 +177,7 @@ class Region:
             return
         rack, bit = self.places[number]
         view = self._views[rack]
-        view.caps.clear()
+        view.changed()
         self._take(view, bit, old)
         if self._nodes is not None:
             self._nodes.move(number, old, None)

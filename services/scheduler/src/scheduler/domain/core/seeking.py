@@ -222,20 +222,23 @@ class Seeker:
         return True
 
     def _racks_for_all(self, kinds: Kinds, types: Sequence[str]) -> Iterator[Rack]:
-        """Racks that may hold the whole gang: near ones first, then those with the least left."""
+        """Racks that may hold the whole gang: near ones first, then those with the least left; of
+        an opportunistic one as for its pods of one kind.
+        """
         names = {t for (kind, _), t in zip(kinds, types, strict=True) if t}
         if len(names) != 1 or any(kind.pin is not None for kind, _ in kinds):
             return
         gpu_type = names.pop()
         grounds = [(self.ground(kind, gpu_type), len(pods)) for kind, pods in kinds]
         wanted = sum(ground.least * count for ground, count in grounds)
-        near = {rack.number for rack in self._near_of(gpu_type)}
+        near, first = {rack.number for rack in self._near_of(gpu_type)}, grounds[0][0]
         enough = sorted(
-            (number not in near, room, number)
-            for number, room in rooms(grounds[0][0]).items()
+            (number not in near, worse, order, room, number)
+            for worse, part in enumerate((*first.parts(), first))
+            for number, (room, order) in rooms(part).items()
             if room >= wanted
         )
-        for _, _, number in enough[:RACK_TRIES]:
+        for number in list(dict.fromkeys(number for *_, number in enough))[:RACK_TRIES]:
             yield self.hardware.forest.racks[gpu_type][number]
 
     def _near_of(self, gpu_type: str) -> Sequence[Rack]:

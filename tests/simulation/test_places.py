@@ -1,0 +1,98 @@
+"""Which place a gang takes where several cost nobody: docs/scheduling.md, "Which place"."""
+
+from dataclasses import replace
+
+import pytest
+from core_door import CoreDoor
+from runs import Run
+from scenes import RACKS, Scene, config, gang, nodes_of, owning, racks
+from scheduler.domain.core.config import PhysicalCell, VirtualCluster
+from scheduler.domain.core.ground import Ground
+from scheduler.domain.core.model import Gang, Role
+
+SWITCH = "rack/node/switch"
+"""Cells of two GPUs, as quota."""
+
+
+def guest(name: str, gpus: int, pods: int = 1, **more: object) -> Gang:
+    """An opportunistic gang."""
+    return gang(name, "y", gpus, pods, priority=-1, **more)
+
+
+def scene_with(x: VirtualCluster, cells: tuple[PhysicalCell, ...] = RACKS, mine: int = 1) -> Scene:
+    """A guaranteed gang with so many GPUs runs on n0."""
+    scene = Scene(config(cells, x=x, y=owning()))
+    assert nodes_of(scene.places(gang("mine", "x", mine))) == {"n0"}
+    return scene
+
+
+def test_a_guest_takes_no_gpu_of_a_bound_cell_where_another_is_as_near() -> None:
+    scene = scene_with(owning((SWITCH, 1)))
+    (one,) = scene.places(guest("one", 1))
+    assert (one.node, one.gpus) == ("n0", (2,)), "not the one that is left in the switch of mine"
+
+
+def test_a_guest_takes_the_nearest_gpus_also_in_bound_cells() -> None:
+    scene = scene_with(owning(("rack", 1)))
+    for name, node in (("a", "n2"), ("b", "n3")):
+        scene.places(guest(name, 3, allowed_nodes=frozenset({node})))
+    assert nodes_of(scene.places(guest("one", 1))) == {"n2"}
+    assert nodes_of(scene.places(guest("pair", 2))) == {"n1"}
+
+
+def test_a_guest_that_may_not_be_everywhere_still_goes_outside_of_bound_cells_first() -> None:
+    scene = scene_with(owning(("rack", 1)), tuple(racks(3)))
+    for name, node in (("a", "n2"), ("b", "n4")):
+        scene.places(guest(name, 4, allowed_nodes=frozenset({node})))
+    assert nodes_of(scene.places(guest("one", 1, allowed_nodes=frozenset({"n1", "n5"})))) == {"n5"}
+
+
+def test_pods_of_a_guest_go_to_a_rack_that_holds_them_all_outside_of_bound_cells() -> None:
+    scene = scene_with(owning(("rack", 1)))
+    scene.places(guest("one", 1))
+    assert nodes_of(scene.places(guest("ones", 1, pods=2))) == {"n2"}
+    assert nodes_of(scene.places(guest("pairs", 2, pods=2))) == {"n3"}
+    assert nodes_of(scene.places(guest("more", 2, pods=2))) == {"n1"}
+
+
+def test_whole_nodes_of_a_guest_go_outside_of_bound_cells() -> None:
+    """A pinned cell is bound for ever."""
+    pinned, other = RACKS
+    scene = Scene(config((replace(pinned, pin="lab"), other), x=owning(pins=("lab",)), y=owning()))
+    assert nodes_of(scene.places(guest("two", 4, pods=2))) == {"n2", "n3"}
+
+
+def test_pods_of_a_guest_go_to_nodes_on_which_nothing_is_charged_if_these_are_as_few() -> None:
+    scene = scene_with(owning(("rack", 1)), RACKS[:1])
+    assert nodes_of(scene.places(guest("ones", 1, pods=2))) == {"n1"}
+
+
+def test_a_guest_in_several_racks_takes_no_bound_ones_if_others_are_as_few() -> None:
+    scene = scene_with(owning(("rack", 1)), tuple(racks(4)))
+    assert nodes_of(scene.places(guest("three", 4, pods=3))).isdisjoint({"n0", "n1"})
+
+
+def test_several_kinds_of_a_guest_go_outside_of_bound_cells_together() -> None:
+    scene = scene_with(owning(("rack", 1)))
+    scene.places(guest("other", 1))
+    first, second = guest("a", 2).roles[0], guest("b", 1).roles[0]
+    roles = (first, Role(second.kind, ("p1",)))
+    both = guest("both", 2)
+    assert nodes_of(scene.places(Gang(both.id, "y", "user", -1, roles))) <= {"n2", "n3"}
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+def test_the_oracle_sees_guests_in_bound_cells_that_could_be_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, pods: int
+) -> None:
+    monkeypatch.setattr(Ground, "parts", lambda self: ())
+    monkeypatch.setattr(Ground, "outside", property(lambda self: self.bound))
+    run = Run(CoreDoor, config(x=owning(("rack", 1)), y=owning()), "all")
+    run.apply(("request", gang("mine", "x", 1)))
+    for node, gpus in (("n1", 3), ("n2", 2), ("n3", 2)):
+        run.apply(("request", guest(f"on {node}", gpus, allowed_nodes=frozenset({node}))))
+    run.apply(("cycle", 0.0))
+    assert run.problems == []
+    run.apply(("request", guest("here", 1, pods)))
+    run.apply(("cycle", 1.0))
+    assert "expected: here outside of bound cells" in "".join(run.problems)
