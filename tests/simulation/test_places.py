@@ -6,6 +6,7 @@ import pytest
 from core_door import CoreDoor
 from runs import Run
 from scenes import RACKS, Scene, config, gang, nodes_of, owning, racks
+from scheduler.domain.core import placing
 from scheduler.domain.core.config import PhysicalCell, VirtualCluster
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.model import Gang, Role
@@ -79,6 +80,38 @@ def test_several_kinds_of_a_guest_go_outside_of_bound_cells_together() -> None:
     roles = (first, Role(second.kind, ("p1",)))
     both = guest("both", 2)
     assert nodes_of(scene.places(Gang(both.id, "y", "user", -1, roles))) <= {"n2", "n3"}
+
+
+def test_a_small_gang_breaks_no_whole_node_of_a_new_cell_where_a_broken_one_has_room() -> None:
+    scene = Scene(config(x=owning(("rack", 2)), y=owning()))
+    scene.places(guest("other", 3, allowed_nodes=frozenset({"n2"})))
+    (one,) = scene.places(gang("one", "x", 1))
+    assert (one.node, one.gpus) == ("n2", (3,))
+
+
+def a_broken_node_among_cells_of_others() -> Scene:
+    """``z`` has n0 of a rack; n1 beside it, and n5 of a rack that is free, are used in part."""
+    owners = {"x": owning(("rack", 1)), "z": owning(("rack/node", 2)), "y": owning()}
+    scene = Scene(config(tuple(racks(3)), **owners))
+    scene.places(gang("theirs", "z", 4))
+    for name, node in (("a", "n1"), ("b", "n5")):
+        scene.places(guest(name, 3, allowed_nodes=frozenset({node})))
+    return scene
+
+
+def test_a_small_gang_finds_the_broken_node_among_cells_that_others_have() -> None:
+    scene = a_broken_node_among_cells_of_others()
+    (one,) = scene.places(gang("one", "x", 1))
+    assert (one.node, one.gpus) == ("n5", (3,))
+
+
+def test_where_too_many_nodes_are_in_no_free_cell_the_first_free_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placing, "FRESH_LOOKED", 1)
+    scene = a_broken_node_among_cells_of_others()
+    (one,) = scene.places(gang("one", "x", 1))
+    assert (one.node, one.gpus) == ("n2", (0,))
 
 
 @pytest.mark.parametrize("pods", [1, 2])

@@ -1,16 +1,22 @@
 """One pod: the best place for it on its ground."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from heapq import merge
 
+from scheduler.domain.core.binding import Cells
 from scheduler.domain.core.covering import may_have
 from scheduler.domain.core.forest import Cell
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.ranks import NEVER_RANK, Rank
 from scheduler.domain.core.regions import Region
 
+FRESH_LOOKED = 256
+"""Nodes, best first, that are passed over as they are in no free cell of the level in question;
+after that cells are looked at in order.
+"""
+
 CELLS_HELD = 64
-"""Cells above nodes of which the one with the nearest leaves is taken."""
+"""Of so many of these cells the one with the nearest leaves is taken."""
 
 
 def one(ground: Ground, name: str) -> bool:
@@ -112,7 +118,7 @@ def _fresh(ground: Ground, rank: Rank, name: str) -> bool:
     best = ground.empty.best(ground.wish, ground.seeker.having(ground.kind))
     if best is None or best[0][0] >= rank[0]:
         return False
-    fresh = _fresh_nodes(ground)
+    fresh = _fresh_nodes(ground, rank[0])
     for found, number in _near_first(ground, fresh) if ground.seeker.near else fresh:
         if (
             found[0] < rank[0]
@@ -159,8 +165,10 @@ def _across(ground: Ground, level: int, name: str) -> bool:
     return any(ground.put(number, name) for _, number in sorted(found))
 
 
-def _fresh_nodes(ground: Ground) -> Iterator[tuple[Rank, int]]:
-    """Nodes in cells that may be bound: of small quota cells first, best first in each."""
+def _fresh_nodes(ground: Ground, level: int) -> Iterator[tuple[Rank, int]]:
+    """Nodes in cells that may be bound: of small quota cells first, best first in each, where they
+    are nearer than a place at ``level``.
+    """
     hardware, empty = ground.hardware, ground.empty
     assert empty is not None
     assert ground.owner is not None
@@ -173,8 +181,36 @@ def _fresh_nodes(ground: Ground) -> Iterator[tuple[Rank, int]]:
                 is_ranked = True
                 yield from empty.ranked(ground.wish, ground.seeker.having(ground.kind))
             continue
-        cells = hardware.cells[quota.chain.name].free_cells(quota.level)
-        yield from _best_of_each(ground, cells, empty)
+        cells = hardware.cells[quota.chain.name]
+        if not (yield from _best_in_free(ground, cells, quota.level, level)):
+            yield from _best_of_each(ground, cells.free_cells(quota.level), empty)
+
+
+def _best_in_free(
+    ground: Ground, cells: Cells, level: int, nearer_than: int
+) -> Generator[tuple[Rank, int], None, bool]:
+    """The nodes in free cells of a level above them, best first; whether these are all."""
+    assert ground.empty is not None
+    hardware, missed = ground.hardware, 0
+    may: dict[int, bool] = {}
+    for rank, number in ground.empty.ranked(ground.wish, ground.seeker.having(ground.kind)):
+        if rank[0] >= nearer_than:
+            break
+        cell: Cell | None = hardware.states[number].slot.cell
+        while cell is not None and cell.level < level:
+            cell = cell.parent
+        is_free = False
+        if cell is not None and cell.chain is cells.chain:
+            if cell.number not in may:
+                may[cell.number] = cells.may_bind(cell, None)
+            is_free = may[cell.number]
+        if is_free:
+            yield rank, number
+        else:
+            missed += 1
+            if missed == FRESH_LOOKED:
+                return False
+    return True
 
 
 def _best_of_each(
