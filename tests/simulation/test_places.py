@@ -129,3 +129,9 @@ def test_the_oracle_sees_guests_in_bound_cells_that_could_be_elsewhere(
     run.apply(("request", guest("here", 1, pods)))
     run.apply(("cycle", 1.0))
     assert "expected: here outside of bound cells" in "".join(run.problems)
+
+
+def test_a_type_of_gpu_that_there_is_not_is_passed_over() -> None:
+    scene = Scene(config(x=owning(("rack", 1))))
+    wish = gang("guest", "x", 4, pods=2, priority=-1, gpu_types=("h100", "v100"))
+    assert nodes_of(scene.places(wish)) == {"n0", "n1"}

@@ -289,9 +289,9 @@ def _quick_for_guest(ground: Ground, count: int) -> Iterator[Rack]:
     """The same for an opportunistic gang: outside of bound cells, else where nothing is charged, in
     the rack with the most whole nodes.
     """
-    for region in (ground.outside, ground.bound):
-        most = 0 if region is None else max(region.whole, default=0)
-        if region is None or most < count:
+    for region in () if ground.bound is None else (ground.outside, ground.bound):
+        most = max(region.whole, default=0)
+        if most < count:
             continue
         views = ((region.views[rack], rack) for rack in numbers_in(region.whole[most]))
         caps = ((view.quiet_cap(ground.needs), rack) for view, rack in views)
