@@ -194,3 +194,20 @@ def test_a_type_of_gpu_that_is_named_twice_is_named_once() -> None:
     scene.places(gang("runs", "x", 4))
     decided = scene.asks(gang("asks", "x", 4, pods=2, gpu_types=("v100", "v100")))
     assert code_of(decided, "asks") == "quota"
+
+
+def test_what_is_reserved_is_taken_first_also_where_its_cell_has_to_be_bound_again() -> None:
+    """Nobody but who waits has cells in the second rack: without it that is bound to nobody."""
+    gangs = [
+        running(gang("runs", "x", 4, priority=9), ("n0", NODE)),
+        running(gang("busy", "x", 4, priority=9), ("n1", NODE)),
+        running(gang("low", "x", 4, priority=0), ("n2", NODE)),
+    ]
+    scene = scene_with(*gangs, x=("rack", 2))
+    assert victims(scene.asks(gang("waits", "x", 4, pods=2, priority=1))) == ["low"]
+    scene.leave("busy")
+    scene.places(gang("guest", "x", 1, priority=-1, allowed_nodes=frozenset({"n1"})))
+    decided = scene.asks(gang("high", "x", 4, priority=5, allowed_nodes=frozenset({"n1", "n3"})))
+    assert PreemptionCancelled("waits") in decided
+    assert victims(decided) == []
+    assert nodes_of(scene.core.exported("high").places) == {"n3"}

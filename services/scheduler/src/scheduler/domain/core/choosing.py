@@ -101,14 +101,17 @@ class Chooser:
         return False
 
     def _of_type(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
-        ground = self.seeker.ground(kind, gpu_type)
-        return all(self._one(ground, name) for name in names)
+        return all(self._one(kind, gpu_type, name) for name in names)
 
-    def _one(self, ground: Ground, name: str) -> bool:
+    def _one(self, kind: Kind, gpu_type: str, name: str) -> bool:
         """One more pod, where it costs least."""
+        ground = self.seeker.ground(kind, gpu_type)
         for number, gone in islice(self._places(ground), PUTS):
             done = len(self.removals)
             self.removals += [Removal(self.cluster, other) for other in gone]
+            if any(removal.was_charged for removal in self.removals[done:]):
+                # Their cells may be bound elsewhere now, and there again.
+                ground = self.seeker.ground(kind, gpu_type)
             if ground.put(number, name):
                 return True
             self.undo(len(self.seeker.pods), done)

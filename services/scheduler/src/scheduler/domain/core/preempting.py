@@ -194,7 +194,11 @@ def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[L
     ):
         return False
     own = next(cluster.charges.smallest_below(live.owner, live.gang.priority), None)
-    return own is None or price_of(found) <= price_of((own,))
+    if own is None:
+        return True
+    if any(cluster.gangs[gang].owner == live.owner for gang in cluster.reserved):
+        return False  # what is only reserved costs less
+    return price_of(found) <= price_of((own,))
 
 
 def _make_room(
