@@ -11,6 +11,7 @@ from oracle.checker import findings
 from oracle.hardware import Cell, Hardware, Path
 from oracle.settling import without_cells
 from oracle.state import BeforeChange, Record, State, kinds_of, order_of
+from oracle.told import growth_of
 from oracle.views import demands
 
 
@@ -54,7 +55,8 @@ def changed(
             around = {at for leaf in charged for at in hardware.path_up(leaf)}
             found = ((hardware.cell_at(use.cell, use.quota), use.quota) for use in kept.cells)
             cells = frozenset((at, quota) for at, quota in found if at in around)
-            if may_keep and cells != same:
+            grows = growth_of(name) in before.records and bool(kept.reserved)
+            if may_keep and cells != same and not grows:  # else others do for all that it has
                 problems.append(f"change: {name} could keep its cells {record.cells}: {kept}")
             state.replace_record(name, gang_class=kept.gang_class, cells=cells, places=places)
         elif may_keep or others is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import combinations
 
 from scheduler.domain.core.model import Gang, PodPlace
 
@@ -35,35 +36,41 @@ def is_short_of_the_rest(state: State, record: Record) -> bool:
     """Whether CPU and so on would run short if all reservations were used at this moment."""
     everybody = {name: replace(other, started_at=0.0) for name, other in state.records.items()}
     texts = findings(state.trial(everybody))
-    machines = {place.node for place in record.places.values()}
+    machines = machines_of(record)
     return any(" is used of " in text and text.split(":")[0] in machines for text in texts)
 
 
 def taken_reservations(
     state: State, gang: Gang, record: Record, cancelled: Collection[str], lower: Collection[str]
 ) -> list[str]:
-    """Whose reservations a gang took: nobody's where there is room beside them all; else those on
-    its machines; where their quota is taken too, all. ``lower``: who leaves, or loses its cells.
+    """Whose reservations a gang took: those in its place, and of the others the fewest without
+    which there is room, on its machines if that does; where their quota is taken too, all.
+    ``lower``: who leaves, or loses its cells.
     """
-    machines = {place.node for place in record.places.values()}
+    machines, mine = machines_of(record), set(state.charged_by(record))
     below = [
         other
         for other in choices.below(state, gang)
         if other.is_reserved and other.gang.id in cancelled
     ]
-    near = [
-        other.gang.id
-        for other in below
-        if machines & {place.node for place in other.places.values()}
-    ]
-    for names in ([], near):
-        stay = {
-            name: replace(other, started_at=0.0)
-            for name, other in state.records.items()
-            if name not in names and name not in lower and not other.is_leaving
-        }
-        before = len(findings(state.trial(stay)))
-        stay[gang.id] = replace(record, started_at=0.0)
-        if len(findings(state.trial(stay))) == before:
-            return names
+    sure = [other.gang.id for other in below if mine & set(state.charged_by(other))]
+    near = [other.gang.id for other in below if machines & machines_of(other)]
+    more = [name for name in near if name not in sure]
+    for size in range(len(more) + 1):
+        for some in combinations(more, size):
+            names = [*sure, *some]
+            stay = {
+                name: replace(other, started_at=0.0)
+                for name, other in state.records.items()
+                if name not in names and name not in lower and not other.is_leaving
+            }
+            before = len(findings(state.trial(stay)))
+            stay[gang.id] = replace(record, started_at=0.0)
+            if len(findings(state.trial(stay))) == before:
+                return names
     return [other.gang.id for other in below]
+
+
+def machines_of(record: Record) -> set[str]:
+    """Where its pods are, or are to be."""
+    return {place.node for place in record.places.values()}
