@@ -55,14 +55,15 @@ def _growths_below(cluster: Cluster, live: Live) -> list[Live]:
     """Gangs that run and have something reserved to grow by, which the gang may take: that costs
     nobody a GPU.
     """
-    reserved = (cluster.gangs[gang] for gang in sorted(cluster.reserved))
-    return [
+    reserved = (cluster.gangs[gang] for gang in cluster.reserved)
+    found = [
         other
         for other in reserved
         if other.started_at is not None
         and other.owner == live.owner
         and other.gang.priority < live.gang.priority
     ]
+    return sorted(found, key=lambda other: other.id)
 
 
 def _cheapest_room(cluster: Cluster, live: Live) -> Room | None:
