@@ -104,7 +104,8 @@ class Judge:
         elif len(gang.roles) == 1 and at and gang.priority >= 0:
             racks = len({hardware.rack_of(leaf) for leaf in at})
             best = choices.fewest_racks(self.state, gang, terms, types, racks)
-            if racks != best:
+            is_shared = any(place.charged for place in record.places.values())
+            if racks != best and (best == 1 or not is_shared):
                 yield f"expected: {gang.id} in {best} racks, not {racks}"
             yield from self._group(gang, record, terms, types)
         view = look(self.state, gang, terms)

@@ -175,7 +175,7 @@ class Search:
             if self._place(at + 1):
                 return True
             self.seeker.undo(before)
-            if ground.needs[state.sort] == ground.kind.gpus:
+            if ground.needs[state.sort] == ground.kind.gpus or not _is_shared(ground, state):
                 return False  # else it may be charged leaves that guests use, in other cells
         owner = ground.owner
         if owner is None or ground.empty is None:
@@ -221,6 +221,11 @@ class Search:
 
 def _least(want: Want) -> int:
     return min((ground.least for ground in want.grounds), default=0)
+
+
+def _is_shared(ground: Ground, state: SlotState) -> bool:
+    """Leaves that could be charged are in use."""
+    return state.usable & ~state.charged & ground.hardware.used(state) != 0
 
 
 def _leaves_in_bound(ground: Ground, state: SlotState) -> int:

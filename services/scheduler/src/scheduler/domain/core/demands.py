@@ -29,6 +29,7 @@ class Demands:
         self._wishes: dict[tuple[Kind, bool], Wish] = {}
         self._levels: dict[Needs, int] = {}
         self._least: dict[Kind, int] = {}
+        self._least_of: dict[tuple[Needs, str], int] = {}
         self._pinned = {pin: {state.sort for state in states} for pin, states in pins.items()}
 
     def wish(self, kind: Kind, *, is_guest: bool) -> Wish:
@@ -54,6 +55,17 @@ class Demands:
             if len(self._least) >= WISHES_REMEMBERED:
                 self._least.clear()
             found = self._least[kind] = 0 if self._may_be_free(kind) else self._fewest(kind)
+        return found
+
+    def least_of(self, needs: Needs, gpu_type: str) -> int:
+        """The least of what a pod needs on nodes with GPUs of a type; `NEVER` if there is none."""
+        found = self._least_of.get((needs, gpu_type))
+        if found is None:
+            if len(self._least_of) >= WISHES_REMEMBERED:
+                self._least_of.clear()
+            pairs = zip(needs, self.samples, strict=True)
+            some = (need for need, each in pairs if each.gpu_type == gpu_type)
+            found = self._least_of[needs, gpu_type] = min(some, default=NEVER)
         return found
 
     def _may_be_free(self, kind: Kind) -> bool:

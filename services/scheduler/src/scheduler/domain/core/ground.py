@@ -74,8 +74,8 @@ class Ground:
 
     @property
     def least(self) -> int:
-        """Leaves that one pod needs on the sort of node where it needs fewest."""
-        return min(self.needs, default=NEVER)
+        """Leaves that one pod needs on the sort of node with such GPUs where it needs fewest."""
+        return self.hardware.demands.least_of(self.needs, self.gpu_type)
 
     @property
     def is_loose(self) -> bool:
