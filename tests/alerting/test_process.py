@@ -140,7 +140,9 @@ async def test_memory_stays_bounded_while_receivers_are_away(
         after_mb = _memory_mb(process.pid)
         counting.cancel()
     assert after_mb - before_mb < MEMORY_SPARE_MB, (before_mb, after_mb)
-    assert 0 < max(connections) <= 2 * subscriptions  # MUSTER_RECEIVER_SLOTS
+    slots = 2 * subscriptions  # MUSTER_RECEIVER_SLOTS
+    # The loop closes a socket in its next turn, when the slot may have another one already.
+    assert 0 < max(connections) <= 2 * slots
 
 
 async def _fail_jobs(cluster: Any, first: int, end: int, subscriptions: int) -> None:

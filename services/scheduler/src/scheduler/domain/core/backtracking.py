@@ -270,6 +270,7 @@ def _room(grounds: Sequence[Ground]) -> tuple[int, int]:
         unbound = sum(
             left[quota.path] * quota.chain.leaves(quota.level)
             for quota in hardware.owning.quotas[owner]
+            if quota.chain.leaf == ground.gpu_type
         )
         most += min(fresh, unbound)
     return idle, most
