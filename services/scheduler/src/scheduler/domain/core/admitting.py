@@ -15,7 +15,6 @@ from scheduler.domain.core.leaving import (
     leaves_any_near,
     those_near,
 )
-from scheduler.domain.core.machines import NEVER
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
@@ -26,7 +25,7 @@ from scheduler.domain.core.preempting import DOWNGRADED, after_victims, is_alone
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
-from scheduler.domain.core.starting import begin, reserve, start_reserved
+from scheduler.domain.core.starting import begin, reserve, start_at_once, start_reserved
 
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""
@@ -50,7 +49,7 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
     if not live.is_guest and not quota_short(cluster, live):
-        for attempt in (_at_once, _after_leaving, _after_downgrades, after_victims):
+        for attempt in (start_at_once, _after_leaving, _after_downgrades, after_victims):
             yield attempt(cluster, live, cluster.now)
     if may_be_guest(live):
         yield _as_guest(cluster, live, cluster.now)
@@ -69,13 +68,6 @@ def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None
     if not seeker.place(live.waiting):
         return None
     return begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now)
-
-
-def _at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
-    seeker = seeker_of(cluster, live, is_guest=False)
-    if not seeker.place(live.waiting):
-        return None
-    return begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
 
 
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -111,11 +103,7 @@ def _downgrade_some(cluster: Cluster, live: Live, decisions: list[Decision]) -> 
     """Downgrade one gang, else several: who has found its places then."""
     if not _is_physically_free(cluster, live):
         return None
-    is_loose = any(
-        need not in (role.kind.gpus, NEVER)
-        for role in live.waiting
-        for need in cluster.hardware.demands.wish(role.kind, is_guest=False)[0]
-    )
+    is_loose = any(cluster.hardware.demands.is_loose(role.kind) for role in live.waiting)
     lower = list(islice(lazy_below(cluster, live), DOWNGRADED))
     types = _types_without(cluster, live, lower) if len(lower) > 1 else None
     alone = (other for other in lazy_below(cluster, live) if is_loose or _gives_cells(other))

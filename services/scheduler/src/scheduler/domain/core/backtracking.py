@@ -1,7 +1,8 @@
 """A place for all pods of a gang, sought in every way within a bound, on a bounded number of nodes.
 
 Two simplifications lose nothing. Leaves in cells that the owner has are as good as one another, so
-a cell is bound only where what is bound isn't enough; and places that look the same are tried once.
+a cell is bound only where what is bound isn't enough, or pods may be charged leaves that guests
+use; and places that look the same are tried once.
 """
 
 from collections.abc import Collection, Iterable, Sequence

@@ -110,7 +110,7 @@ class Chooser:
             done = len(self.removals)
             self.removals += [Removal(self.cluster, other) for other in gone]
             if any(removal.was_charged for removal in self.removals[done:]):
-                # Their cells may be bound elsewhere now, and there again.
+                # Cells that were theirs alone may be bound anew, there or elsewhere.
                 ground = self.seeker.ground(kind, gpu_type)
             if ground.put(number, name):
                 return True
@@ -143,7 +143,7 @@ class Chooser:
             yield self._first(ready)
 
     def _first(self, ready: list[tuple[Price, int, Sequence[Live]]]) -> tuple[int, Sequence[Live]]:
-        """The cheapest, of those that cost the same the lowest."""
+        """The cheapest, of those that cost the same the lowest; who would do as well is noted."""
         price, number, gone = heappop(ready)
         if gone and ready and ready[0][0] == price and len(self.tied) < TIED:
             others = (other for same, _, some in ready if same == price for other in some)

@@ -57,6 +57,10 @@ class Demands:
             found = self._least[kind] = 0 if self._may_be_free(kind) else self._fewest(kind)
         return found
 
+    def is_loose(self, kind: Kind) -> bool:
+        """Such pods may be charged leaves that they don't use, and guests may."""
+        return any(need not in (kind.gpus, NEVER) for need in self.wish(kind, is_guest=False)[0])
+
     def least_of(self, needs: Needs, gpu_type: str) -> int:
         """The least of what a pod needs on nodes with GPUs of a type; `NEVER` if there is none."""
         found = self._least_of.get((needs, gpu_type))
@@ -80,8 +84,7 @@ class Demands:
         if kind.pin is not None:
             some = [needs[sort] for sort in self._pinned.get(kind.pin, ())]
         else:
-            pairs = zip(needs, self.samples, strict=True)
-            some = [need for need, each in pairs if not types or each.gpu_type in types]
+            some = [self.least_of(needs, each) for each in types] or [*needs]
         return min(some, default=NEVER)
 
     def least_level(self, needs: Needs) -> int:

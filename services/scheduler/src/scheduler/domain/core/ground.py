@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.covering import cover, floors, ways_to_bind
 from scheduler.domain.core.holdings import Pod
-from scheduler.domain.core.machines import NEVER, SlotState
+from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.regions import Region
@@ -80,7 +80,7 @@ class Ground:
     @property
     def is_loose(self) -> bool:
         """Pods may be charged leaves that they don't use, and guests may."""
-        return any(need not in (self.kind.gpus, NEVER) for need in self.needs)
+        return self.seeker.owner is not None and self.hardware.demands.is_loose(self.kind)
 
     @property
     def is_small(self) -> bool:

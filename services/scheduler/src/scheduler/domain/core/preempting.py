@@ -3,6 +3,7 @@ docs/scheduling.md, "Whom it costs".
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -10,11 +11,11 @@ from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import those_near
-from scheduler.domain.core.model import Decision, Downgraded, GangClass
+from scheduler.domain.core.model import Decision, Downgraded
 from scheduler.domain.core.prices import price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
-from scheduler.domain.core.starting import begin, preempt, reserve, start_reserved
+from scheduler.domain.core.starting import preempt, reserve, start_at_once, start_reserved
 from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping
 
 FEW = 64
@@ -166,6 +167,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         cluster.hardware.searches_left -= 1
         is_thorough = True
 
+    @cache
     def candidates() -> list[Live]:
         return those_near(cluster, live, cluster.charges.candidates_for(live))
 
@@ -211,10 +213,9 @@ def _make_room(
     for other in losers:
         cluster.cancel(other)
         cluster.enqueue(other)
-    if losers:
-        seeker = seeker_of(cluster, live, is_guest=False)
-        if seeker.place(live.waiting):
-            return begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
+    started = start_at_once(cluster, live, now) if losers else None
+    if started is not None:
+        return started
     room = room._replace(victims=[other for other in room.victims if other.pods])
     with cluster.hardware.ahead():
         seeker, removals = _placed(cluster, live, room)

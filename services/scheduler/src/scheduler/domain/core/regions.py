@@ -7,7 +7,7 @@ than GPUs is limited, so are the nodes themselves: what they have left beside GP
 """
 
 from bisect import insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import reduce
 from heapq import merge
 from operator import or_
@@ -41,23 +41,15 @@ class View:
         """How many such pods fit into it."""
         found = self.caps.get(needs)
         if found is None:
-            found = sum(
-                positions.bit_count() * (tag.count // needs[tag.sort] if needs[tag.sort] else 0)
-                for tag, positions in self.slots.items()
-            )
-            self.caps[needs] = found
+            found = self.caps[needs] = _fitting(needs, self.slots.items())
         return found
 
     def quiet_cap(self, needs: Needs) -> int:
         """How many fit on its nodes on which nothing is charged."""
         found = self.quiet_caps.get(needs)
         if found is None:
-            found = sum(
-                positions.bit_count() * (tag.count // needs[tag.sort] if needs[tag.sort] else 0)
-                for tag, positions in self.slots.items()
-                if not tag.is_shared
-            )
-            self.quiet_caps[needs] = found
+            quiet = (each for each in self.slots.items() if not each[0].is_shared)
+            found = self.quiet_caps[needs] = _fitting(needs, quiet)
         return found
 
     def changed(self) -> None:
@@ -78,6 +70,13 @@ class View:
             for tag, positions in self.slots.items()
             if not (is_quiet and tag.is_shared)
         )
+
+
+def _fitting(needs: Needs, slots: Iterable[tuple[Tag, int]]) -> int:
+    return sum(
+        positions.bit_count() * (tag.count // needs[tag.sort] if needs[tag.sort] else 0)
+        for tag, positions in slots
+    )
 
 
 class Region:

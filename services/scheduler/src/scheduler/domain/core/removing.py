@@ -41,15 +41,10 @@ class Removal:
                 pod.lift(is_reserved=is_reserved)
                 hardware.refresh_all(pod.machine, pod.state)
         if not lifts:
-            self._become(GangClass.DOWNGRADED)
-
-    def _become(self, gang_class: GangClass) -> None:
-        if not self.lifts:
-            self.live.gang_class, self.live.cost = gang_class, None
+            live.gang_class, live.cost = GangClass.DOWNGRADED, None
 
     def undo(self) -> None:
         """As it was before; everything done since has been undone."""
-        self._become(GangClass.GUARANTEED)
         self._bring_back()
         for pod, bindings in reversed(self._bindings):
             self.cluster.hardware.recharge(pod, bindings)
@@ -73,7 +68,6 @@ class Removal:
             hardware.recharge(pod, bindings)
             self.cluster.charges.count(self.live, pod, 1)
             covered.append((pod, bindings))
-        self._become(GangClass.GUARANTEED)
         self._bring_back()
         if self.was_charged:
             self.cluster.moved.add(self.live.id)
@@ -81,12 +75,13 @@ class Removal:
 
     def settle(self) -> None:
         """The gang stays without its cells; what it uses it uses until it leaves."""
-        self._become(GangClass.GUARANTEED)
         self._bring_back()
         if self.was_charged:
             self.cluster.stamps.touch(self.live.owner)
 
     def _bring_back(self) -> None:
+        if not self.lifts:
+            self.live.gang_class, self.live.cost = GangClass.GUARANTEED, None
         if self.is_growth:
             self.live.pods.update(self._pods)
             self.live.reserved = self._reserved

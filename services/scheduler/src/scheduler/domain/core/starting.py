@@ -13,7 +13,7 @@ from scheduler.domain.core.model import (
     Reason,
     Role,
 )
-from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.seeking import Seeker, seeker_of
 
 
 def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangClass) -> None:
@@ -54,6 +54,16 @@ def begin(
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
     return [start(live, names_of(live.waiting), now)]
+
+
+def start_at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    """The gang starts where all its GPUs are free; None, with nothing changed, if there is no such
+    place.
+    """
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if not seeker.place(live.waiting):
+        return None
+    return begin(cluster, live, seeker.pods, GangClass.GUARANTEED, now)
 
 
 def reserve(cluster: Cluster, live: Live, seeker: Seeker) -> None:
