@@ -94,7 +94,6 @@ def _stream(
         count += 1
     times = sorted(float(round(rng.uniform(0.0, HORIZON_S))) for _ in range(count))
     kind = "job" if priority >= 0 else "spare"
-    kind = "job" if priority >= 0 else "spare"
     return [
         _request(tenant, f"{kind}{number}", times[at], gpus, run_s, priority)
         for number, (at, run_s, gpus) in enumerate(drawn)
