@@ -212,3 +212,100 @@ def test_what_is_reserved_is_taken_first_also_where_its_cell_has_to_be_bound_aga
     assert PreemptionCancelled("waits") in decided
     assert not [d for d in decided if isinstance(d, Preempted) and d.for_gang == "high"]
     assert nodes_of(scene.core.exported("high").places) == {"n3"}
+
+
+def nodes_by_themselves(count: int, **owned: tuple[str, int]) -> Scene:
+    """Machines in no rack, all of them healthy."""
+    cells = [PhysicalCell("node", name=f"n{number:02}") for number in range(count)]
+    scene = Scene(config(cells, **{name: owning(owns) for name, owns in owned.items()}))
+    for cell in cells:
+        assert cell.name is not None
+        scene.core.set_node_health(cell.name, True)
+    return scene
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+@pytest.mark.parametrize("pods", [1, 2])
+def test_cells_are_bound_elsewhere_where_that_costs_less(pods: int, is_bad: bool) -> None:
+    """Nobody uses the last two machines; beside each small gang somebody's large guest is, or it
+    is bad. All others are full, of more gangs than every set is tried of.
+    """
+    scene = nodes_by_themselves(14, x=("node", 12))
+    gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
+    gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
+    gangs += [guest(f"guest{n}", f"n{n}", 1, 2, 3) for n in (10, 11)]
+    for restored in gangs:
+        scene.core.restore(restored, scene.now)
+    for node in ("n10", "n11"):
+        scene.core.set_node_health(node, not is_bad)
+    assert scene.cycle() == []
+    decided = scene.asks(gang("high", "x", 4, pods=pods, priority=5))
+    assert victims(decided) == ["small10", "small11"][:pods]
+
+
+def test_small_cells_are_bound_elsewhere_where_that_costs_less() -> None:
+    """A machine is two cells of the quota: two gangs of one GPU have as many."""
+    scene = nodes_by_themselves(13, x=("node/switch", 22))
+    gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
+    gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
+    for restored in gangs:
+        scene.core.restore(restored, scene.now)
+    for node in ("n10", "n11"):
+        scene.core.set_node_health(node, False)
+    assert scene.cycle() == []
+    assert victims(scene.asks(gang("high", "x", 4, priority=5))) == ["small10", "small11"]
+
+
+def test_a_gang_is_downgraded_however_many_smaller_ones_have_other_gpus() -> None:
+    cells = [PhysicalCell("k80-node", name=f"k{number}") for number in range(70)]
+    cells += [PhysicalCell("old-node", name=f"o{number}") for number in range(2)]
+    owners = {"x": owning(("k80-node/k80", 140), ("old-node", 1))}
+    scene = Scene(config(cells, policy=Policy(is_lazy=True), **owners))
+    for cell in cells:
+        assert cell.name is not None
+        scene.core.set_node_health(cell.name, True)
+    scene.asks(*(gang(f"small{n}", "x", 1, gpu_types=("k80",)) for n in range(140)))
+    scene.places(gang("large", "x", 2, gpu_types=("v100",)))
+    high, placed = scene.asks(gang("high", "x", 2, priority=5, gpu_types=("v100",)))
+    assert isinstance(placed, Placed)
+    assert high == Downgraded("large", "high")
+
+
+def test_as_many_lazy_gangs_are_downgraded_as_are_in_the_way() -> None:
+    cells = [PhysicalCell("node", name=f"n{number:02}") for number in range(80)]
+    scene = Scene(config(cells, policy=Policy(is_lazy=True), x=owning(("node", 40))))
+    for cell in cells:
+        assert cell.name is not None
+        scene.core.set_node_health(cell.name, True)
+    scene.asks(*(gang(f"small{number:03}", "x", 1) for number in range(160)))
+    decided = scene.asks(gang("high", "x", 4, pods=36, priority=5))
+    kinds = [type(each) for each in decided if not isinstance(each, Deferred)]
+    assert kinds == [Downgraded] * 144 + [Placed]
+
+
+def test_of_many_gangs_on_a_machine_those_leave_that_cost_least() -> None:
+    """Five GPUs are wanted: three gangs of two are more than one of three and one of two."""
+    types = {"large": CellType("v100", 24, is_node=True)}
+    owners = {"x": owning(("large", 1))}
+    cells = (PhysicalCell("large", name="n0"),)
+    scene = Scene(ClusterConfig(types, cells, {}, owners, Policy()))
+    first, gangs = 0, []
+    for number, gpus in enumerate((2, 2, 2, 2, 2, 2, 2, 3, 4)):
+        some = tuple(range(first, first + gpus))
+        gangs.append(running(gang(f"g{number}", "x", gpus), ("n0", some)))
+        first += gpus
+    for restored in gangs:
+        scene.core.restore(restored, scene.now)
+    assert scene.cycle() == []
+    assert victims(scene.asks(gang("high", "x", 8, priority=5))) == ["g0", "g7"]
+
+
+def test_who_waits_only_for_what_another_has_reserved_starts_when_that_is_lost() -> None:
+    """Of 32 CPUs 24 are the guest's, and 16 are reserved."""
+    cells = (PhysicalCell("node", name="n0"),)
+    scene = Scene(config(cells, {"n0": NodeLimits(cpu=32)}, x=owning(("node/switch", 2))))
+    scene.places(gang("guest", "x", 1, priority=-1, cpu=24))
+    assert victims(scene.asks(gang("large", "x", 2, priority=1, cpu=16))) == ["guest"]
+    assert code_of(scene.asks(gang("small", "x", 1, priority=1, cpu=4)), "small") == "preempting"
+    decided = scene.asks(gang("high", "x", 2, priority=3, cpu=4))
+    assert [each.gang for each in decided if isinstance(each, Placed)] == ["high", "small"]

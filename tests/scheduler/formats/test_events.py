@@ -284,6 +284,13 @@ def test_lines_without_anything_are_passed_over() -> None:
         (requested(pods=[]), "gang.pods", "must not be empty"),
         (requested(pods={}), "gang.pods", "must be a list"),
         (requested(pods=[GANG["pods"][0]] * 2), "gang.pods[1].name", "is 'w' once more"),
+        (
+            requested(
+                pods=[GANG["pods"][0], {"name": "v", "count": 1, "gpus": 1, "names": ["w-1"]}]
+            ),
+            "gang.pods[1].names",
+            "'w-1' once more",
+        ),
         (pods(count=0), "gang.pods[0].count", "must be from 1"),
         (pods(count=100_001), "gang.pods", "more than 100000"),
         (pods(gpus=-1), "gang.pods[0].gpus", "must be from 0"),

@@ -83,6 +83,14 @@ def test_pods_of_one_name_want_the_same(simulate: Simulate, say: Any) -> None:
     assert (finding.line, finding.path) == (2, "pods[1].name")
 
 
+def test_no_pod_is_there_twice(simulate: Simulate, say: Any) -> None:
+    other = [{"name": "v", "count": 1, "gpus": 1, "names": ["w-0"]}]
+    with pytest.raises(FormatError) as refused:
+        simulate([say.wants(0, "gang"), say.told(5, "gang-grown", "gang", pods=other)])
+    [finding] = refused.value.findings
+    assert (finding.line, finding.path) == (2, "pods[0].names")
+
+
 def test_a_growth_that_can_never_be_is_refused_and_the_gang_runs_on(
     simulate: Simulate, say: Any
 ) -> None:

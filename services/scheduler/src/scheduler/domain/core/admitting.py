@@ -21,11 +21,14 @@ from scheduler.domain.core.model import (
     GangClass,
 )
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.preempting import DOWNGRADED, after_victims, is_alone, lazy_below
+from scheduler.domain.core.preempting import after_victims, is_alone, lazy_below
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.starting import begin, reserve, start_at_once, start_reserved
+
+DOWNGRADED = 1_024
+"""Gangs of which some are downgraded together, at the most."""
 
 SINGLES = 64
 """Gangs that are tried as the only one to be downgraded, at the most."""

@@ -1,17 +1,18 @@
 """Makes room for a gang pod by pod, each time where that costs others least."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import chain, islice
 
 from scheduler.domain.core.capacity import could_hold_all
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.elsewhere import movable
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.prices import cheapest, price_of, room_at_most
+from scheduler.domain.core.prices import ANY_PRICE, both, cheapest, price_of, room_at_most
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import NO_END, Seeker
 from scheduler.domain.core.victims import TIED
@@ -26,6 +27,9 @@ LOOKED_AT_LEAST = 8
 
 PUTS = 16
 """Nodes on which a pod is tried, at the most."""
+
+Place = tuple[Price, int, Sequence[Live]]
+"""What a pod's place costs, the number of its node, and who has to leave for it."""
 
 
 class Chooser:
@@ -106,9 +110,17 @@ class Chooser:
     def _one(self, kind: Kind, gpu_type: str, name: str) -> bool:
         """One more pod, where it costs least."""
         ground = self.seeker.ground(kind, gpu_type)
-        for number, gone in islice(self._places(ground), PUTS):
+        places = self._places(ground)
+        first = next(places, None)
+        found = [] if first is None else [first]
+        below = ANY_PRICE if first is None else first[0]
+        others = movable(self.cluster, self.live, ground, below) if kind.gpus else []
+        if others:
+            # Places were looked for with others away: those here are looked for again.
+            found, places = self._elsewhere(ground, others, first), self._places(ground)
+        for _, number, gone in islice(chain(found, places), PUTS):
             done = len(self.removals)
-            self.removals += [Removal(self.cluster, other) for other in gone]
+            self._remove(gone)
             if any(removal.was_charged for removal in self.removals[done:]):
                 # Cells that were theirs alone may be bound anew, there or elsewhere.
                 ground = self.seeker.ground(kind, gpu_type)
@@ -117,7 +129,29 @@ class Chooser:
             self.undo(len(self.seeker.pods), done)
         return False
 
-    def _places(self, ground: Ground) -> Iterator[tuple[int, Sequence[Live]]]:
+    def _remove(self, gone: Iterable[Live]) -> None:
+        self.removals += [Removal(self.cluster, other) for other in gone]
+
+    def _elsewhere(
+        self, ground: Ground, others: Iterable[Sequence[Live]], first: Place | None
+    ) -> list[Place]:
+        """The cheapest place without some gangs that are not there, if it costs less than the first
+        with them.
+        """
+        best = first
+        for some in others:
+            done = len(self.removals)
+            self._remove(some)
+            found = next(self._places(self.seeker.ground(ground.kind, ground.gpu_type)), None)
+            self.undo(len(self.seeker.pods), done)
+            if found is not None:
+                price, number, gone = found
+                price = both(price_of(some), price)
+                if best is None or price < best[0]:
+                    best = price, number, [*some, *gone]
+        return [] if best is None or best is first else [best]
+
+    def _places(self, ground: Ground) -> Iterator[Place]:
         """Nodes and who has to leave there, cheapest first."""
         kind = ground.kind
         owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
@@ -126,7 +160,7 @@ class Chooser:
         priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
         gone = {removal.live.id for removal in self.removals}
-        ready: list[tuple[Price, int, Sequence[Live]]] = []
+        ready: list[Place] = []
         looked = 0
         for bound, number in cheapest(self.cluster, owner, ground.gpu_type, ground.needs, priority):
             while ready and ready[0][0] < bound:
@@ -142,13 +176,13 @@ class Chooser:
         while ready:
             yield self._first(ready)
 
-    def _first(self, ready: list[tuple[Price, int, Sequence[Live]]]) -> tuple[int, Sequence[Live]]:
+    def _first(self, ready: list[Place]) -> Place:
         """The cheapest, of those that cost the same the lowest; who would do as well is noted."""
         price, number, gone = heappop(ready)
         if gone and ready and ready[0][0] == price and len(self.tied) < TIED:
             others = (other for same, _, some in ready if same == price for other in some)
             self.tied.update((other.id, other) for other in others)
-        return number, gone
+        return price, number, gone
 
     def _exact(
         self, ground: Ground, state: SlotState, gone: Collection[str]

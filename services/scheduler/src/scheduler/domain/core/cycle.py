@@ -90,7 +90,9 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         versions = cluster.hardware.versions()
         for found in attempts(cluster, cluster.gangs[gang]):
             if found is not None:
-                yield [*found, *_said(cluster)] if cluster.said else found
+                if cluster.said:  # what others had reserved is lost, which may free a place
+                    found = [*found, *_said(cluster), *_start_reserved(cluster)]
+                yield found
                 break
             yield []
         else:

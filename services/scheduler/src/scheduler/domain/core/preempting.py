@@ -21,8 +21,8 @@ from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping
 FEW = 64
 """Guests of whom it is asked how many could have to leave for a gang."""
 
-DOWNGRADED = 128
-"""Gangs of which some are downgraded together, at the most."""
+LOWERED = 128
+"""Gangs that may lose their cells so that fewer have to leave, at the most."""
 
 
 class Room(NamedTuple):
@@ -72,7 +72,7 @@ def _cheapest_room(cluster: Cluster, live: Live) -> Room | None:
     victims = _choose(cluster, live)
     if victims is None:
         return None
-    lazy = list(islice(lazy_below(cluster, live), DOWNGRADED)) if victims else []
+    lazy = list(islice(lazy_below(cluster, live), LOWERED)) if victims else []
     if not lazy or cluster.hardware.is_late:
         return Room(victims, ())
     removals = [Removal(cluster, other, lifts=False) for other in lazy]
@@ -132,9 +132,19 @@ def is_alone(cluster: Cluster, live: Live) -> bool:
 
 
 def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
-    """Who could be downgraded for it, the smallest first."""
+    """Who could be downgraded for it, the smallest first: who has cells of its GPU types."""
+    kinds = [role.kind for role in live.waiting]
+    types = {each for kind in kinds for each in kind.gpu_types or cluster.hardware.gpu_types}
     below = cluster.charges.smallest_below(live.owner, live.gang.priority)
-    return (other for other in below if other.id not in cluster.reserved and cluster.is_lazy(other))
+    return (
+        other
+        for other in below
+        if other.id not in cluster.reserved
+        and cluster.is_lazy(other)
+        and any(
+            pod.leaves and pod.state.gpu_type in types for pod in other.pods.values() if pod.state
+        )
+    )
 
 
 def _choose(cluster: Cluster, live: Live) -> list[Live] | None:

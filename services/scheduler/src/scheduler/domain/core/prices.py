@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
 NOBODY: Price = (0, -inf)
+ANY_PRICE: Price = (1 << 62, inf)
 
 STAYS = 1 << 30
 """The rank of who can't be made to leave."""

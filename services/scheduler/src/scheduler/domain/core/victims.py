@@ -11,7 +11,7 @@ from scheduler.domain.core.prices import NOBODY, both, price_of
 EVERY_SUBSET = 8
 """Of so few candidates at the most the cheapest set is surely found."""
 
-SPARED = 12
+SPARED = 24
 """Of so few victims at the most each is tried to be spared."""
 
 TIED = 64

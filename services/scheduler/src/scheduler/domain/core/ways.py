@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
 ON_A_NODE = 8
-"""Gangs on a node of which every subset is looked at; of more, one after another is taken."""
+"""Gangs on a node of which every subset is looked at; of more the cheapest one for each number of
+leaves.
+"""
 
 
 class _Present(NamedTuple):
@@ -44,9 +46,8 @@ class NodeWays:
         self._prices: Mapping[int, Price] | Sequence[Price]
         if len(here) > ON_A_NODE:
             here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
-            every = accumulate((price_of((each.live,)) for each in here), both, initial=NOBODY)
-            self._prices = {(1 << size) - 1: price for size, price in enumerate(every)}
-            self._order = list(self._prices)
+            self._prices = _some_sets(here)
+            self._order = sorted(self._prices, key=lambda some: (self._prices[some], some))
         else:
             prices = [NOBODY]
             for each in here:  # of sets without it, and of the same with it
@@ -135,6 +136,22 @@ def _has(state: SlotState, take: Take, gone: Sequence[_Present]) -> bool:
         if amount > free and amount and amount > free + sum(each.amounts[index] for each in gone):
             return False
     return True
+
+
+def _some_sets(here: Sequence[_Present]) -> dict[int, Price]:
+    """Sets that count where there are many, as bits, and what they cost: the cheapest of those that
+    free so many leaves (a knapsack), and for what is limited beside GPUs the cheapest of each size.
+    """
+    best: dict[int, tuple[Price, int]] = {0: (NOBODY, 0)}
+    for index, each in enumerate(here):
+        price, leaves = price_of((each.live,)), each.leaves.bit_count()
+        for freed, (before, some) in list(best.items()) if leaves else ():
+            more = both(before, price), some | 1 << index
+            best[freed + leaves] = min(more, best.get(freed + leaves, more))
+    every = accumulate((price_of((each.live,)) for each in here), both, initial=NOBODY)
+    found = {(1 << size) - 1: price for size, price in enumerate(every)}
+    found.update((some, price) for price, some in best.values())
+    return found
 
 
 @cache

@@ -98,27 +98,30 @@ def _kept(table: Table) -> Kept:
     )
 
 
-def read_pods(table: Table) -> tuple[Pods, ...]:
-    """The field ``pods``: at least one entry, no name twice."""
+def read_pods(table: Table, *, are_more: bool = False) -> tuple[Pods, ...]:
+    """The field ``pods``: at least one entry, no name twice. ``are_more``: they join others, from
+    which they are counted on.
+    """
     entries = table.tables("pods", PODS)
     if entries == []:
         table.wrong("pods", "must not be empty")
     pods: list[Pods] = []
-    names: set[str] = set()
-    pod_names: set[str] = set()
+    named: dict[str, tuple[Table, Pods]] = {}
     for entry in entries or ():
         each = _pods_of(entry)
-        if each.name and each.name in names:
+        if each.name and each.name in named:
             entry.wrong("name", f"is {each.name!a} once more; add to the count of the first")
-        names.add(each.name)
-        for pod in each.names or ():
-            if pod in pod_names:
-                entry.wrong("names", f"have {pod!a} once more; keep one")
-        pod_names.update(each.names or ())
+        named.setdefault(each.name, (entry, each))
         pods.append(each)
     if sum(each.count for each in pods) > MAX_PODS:
         table.wrong("pods", f"are more than {MAX_PODS}, the most in a gang")
         return ()
+    taken: set[str] = set()
+    for entry, each in named.values():
+        some = each.names or (() if are_more else each.role().pods)
+        if twice := taken.intersection(some):
+            entry.wrong("names", f"have {min(twice)!a} once more; keep one")
+        taken.update(some)
     return tuple(pods)
 
 

@@ -94,6 +94,12 @@ class GangRun:
             saved_s = max(saved_s, ran_s // every_s * every_s)
         return min(saved_s, ran_s)
 
+    def twice(self, pods: Pods) -> str | None:
+        """The first of these pods that it wants already."""
+        wanted = {pod for role in self.gang.roles for pod in role.pods}
+        more = pods.role(self.counts.get(pods.name, 0)).pods
+        return next((pod for pod in more if pod in wanted), None)
+
     def grow(self, pods: Iterable[Pods]) -> tuple[Role, ...]:
         """It wants more; the answer is what. Pods are counted on from those of the same name."""
         roles: list[Role] = []

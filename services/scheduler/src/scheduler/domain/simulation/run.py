@@ -235,6 +235,9 @@ class Simulation:
             if run.kinds.get(pods.name, pods.kind) != pods.kind:
                 message = f"{pods.name!a} want something else already; use another name"
                 raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
+            if twice := run.twice(pods):
+                message = f"have {twice!a}, which the gang has already; use another name"
+                raise FormatError([Finding(f"pods[{number}].names", message, event.line)])
         self.cluster.grow(event.gang, run.grow(event.pods), event.told)
 
     def _change(self, event: ClusterChanged) -> None:
