@@ -120,3 +120,17 @@ def test_a_gang_without_gpus_but_with_a_pin_is_never_sought_a_place_as_opportuni
     roles = tuple(Role(kind, (f"p{n}",), name=f"r{n}") for n, kind in enumerate(kinds))
     (refused,) = scene.asks(Gang("a", "x", "user", 0, roles))
     assert isinstance(refused, Refused)
+
+
+@pytest.mark.parametrize("only", [None, frozenset({"n0", "n1"})])
+@pytest.mark.parametrize("priority", [-1, 1])
+def test_more_pods_without_gpus_than_all_nodes_hold_are_refused(
+    priority: int, only: frozenset[str] | None
+) -> None:
+    nodes = [f"n{number}" for number in range(12)]
+    scene = scene_of(dict.fromkeys(nodes, NodeLimits(cpu=16)))
+    most = 16 * len(only or nodes)
+    asks = {"priority": priority, "cpu": 1, "allowed_nodes": only}
+    (refused,) = scene.asks(gang("more", "x", 0, pods=most + 1, **asks))
+    assert isinstance(refused, Refused)
+    scene.places(gang("all", "x", 0, pods=most, **asks))

@@ -7,7 +7,7 @@ from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
@@ -65,6 +65,8 @@ class Explainer:
         owner = None if is_guest else live.owner
         if not is_guest and self._wants_more_than_owned(live):
             return False
+        if any(self._are_more_than_fit(role, live.gang.allowed_nodes) for role in live.waiting):
+            return False
         seeker = Seeker(self.cluster.blank, live.gang, owner)
         seeker.is_thorough = True
         seeker.search_steps, seeker.looks_left = REFUSAL_STEPS, REFUSAL_LOOKS
@@ -87,6 +89,20 @@ class Explainer:
             count > sum(owned.get((live.owner, each), 0) for each in types)
             for types, count in wanted.items()
         )
+
+    def _are_more_than_fit(self, role: Role, only: Collection[str] | None) -> bool:
+        """A role's pods without GPUs are more than all nodes hold beside GPUs, were they empty."""
+        machines, left = self.cluster.blank.machines, len(role.pods)
+        if role.kind.gpus or left <= (len(machines) if only is None else len(only)):
+            return False
+        for name in machines if only is None else machines.keys() & only:
+            take = machines[name].sort.take(role.kind)
+            if take is not None:
+                amounts = zip(take.amounts, machines[name].sort.capacity, strict=True)
+                left -= min((most // amount for amount, most in amounts if amount), default=left)
+                if left <= 0:
+                    return False
+        return True
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         """Why the gangs of each line wait."""
