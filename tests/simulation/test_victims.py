@@ -309,3 +309,17 @@ def test_who_waits_only_for_what_another_has_reserved_starts_when_that_is_lost()
     assert code_of(scene.asks(gang("small", "x", 1, priority=1, cpu=4)), "small") == "preempting"
     decided = scene.asks(gang("high", "x", 2, priority=3, cpu=4))
     assert [each.gang for each in decided if isinstance(each, Placed)] == ["high", "small"]
+
+
+def test_for_a_gang_of_many_pods_those_leave_that_cost_least_too() -> None:
+    """The large gang has 14 machines, each small one a half of one: 66 machines are wanted."""
+    cells = [PhysicalCell("old-node", name=f"n{number:02}") for number in range(80)]
+    scene = Scene(config(cells, x=owning(("old-node", 80))))
+    for cell in cells:
+        assert cell.name is not None
+        scene.core.set_node_health(cell.name, True)
+    scene.places(gang("large", "x", 2, pods=14))
+    small = [gang(f"small{n}", "x", 1, allowed_nodes=frozenset({f"n{n}"})) for n in range(14, 80)]
+    scene.asks(*small)
+    decided = scene.asks(gang("high", "x", 2, pods=66, priority=5))
+    assert victims(decided) == [one.id for one in small]

@@ -8,12 +8,12 @@ from itertools import islice
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
-from scheduler.domain.core.holdings import Live, Price
+from scheduler.domain.core.holdings import Live, Pod, Price
 from scheduler.domain.core.prices import cost_of, price_of
 
 MOVED_LOOKED = 1_024
-"""Gangs whose cells are looked at, the smallest first, for all pods of a gang at the most;
-`MOVED_LOOKED_AT_LEAST` for each.
+"""Gangs that are looked at, the smallest first, and pods of theirs, for all pods of a gang at the
+most; `MOVED_LOOKED_AT_LEAST` for each.
 """
 
 MOVED_LOOKED_AT_LEAST = 64
@@ -33,8 +33,9 @@ def movable(cluster: Cluster, live: Live, ground: Ground, below: Price) -> list[
     pods = sum(len(role.pods) for role in live.waiting)
     looked = max(MOVED_LOOKED_AT_LEAST, MOVED_LOOKED // pods)
     own = islice(charges.smallest_below(live.owner, priority), looked)
+    charged = (pod for each in own if price_of((each,)) < below for pod in each.pods.values())
     cheap: list[tuple[Price, int, list[Live], int]] = []
-    for binding in _bindings(own, ground.gpu_type):
+    for binding in _bindings(islice(charged, looked), ground.gpu_type):
         users = [cluster.gangs[gang] for gang in sorted(binding.users)]
         price = price_of(users)
         if price < below and all(cost_of(each)[0] < priority for each in users):
@@ -54,12 +55,11 @@ def movable(cluster: Cluster, live: Live, ground: Ground, below: Price) -> list[
     return found
 
 
-def _bindings(own: Iterable[Live], gpu_type: str) -> Iterable[Binding]:
+def _bindings(charged: Iterable[Pod], gpu_type: str) -> Iterable[Binding]:
     """Their bound cells with GPUs of a type, each once."""
     return {
         id(binding): binding
-        for live in own
-        for pod in live.pods.values()
+        for pod in charged
         for binding in pod.bindings
         if binding.quota is not None and binding.quota.chain.leaf == gpu_type
     }.values()

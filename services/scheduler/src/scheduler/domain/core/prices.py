@@ -44,7 +44,7 @@ def cost_of(live: Live) -> tuple[int, Price]:
     """
     if live.cost is None:
         rank = live.gang.priority if live.gang_class is GangClass.GUARANTEED else -1
-        if live.is_leaving:  # which costs nobody more
+        if live.is_leaving or live.gang_class is None:  # which costs nobody more, or who comes
             rank = STAYS
         since = inf if live.started_at is None else live.started_at
         live.cost = rank, (live.gpus_in_use, -since)
