@@ -307,6 +307,7 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         lease_timeout_s=2.0,
         many_silent=1.0,
         probe_s=0.2,
+        probe_window_s=1.5,
         watch_s=0.1,
         idle_transaction_s=3.0,
         leader_renew_s=0.1,

@@ -14,10 +14,14 @@ from scheduler.settings import SchedulerSettings
         ({"changes_kept_s": 0.5}, "MUSTER_LEADER_RENEW_S .* MUSTER_CHANGES_KEPT_S"),
         ({"probe_s": 9.0}, "MUSTER_PROBE_S .* MUSTER_PROBE_WINDOW_S"),
         ({"leader_deaf_s": 8.0}, "MUSTER_PROBE_WINDOW_S .* MUSTER_LEADER_DEAF_S"),
+        ({"lease_timeout_s": 8.0}, "MUSTER_PROBE_WINDOW_S .* MUSTER_LEASE_TIMEOUT_S"),
         ({"watch_s": 6.0}, "MUSTER_WATCH_S .* MUSTER_STALL_S"),
-        ({"lease_timeout_s": 1.0}, "MUSTER_WATCH_S .* MUSTER_LEASE_TIMEOUT_S"),
+        (
+            {"watch_s": 9.0, "stall_s": 10.0, "lease_timeout_s": 8.5},
+            "MUSTER_WATCH_S .* MUSTER_LEASE_TIMEOUT_S",
+        ),
     ],
-    ids=["lead", "changes", "probe", "deaf", "stall", "lease"],
+    ids=["lead", "changes", "probe", "deaf", "bus", "stall", "lease"],
 )
 def test_contradicting_settings_are_refused(wrong: dict[str, Any], names: str) -> None:
     with pytest.raises(ValidationError, match=names):

@@ -11,11 +11,18 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.bus import Bus
 from muster.contracts.topics import TOPICS, Service
+from scheduler_watched import measured, until
 from whole_muster import Muster, a_job, a_muster, eventually
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-SHORT_LEASES = {"lease_timeout_s": 2.0, "watch_s": 0.2, "stall_s": 1.0}
+SHORT_LEASES = {
+    "lease_timeout_s": 2.0,
+    "watch_s": 0.2,
+    "stall_s": 1.0,
+    "probe_s": 0.2,
+    "probe_window_s": 1.0,
+}
 """They begin anew where this process, which is also the agent's, was starved for a second."""
 QUICK = {"stop_grace_s": 2.0, "retry_backoff_first_s": 0.1}
 
@@ -151,6 +158,7 @@ async def test_a_bus_away_for_three_leases_restarts_no_job(
     ) as muster:
         name = await muster.submit(a_job("long", "sleep 12", gpus=8))
         await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+        await until(lambda: measured(muster.runtimes[Service.SCHEDULER], "probe_round"))
         fresh_broker.kill()
         await asyncio.sleep(6.5)  # the three leases are the subject of this test
         fresh_broker.start()

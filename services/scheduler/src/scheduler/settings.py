@@ -22,12 +22,14 @@ _IN_ORDER = (
     ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
     ("probe_window_s", "leader_deaf_s"),
+    ("probe_window_s", "lease_timeout_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
 )
 """A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
-a probe is sent before the last one is missed, who misses it is not replaced at once, and leases are
-judged before the judge counts as away."""
+a probe is sent before the last one is missed, who misses it is not replaced at once, a bus that is
+away is known before nodes are lost for it, and leases are judged before the judge counts as away.
+"""
 
 
 class SchedulerSettings(DatabaseSettings):
