@@ -348,6 +348,23 @@ async def database(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     await conn.close()
 
 
+async def test_who_decides_and_is_cut_off_in_the_middle_of_a_statement_is_followed(
+    database_url: str, database: asyncpg.Connection, settings: SchedulerSettings
+) -> None:
+    """The database knows the statement, and is never told to run it."""
+    short = settings.model_copy(update={"statement_timeout_s": 1.0, "deciding_timeout_s": 1.0})
+    assert await store.leadership.take(database, "one", short) == 1
+    paths = {"search_path": "scheduler, pg_catalog"}
+    holder = await asyncpg.connect(database_url, server_settings=paths)
+    await holder.execute("BEGIN")
+    await store.leadership.check(holder, 1, "one", short)
+    await holder.prepare("SELECT $1::int")
+    await database.execute("UPDATE clock SET ahead = '1 hour'")
+    async with asyncio.timeout(DEADLINE_S):
+        assert await store.leadership.take(database, "other", short) == 2
+    holder.terminate()
+
+
 async def test_when_the_databases_clock_goes_ahead_one_at_the_most_decides(
     database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
