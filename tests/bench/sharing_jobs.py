@@ -9,7 +9,7 @@ import random
 from dataclasses import dataclass
 
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang, Kind
-from scheduler.domain.formats.model import Course, GangFile, GangRequested, Pods
+from scheduler.domain.formats.model import GangFile, GangRequested, Pods
 from w1 import GPUS_PER_NODE, RACK_GPUS
 
 HOUR_S = 3_600.0
@@ -112,4 +112,4 @@ def _request(
         roles=(pods.role(),),
         submitted_at=at,
     )
-    return GangRequested(at, file=GangFile(gang, (pods,), Course(run_s=run_s)))
+    return GangRequested(at, file=GangFile(gang, (pods,), run_s=run_s))

@@ -19,7 +19,6 @@ from scheduler.domain.formats.events import MAX_LINE_BYTES, read_events
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
-    Course,
     Event,
     GangCheckpointed,
     GangFile,
@@ -29,7 +28,6 @@ from scheduler.domain.formats.model import (
     GangRestored,
     GangWithdrawn,
     GpuHealthChanged,
-    Kept,
     NodeCordoned,
     NodeDrained,
     NodeHealthChanged,
@@ -146,10 +144,15 @@ def test_a_gang_may_say_all_there_is() -> None:
             group="g",
             is_lazy=True,
             allowed_nodes=frozenset(("n0", "n1")),
+            expected_s=3600.0,
+            limit_s=7200.0,
+            min_run_s=0.0,
+            checkpoint_s=600.0,
+            is_borrowing=True,
         ),
         (Pods("w", 2, w, 1),),
-        Course(1800.5, 600.0),
-        Kept("bert", 3600.0, 7200.0, 0.0, is_borrowing=True),
+        "bert",
+        1800.5,
     )
 
 

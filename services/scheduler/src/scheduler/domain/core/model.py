@@ -85,6 +85,11 @@ class Gang:
     ``group``: gangs of one job with the same group are put near one another. ``is_lazy``: whether
     it is downgraded before it is killed for a gang of its own virtual cluster, None: as the policy
     says. ``allowed_nodes``: only there, None: anywhere; what it wants is then not guaranteed.
+
+    ``expected_s``: how long it will run, as far as anybody knows; ``limit_s``: it is ended when it
+    has run for so long; ``min_run_s``: it is not preempted by its own virtual cluster before, None:
+    as the policy says; ``checkpoint_s``: it saves its work whenever it has run for so long again.
+    ``is_borrowing``: it may use idle quota of other virtual clusters.
     """
 
     id: str
@@ -97,6 +102,11 @@ class Gang:
     group: str | None = None
     is_lazy: bool | None = None
     allowed_nodes: frozenset[str] | None = None
+    expected_s: float | None = None
+    limit_s: float | None = None
+    min_run_s: float | None = None
+    checkpoint_s: float | None = None
+    is_borrowing: bool = False
 
 
 class PodPlace(NamedTuple):

@@ -12,7 +12,7 @@ from hashlib import sha256
 from scheduler.domain.core.model import Gang, PodPlace, Restored, Role
 from scheduler.domain.formats.decisions import place_fields
 from scheduler.domain.formats.fields import name_problem
-from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
+from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
 
 Fields = dict[str, object]
@@ -116,12 +116,12 @@ def _entries(roles: Iterable[Role]) -> list[Pods]:
 
 def gang_fields(file: GangFile) -> Fields:
     """A gang as plain data; optional fields only where they say something."""
-    gang, course, kept = file.gang, file.course, file.kept
+    gang = file.gang
     fields: Fields = {"id": name_of(gang.id)}
     if gang.job not in ("", gang.id):
         fields["job"] = name_of(gang.job)
-    if kept.name is not None:
-        fields["name"] = kept.name
+    if file.name is not None:
+        fields["name"] = file.name
     fields["user"] = name_of(gang.user)
     fields["virtualCluster"] = name_of(gang.virtual_cluster)
     fields["priority"] = gang.priority
@@ -129,23 +129,19 @@ def gang_fields(file: GangFile) -> Fields:
         fields["group"] = name_of(gang.group)
     fields["submittedAt"] = whole(gang.submitted_at)
     fields["pods"] = [_pods_fields(pods) for pods in file.pods]
-    if course != _NO_COURSE or kept != _NOTHING_KEPT:
-        fields |= _set(
-            expectedSeconds=kept.expected_s,
-            limitSeconds=kept.limit_s,
-            runSeconds=course.run_s,
-            minRunSeconds=kept.min_run_s,
-            checkpointSeconds=course.checkpoint_s,
-            borrow=kept.is_borrowing or None,
-        )
+    fields |= _set(
+        expectedSeconds=gang.expected_s,
+        limitSeconds=gang.limit_s,
+        runSeconds=file.run_s,
+        minRunSeconds=gang.min_run_s,
+        checkpointSeconds=gang.checkpoint_s,
+        borrow=gang.is_borrowing or None,
+    )
     if gang.is_lazy is not None:
         fields["lazyPreemption"] = gang.is_lazy
     if gang.allowed_nodes is not None:
         fields["allowedNodes"] = sorted(gang.allowed_nodes)
     return fields
-
-
-_NO_COURSE, _NOTHING_KEPT = Course(), Kept()
 
 
 def _pods_fields(pods: Pods) -> Fields:

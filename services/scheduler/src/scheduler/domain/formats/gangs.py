@@ -14,7 +14,7 @@ from scheduler.domain.core.model import (
     Restored,
 )
 from scheduler.domain.formats.fields import MAX_NUMBER, MAX_PORT, Table
-from scheduler.domain.formats.model import Course, GangFile, Kept, Pods
+from scheduler.domain.formats.model import GangFile, Pods
 
 MAX_PODS = 100_000
 """Pods of a gang."""
@@ -80,22 +80,14 @@ def read_gang(table: Table, at: float) -> GangFile:
         group=table.name("group"),
         is_lazy=table.flag("lazyPreemption"),
         allowed_nodes=None if allowed is None else frozenset(allowed),
-    )
-    course = Course(
-        run_s=table.seconds("runSeconds", is_above=True),
-        checkpoint_s=table.seconds("checkpointSeconds", is_above=True),
-    )
-    return GangFile(gang, pods, course, _kept(table))
-
-
-def _kept(table: Table) -> Kept:
-    return Kept(
-        name=table.name("name"),
         expected_s=table.seconds("expectedSeconds", is_above=True),
         limit_s=table.seconds("limitSeconds", is_above=True),
         min_run_s=table.seconds("minRunSeconds"),
+        checkpoint_s=table.seconds("checkpointSeconds", is_above=True),
         is_borrowing=bool(table.flag("borrow")),
     )
+    run_s = table.seconds("runSeconds", is_above=True)
+    return GangFile(gang, pods, table.name("name"), run_s)
 
 
 def read_pods(table: Table, *, are_more: bool = False) -> tuple[Pods, ...]:

@@ -36,35 +36,17 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """How a gang goes on in the simulator, in seconds. ``run_s`` None: until it is released.
-
-    ``checkpoint_s``: it saves its work whenever it has run for so long again, None: never.
-    """
-
-    run_s: float | None = None
-    checkpoint_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What a gang says and nothing heeds. Times are seconds."""
-
-    name: str | None = None
-    expected_s: float | None = None
-    limit_s: float | None = None
-    min_run_s: float | None = None
-    is_borrowing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class GangFile:
-    """A gang as a file has it. ``gang`` has the roles of ``pods``, each counted from 0."""
+    """A gang as a file has it. ``gang`` has the roles of ``pods``, each counted from 0.
+
+    ``name``: nothing heeds it. ``run_s``: how long it runs in the simulator, None: until it is
+    released.
+    """
 
     gang: Gang
     pods: tuple[Pods, ...]
-    course: Course = Course()
-    kept: Kept = Kept()
+    name: str | None = None
+    run_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,20 +4,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
-from scheduler.domain.formats.model import Course, GangFile, Pods
+from scheduler.domain.formats.model import GangFile, Pods
 
 
 @dataclass(slots=True)
 class GangRun:
     """A gang from its request to its end.
 
-    ``left_s``: what it still has to run from its last start on, None: until it is released.
+    ``run_s``: how long it runs, None: until it is released; ``left_s``: what of that is still to be
+    run from its last start on.
     ``started_at`` None: it waits, since ``waits_since``. ``code``: why, as last told. ``counts``:
     pods of each name that there ever were.
     """
 
     gang: Gang
-    course: Course
+    run_s: float | None
     waits_since: float
     left_s: float | None
     counts: dict[str, int]
@@ -33,9 +34,9 @@ class GangRun:
         """A gang that is requested now."""
         return cls(
             gang=file.gang,
-            course=file.course,
+            run_s=file.run_s,
             waits_since=now,
-            left_s=file.course.run_s,
+            left_s=file.run_s,
             counts={pods.name: pods.next() for pods in file.pods},
             kinds={pods.name: pods.kind for pods in file.pods},
         )
@@ -81,13 +82,13 @@ class GangRun:
         from its next start on.
         """
         self.stop(now)
-        self.left_s = self.course.run_s
+        self.left_s = self.run_s
 
     def _saved_s(self, now: float) -> float:
         """How much of its run since its last start is saved."""
         if self.started_at is None:
             return 0.0
-        ran_s, saved_s, every_s = now - self.started_at, 0.0, self.course.checkpoint_s
+        ran_s, saved_s, every_s = now - self.started_at, 0.0, self.gang.checkpoint_s
         if self.checkpoint_at is not None:
             saved_s = self.checkpoint_at - self.started_at
         if every_s is not None:
