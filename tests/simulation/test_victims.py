@@ -1,5 +1,7 @@
 """Whom a place costs: docs/scheduling.md, "Whom it costs", where the random histories seldom go."""
 
+from collections.abc import Iterable, Sequence
+
 import pytest
 from scenes import Scene, code_of, config, gang, nodes_of, owning, racks
 from scheduler.domain.core.config import (
@@ -44,9 +46,32 @@ def guest(name: str, node: str, *gpus: int) -> Restored:
 def scene_with(*gangs: Restored, **owned: tuple[str, int]) -> Scene:
     """Two racks of two machines."""
     scene = Scene(config(**{name: owning(cells) for name, cells in owned.items()}))
+    restore(scene, gangs)
+    return scene
+
+
+def restore(scene: Scene, gangs: Iterable[Restored], *, bad: Iterable[str] = ()) -> None:
+    """Gangs run from the beginning, and stay; these machines are bad since."""
     for restored in gangs:
         scene.core.restore(restored, scene.now)
+    for node in bad:
+        scene.core.set_node_health(node, False)
     assert scene.cycle() == []
+
+
+def machines(count: int, cell_type: str = "node") -> list[PhysicalCell]:
+    """Machines in no rack: n00, n01, …"""
+    return [PhysicalCell(cell_type, name=f"n{number:02}") for number in range(count)]
+
+
+def nodes_by_themselves(
+    cells: Sequence[PhysicalCell], *owned: tuple[str, int], is_lazy: bool = False
+) -> Scene:
+    """Machines in no rack, all of them healthy, of which x owns these."""
+    scene = Scene(config(cells, policy=Policy(is_lazy=is_lazy), x=owning(*owned)))
+    for cell in cells:
+        assert cell.name is not None
+        scene.core.set_node_health(cell.name, True)
     return scene
 
 
@@ -214,56 +239,34 @@ def test_what_is_reserved_is_taken_first_also_where_its_cell_has_to_be_bound_aga
     assert nodes_of(scene.core.exported("high").places) == {"n3"}
 
 
-def nodes_by_themselves(count: int, **owned: tuple[str, int]) -> Scene:
-    """Machines in no rack, all of them healthy."""
-    cells = [PhysicalCell("node", name=f"n{number:02}") for number in range(count)]
-    scene = Scene(config(cells, **{name: owning(owns) for name, owns in owned.items()}))
-    for cell in cells:
-        assert cell.name is not None
-        scene.core.set_node_health(cell.name, True)
-    return scene
-
-
 @pytest.mark.parametrize("is_bad", [False, True])
 @pytest.mark.parametrize("pods", [1, 2])
 def test_cells_are_bound_elsewhere_where_that_costs_less(pods: int, is_bad: bool) -> None:
     """Nobody uses the last two machines; beside each small gang somebody's large guest is, or it
     is bad. All others are full, of more gangs than every set is tried of.
     """
-    scene = nodes_by_themselves(14, x=("node", 12))
+    scene = nodes_by_themselves(machines(14), ("node", 12))
     gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
     gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
     gangs += [guest(f"guest{n}", f"n{n}", 1, 2, 3) for n in (10, 11)]
-    for restored in gangs:
-        scene.core.restore(restored, scene.now)
-    for node in ("n10", "n11"):
-        scene.core.set_node_health(node, not is_bad)
-    assert scene.cycle() == []
+    restore(scene, gangs, bad=("n10", "n11") if is_bad else ())
     decided = scene.asks(gang("high", "x", 4, pods=pods, priority=5))
     assert victims(decided) == ["small10", "small11"][:pods]
 
 
 def test_small_cells_are_bound_elsewhere_where_that_costs_less() -> None:
     """A machine is two cells of the quota: two gangs of one GPU have as many."""
-    scene = nodes_by_themselves(13, x=("node/switch", 22))
+    scene = nodes_by_themselves(machines(13), ("node/switch", 22))
     gangs = [running(gang(f"full{n}", "x", 4), (f"n{n:02}", NODE)) for n in range(10)]
     gangs += [running(gang(f"small{n}", "x", 1), (f"n{n}", (0,))) for n in (10, 11)]
-    for restored in gangs:
-        scene.core.restore(restored, scene.now)
-    for node in ("n10", "n11"):
-        scene.core.set_node_health(node, False)
-    assert scene.cycle() == []
+    restore(scene, gangs, bad=("n10", "n11"))
     assert victims(scene.asks(gang("high", "x", 4, priority=5))) == ["small10", "small11"]
 
 
 def test_a_gang_is_downgraded_however_many_smaller_ones_have_other_gpus() -> None:
     cells = [PhysicalCell("k80-node", name=f"k{number}") for number in range(70)]
     cells += [PhysicalCell("old-node", name=f"o{number}") for number in range(2)]
-    owners = {"x": owning(("k80-node/k80", 140), ("old-node", 1))}
-    scene = Scene(config(cells, policy=Policy(is_lazy=True), **owners))
-    for cell in cells:
-        assert cell.name is not None
-        scene.core.set_node_health(cell.name, True)
+    scene = nodes_by_themselves(cells, ("k80-node/k80", 140), ("old-node", 1), is_lazy=True)
     scene.asks(*(gang(f"small{n}", "x", 1, gpu_types=("k80",)) for n in range(140)))
     scene.places(gang("large", "x", 2, gpu_types=("v100",)))
     high, placed = scene.asks(gang("high", "x", 2, priority=5, gpu_types=("v100",)))
@@ -272,11 +275,7 @@ def test_a_gang_is_downgraded_however_many_smaller_ones_have_other_gpus() -> Non
 
 
 def test_as_many_lazy_gangs_are_downgraded_as_are_in_the_way() -> None:
-    cells = [PhysicalCell("node", name=f"n{number:02}") for number in range(80)]
-    scene = Scene(config(cells, policy=Policy(is_lazy=True), x=owning(("node", 40))))
-    for cell in cells:
-        assert cell.name is not None
-        scene.core.set_node_health(cell.name, True)
+    scene = nodes_by_themselves(machines(80), ("node", 40), is_lazy=True)
     scene.asks(*(gang(f"small{number:03}", "x", 1) for number in range(160)))
     decided = scene.asks(gang("high", "x", 4, pods=36, priority=5))
     kinds = [type(each) for each in decided if not isinstance(each, Deferred)]
@@ -294,9 +293,7 @@ def test_of_many_gangs_on_a_machine_those_leave_that_cost_least() -> None:
         some = tuple(range(first, first + gpus))
         gangs.append(running(gang(f"g{number}", "x", gpus), ("n0", some)))
         first += gpus
-    for restored in gangs:
-        scene.core.restore(restored, scene.now)
-    assert scene.cycle() == []
+    restore(scene, gangs)
     assert victims(scene.asks(gang("high", "x", 8, priority=5))) == ["g0", "g7"]
 
 
@@ -313,11 +310,7 @@ def test_who_waits_only_for_what_another_has_reserved_starts_when_that_is_lost()
 
 def test_for_a_gang_of_many_pods_those_leave_that_cost_least_too() -> None:
     """The large gang has 14 machines, each small one a half of one: 66 machines are wanted."""
-    cells = [PhysicalCell("old-node", name=f"n{number:02}") for number in range(80)]
-    scene = Scene(config(cells, x=owning(("old-node", 80))))
-    for cell in cells:
-        assert cell.name is not None
-        scene.core.set_node_health(cell.name, True)
+    scene = nodes_by_themselves(machines(80, "old-node"), ("old-node", 80))
     scene.places(gang("large", "x", 2, pods=14))
     small = [gang(f"small{n}", "x", 1, allowed_nodes=frozenset({f"n{n}"})) for n in range(14, 80)]
     scene.asks(*small)
