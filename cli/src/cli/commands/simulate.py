@@ -1,21 +1,12 @@
-"""`muster simulate`: what the scheduler would decide, without a cluster.
+"""`muster simulate`: what the scheduler would decide, without a cluster."""
 
-The Scheduler's own program does it, in a process of its own, with this one's input and output.
-"""
-
-import subprocess
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from cli.client import CommandError, Exit
-
-MODULE = "scheduler.simulate"
-
-ENDS = (Exit.OK, Exit.USAGE, Exit.FAILED, Exit.INTERRUPTED)
-"""Exit statuses of the program."""
+from cli.scheduler_program import run
 
 
 def simulate(
@@ -40,12 +31,4 @@ def simulate(
         *(["--json"] if json else []),
         *([f"--output={output}"] if output is not None else []),
     ]
-    # -P: a file in the working directory that is named like a module is not one of ours.
-    command = [sys.executable, "-P", "-m", MODULE, *options, "--", str(cluster), str(events)]
-    sys.stdout.flush()
-    ended = subprocess.run(command, check=False)
-    if ended.returncode not in ENDS:
-        raise CommandError(
-            Exit.FAILED, f"The simulator ended with status {ended.returncode}: report it."
-        )
-    return Exit(ended.returncode)
+    return run("scheduler.simulate", options, str(cluster), str(events))
