@@ -82,11 +82,9 @@ def _gang_restored(line: _Line) -> Event:
 
 def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
-    gang, pods, told = (
-        line.name("gang"),
-        read_pods(line.table, are_more=True),
-        line.table.name("told"),
-    )
+    gang = line.name("gang")
+    pods = read_pods(line.table, are_more=True)
+    told = line.table.name("told")
     return GangGrown(line.at, gang, pods, told, line=line.number)
 
 
