@@ -95,22 +95,21 @@ class GangRun:
             saved_s = max(saved_s, ran_s // every_s * every_s)
         return min(saved_s, ran_s)
 
-    def twice(self, pods: Pods) -> str | None:
+    def more(self, pods: Pods) -> Role:
+        """What it wants if it wants these too: counted on from those of the same name."""
+        return pods.role(self.counts.get(pods.name, 0))
+
+    def twice(self, more: Role) -> str | None:
         """The first of these pods that it wants already."""
         wanted = {pod for role in self.gang.roles for pod in role.pods}
-        more = pods.role(self.counts.get(pods.name, 0)).pods
-        return next((pod for pod in more if pod in wanted), None)
+        return next((pod for pod in more.pods if pod in wanted), None)
 
-    def grow(self, pods: Iterable[Pods]) -> tuple[Role, ...]:
-        """It wants more; the answer is what. Pods are counted on from those of the same name."""
-        roles: list[Role] = []
+    def grow(self, pods: Iterable[Pods], roles: tuple[Role, ...]) -> None:
+        """It wants these too; ``roles``: what that is, as `more` says."""
         for more in pods:
-            first = self.counts.get(more.name, 0)
-            roles.append(more.role(first))
-            self.counts[more.name] = more.next(first)
+            self.counts[more.name] = more.next(self.counts.get(more.name, 0))
             self.kinds[more.name] = more.kind
         self.gang = replace(self.gang, roles=(*self.gang.roles, *roles))
-        return tuple(roles)
 
     def remove(self, pod: str) -> PodPlace | None:
         """A pod is over; the answer is where it was, if it ran."""

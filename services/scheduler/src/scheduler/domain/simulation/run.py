@@ -231,14 +231,16 @@ class Simulation:
         if run is None:
             self._warn(Finding("gang", f"{event.gang!a} is not there: ignored", event.line))
             return
-        for number, pods in enumerate(event.pods):
+        roles = tuple(map(run.more, event.pods))
+        for number, (pods, more) in enumerate(zip(event.pods, roles, strict=True)):
             if run.kinds.get(pods.name, pods.kind) != pods.kind:
                 message = f"{pods.name!a} want something else already; use another name"
                 raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
-            if twice := run.twice(pods):
+            if twice := run.twice(more):
                 message = f"have {twice!a}, which the gang has already; use another name"
                 raise FormatError([Finding(f"pods[{number}].names", message, event.line)])
-        self.cluster.grow(event.gang, run.grow(event.pods), event.told)
+        run.grow(event.pods, roles)
+        self.cluster.grow(event.gang, roles, event.told)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
