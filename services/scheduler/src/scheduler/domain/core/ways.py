@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.prices import NOBODY, both, cost_of, floor_of, price_of
+from scheduler.domain.core.prices import NOBODY, both, cost_of, floor_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -21,10 +21,13 @@ leaves.
 
 
 class _Present(NamedTuple):
-    """A gang on a node, its leaves there, and what it takes of each limited resource."""
+    """A gang on a node, its leaves there, what it costs to let it go, and what it takes of each
+    limited resource.
+    """
 
     live: Live
     leaves: int
+    price: Price
     amounts: tuple[int, ...]
 
 
@@ -39,19 +42,19 @@ class NodeWays:
 
     def __init__(self, state: SlotState, here: Sequence[_Present]) -> None:
         held, charged = state.held, state.charged | state.reserved
-        for other, _, _ in here:
-            held &= ~state.holders.get(other.id, 0)
-            charged &= ~state.chargers.get(other.id, 0)
+        for each in here:
+            held &= ~state.holders.get(each.live.id, 0)
+            charged &= ~state.chargers.get(each.live.id, 0)
         self._stay = held | charged
         self._prices: Mapping[int, Price] | Sequence[Price]
         if len(here) > ON_A_NODE:
-            here = sorted(here, key=lambda each: (price_of((each.live,)), each.live.id))
+            here = sorted(here, key=lambda each: (each.price, each.live.id))
             self._prices = _some_sets(here)
             self._order = sorted(self._prices, key=lambda some: (self._prices[some], some))
         else:
             prices = [NOBODY]
             for each in here:  # of sets without it, and of the same with it
-                gpus, since = price_of((each.live,))
+                gpus, since = each.price
                 prices += [(g + gpus, s if s > since else since) for g, s in prices]
             self._prices = prices
             self._order = sorted(_subsets(len(here)), key=prices.__getitem__)
@@ -117,11 +120,14 @@ class Ways:
             names.update(machine.pods)
         for gang in sorted(names):
             other = gangs[gang]
-            is_own = other.owner == live.owner
-            if gang in gone or other is live or cost_of(other)[0] >= (floor if is_own else 0):
+            if gang in gone or other is live:
+                continue
+            rank, price = cost_of(other)
+            if rank >= (floor if other.owner == live.owner else 0):
                 continue
             mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
-            found.append(_Present(other, mask, _amounts(other, state) if machine.free else ()))
+            amounts = _amounts(other, state) if machine.free else ()
+            found.append(_Present(other, mask, price, amounts))
         return found
 
 
@@ -144,11 +150,11 @@ def _some_sets(here: Sequence[_Present]) -> dict[int, Price]:
     """
     best: dict[int, tuple[Price, int]] = {0: (NOBODY, 0)}
     for index, each in enumerate(here):
-        price, leaves = price_of((each.live,)), each.leaves.bit_count()
+        leaves = each.leaves.bit_count()
         for freed, (before, some) in list(best.items()) if leaves else ():
-            more = both(before, price), some | 1 << index
+            more = both(before, each.price), some | 1 << index
             best[freed + leaves] = min(more, best.get(freed + leaves, more))
-    every = accumulate((price_of((each.live,)) for each in here), both, initial=NOBODY)
+    every = accumulate((each.price for each in here), both, initial=NOBODY)
     found = {(1 << size) - 1: price for size, price in enumerate(every)}
     found.update((some, price) for price, some in best.values())
     return found
