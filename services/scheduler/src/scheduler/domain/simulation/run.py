@@ -18,6 +18,7 @@ from scheduler.domain.core.model import (
     Downgraded,
     Grown,
     Placed,
+    PodPlace,
     Preempted,
     PreemptionCancelled,
     Refused,
@@ -67,27 +68,53 @@ class Simulation:
         self._cycle = USUAL
         self._warn = warn
         self._agenda = Agenda()
+        self._is_open = False
         self.runs: dict[str, GangRun] = {}
         self.tally = Tally.of(self.cluster.hardware.forest)
         self.warnings = tuple(self.cluster.warnings)
 
     def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
         """Decisions and when they were made. Raises FormatError for an event that can't be."""
-        upcoming = iter(events)
-        event = next(upcoming, None)
-        while (now := self._next_at(event)) is not None:
-            self.tally.advance(now)
-            if (end_at := self._agenda.next_at()) is not None and end_at <= now:
-                yield from self._finish(now)
-            for end, gang in self._agenda.due(now):
-                self._end(gang, end)
-            while event is not None and event.at <= now:
-                if not isinstance(event, CycleRun | SchedulerRestarted):
-                    yield from self._finish(now)
-                self._apply(event)
-                event = next(upcoming, None)
-            cycle, self._cycle = self._cycle, USUAL
-            yield from self._decide(now, cycle)
+        for event in events:
+            yield from self.reach(event)
+            self.apply(event)
+        yield from self.end()
+
+    def reach(self, event: Event) -> Iterator[tuple[float, Decision]]:
+        """What is decided before an event, which is to be applied next."""
+        if self._is_open and event.at > self.tally.now:
+            yield from self._close()
+        while not self._is_open:
+            ends_at = self._agenda.next_at()
+            now = event.at if ends_at is None else min(ends_at, event.at)
+            yield from self._open(now)
+            if now < event.at:
+                yield from self._close()
+        if not isinstance(event, CycleRun | SchedulerRestarted):
+            yield from self._finish(event.at)
+
+    def end(self) -> Iterator[tuple[float, Decision]]:
+        """What is decided after the last event."""
+        if self._is_open:
+            yield from self._close()
+        while (ends_at := self._agenda.next_at()) is not None:
+            yield from self._open(ends_at)
+            yield from self._close()
+
+    def _open(self, now: float) -> Iterator[tuple[float, Decision]]:
+        """A moment begins with what ends by itself."""
+        self._is_open = True
+        self.tally.advance(now)
+        if (ends_at := self._agenda.next_at()) is not None and ends_at <= now:
+            yield from self._finish(now)
+        for end, gang in self._agenda.due(now):
+            self._end(gang, end)
+
+    def _close(self) -> Iterator[tuple[float, Decision]]:
+        """A moment ends with its cycle."""
+        self._is_open = False
+        cycle, self._cycle = self._cycle, USUAL
+        yield from self._decide(self.tally.now, cycle)
 
     def _finish(self, now: float) -> Iterator[tuple[float, Decision]]:
         """What a bounded cycle has left is decided before anything changes."""
@@ -101,12 +128,6 @@ class Simulation:
         for decision in run_cycle(cluster, now, cycle.is_enough):
             self._follow(decision)
             yield now, decision
-
-    def _next_at(self, event: Event | None) -> float | None:
-        ends_at = self._agenda.next_at()
-        if event is None or ends_at is None:
-            return ends_at if event is None else event.at
-        return min(ends_at, event.at)
 
     # What is due.
 
@@ -125,7 +146,10 @@ class Simulation:
 
     # What the file says.
 
-    def _apply(self, event: Event) -> None:
+    def apply(self, event: Event) -> None:
+        """An event happens in the moment that was reached. Raises FormatError where it can't be;
+        nothing is changed then.
+        """
         match event:
             case GangRequested() | GangRestored():
                 self._begin(event)
@@ -154,6 +178,8 @@ class Simulation:
         if gang in self.runs:
             message = f"is {gang!a}, which is there already; release it first, or use another id"
             raise FormatError([Finding("gang.id", message, event.line)])
+        if isinstance(event, GangRestored):
+            self._check_places(event)
         run = GangRun.of(event.file, event.at)
         run.code = event.told
         self.runs[gang] = run
@@ -166,27 +192,26 @@ class Simulation:
         self._restore(event, run)
 
     def _restore(self, event: GangRestored, run: GangRun) -> None:
-        restored, space = event.restored, self.tally.space
+        restored, running = event.restored, _running(event)
         run.gang = restored.gang
-        is_waiting = restored.started_at is None
-        running = (
-            [] if is_waiting else [p for p in restored.places if p.pod not in restored.reserved]
-        )
-        for number, place in enumerate(restored.places):
+        self.cluster.restore(restored, event.at)
+        self.cluster.gangs[run.gang.id].told = event.told
+        if restored.started_at is None or not running:
+            return
+        self._note_end(run.gang.id, run.start(restored.started_at, running))
+        self.tally.space.take(running)
+        if restored.preempted_until is not None and self._policy.is_enforced:
+            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
+
+    def _check_places(self, event: GangRestored) -> None:
+        space, running = self.tally.space, _running(event)
+        for number, place in enumerate(event.restored.places):
             if not all(space.has(place.node, gpu) for gpu in (None, *place.gpus)):
                 message = f"is on {place.node!a}, or on GPUs, that the cluster does not have"
                 self._warn(Finding(f"placement[{number}]", message, event.line))
             if place in running and space.is_used(place):
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
-        self.cluster.restore(restored, event.at)
-        self.cluster.gangs[run.gang.id].told = event.told
-        if restored.started_at is None or not running:
-            return
-        self._note_end(run.gang.id, run.start(restored.started_at, running))
-        space.take(running)
-        if restored.preempted_until is not None and self._policy.is_enforced:
-            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
 
     def _note_end(self, gang: str, at: float | None) -> None:
         if at is not None:
@@ -352,6 +377,14 @@ class Simulation:
         for pod in run.without_place():
             run.remove(pod)
             self.cluster.release_pod(gang, pod)
+
+
+def _running(event: GangRestored) -> list[PodPlace]:
+    """Pods that are there and run."""
+    restored = event.restored
+    if restored.started_at is None:
+        return []
+    return [place for place in restored.places if place.pod not in restored.reserved]
 
 
 def _in_event(finding: Finding, event: ClusterChanged) -> Finding:

@@ -1,19 +1,11 @@
 """A simulation in numbers: as plain data, and as text that fits a terminal of 80 columns."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import ceil
+from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.domain.formats.writing import whole
 from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.figures import Data, length, percent, quantile, rounded, table
 from scheduler.domain.simulation.tally import Group, Tally
-
-DIGITS = 6
-"""After the point, of what was divided."""
-
-WIDTH, LEAST_NAME, GAP = 80, 15, "  "
-MINUTE_S, MANY_DAYS = 60.0, 100
-
-Data = dict[str, object]
 
 
 def summary(tally: Tally, runs: Mapping[str, GangRun]) -> Data:
@@ -28,7 +20,7 @@ def summary(tally: Tally, runs: Mapping[str, GangRun]) -> Data:
         "preemptionsCancelled": tally.cancelled,
         "downgrades": sum(group.downgraded for group in tally.groups.values()),
         "upgrades": tally.upgraded,
-        "lostGpuSeconds": _rounded(sum(group.lost_gpu_s for group in tally.groups.values())),
+        "lostGpuSeconds": rounded(sum(group.lost_gpu_s for group in tally.groups.values())),
         "running": len(runs) - len(waiting),
         "groups": [
             {"virtualCluster": name, "class": kind} | _group(group)
@@ -44,10 +36,10 @@ def _gpus(tally: Tally) -> Data:
     elapsed_s = tally.now - (tally.begins_at or 0.0)
 
     def share(part: str, whole_: str) -> float | int | None:
-        return _rounded(of[part] / of[whole_]) if of[whole_] else None
+        return rounded(of[part] / of[whole_]) if of[whole_] else None
 
     return {
-        "mean": _rounded(of["all"] / elapsed_s) if elapsed_s else tally.space.room.all,
+        "mean": rounded(of["all"] / elapsed_s) if elapsed_s else tally.space.room.all,
         "used": share("used", "all"),
         "free": share("free", "all"),
         "freeInWholeNodes": share("in_free_nodes", "free"),
@@ -64,19 +56,14 @@ def _group(group: Group) -> Data:
         "refused": group.refused,
         "preempted": group.preempted,
         "downgraded": group.downgraded,
-        "lostGpuSeconds": _rounded(group.lost_gpu_s),
+        "lostGpuSeconds": rounded(group.lost_gpu_s),
         "waitSeconds": {
-            "mean": _rounded(sum(waits_s) / len(waits_s)) if waits_s else None,
-            "p50": _quantile(waits_s, 0.50),
-            "p95": _quantile(waits_s, 0.95),
-            "max": _quantile(waits_s, 1.0),
+            "mean": rounded(sum(waits_s) / len(waits_s)) if waits_s else None,
+            "p50": quantile(waits_s, 0.50),
+            "p95": quantile(waits_s, 0.95),
+            "max": quantile(waits_s, 1.0),
         },
     }
-
-
-def _quantile(ordered: Sequence[float], share: float) -> float | int | None:
-    """The least value that at least this share of all does not exceed."""
-    return _rounded(ordered[ceil(share * len(ordered)) - 1]) if ordered else None
 
 
 def _waiting(runs: Iterable[GangRun], now: float) -> Iterator[Data]:
@@ -89,12 +76,8 @@ def _waiting(runs: Iterable[GangRun], now: float) -> Iterator[Data]:
             "code": code,
             "gangs": len(those),
             "gpus": sum(run.wanted_gpus for run in those),
-            "longestSeconds": _rounded(max(now - run.waits_since for run in those)),
+            "longestSeconds": rounded(max(now - run.waits_since for run in those)),
         }
-
-
-def _rounded(value: float) -> float | int:
-    return whole(round(value, DIGITS))
 
 
 def summary_text(content: Data) -> str:
@@ -107,23 +90,23 @@ def summary_text(content: Data) -> str:
     assert isinstance(begins, int | float)
     assert isinstance(ends, int | float)
     lines = [
-        f"Simulated      {_length(ends - begins)}, from {begins:.15g} to {ends:.15g} s",
-        f"GPUs           {gpus['mean']:g}; used {_percent(gpus['used'])},"
-        f" free {_percent(gpus['free'])}",
-        f"Free GPUs      {_percent(gpus['freeInWholeNodes'])} in whole free nodes,"
-        f" {_percent(gpus['freeInWholeRacks'])} in whole free racks",
+        f"Simulated      {length(ends - begins)}, from {begins:.15g} to {ends:.15g} s",
+        f"GPUs           {gpus['mean']:g}; used {percent(gpus['used'])},"
+        f" free {percent(gpus['free'])}",
+        f"Free GPUs      {percent(gpus['freeInWholeNodes'])} in whole free nodes,"
+        f" {percent(gpus['freeInWholeRacks'])} in whole free racks",
         f"Preemptions    {content['preemptions']} ({content['preemptionsCancelled']} cancelled),"
         f" {content['downgrades']} downgrades, {content['upgrades']} upgrades",
         f"Lost by them   {content['lostGpuSeconds']:.15g} GPU-seconds",
         f"At the end     {content['running']} gangs run,"
         f" {sum(each['gangs'] for each in waiting)} wait",
         "",
-        *_table(
+        *table(
             ("VIRTUAL CLUSTER", "CLASS", "STARTED", "WAIT MEAN", "P50", "P95", "MAX"),
             [_wait_row(each) for each in groups],
         ),
         "",
-        *_table(
+        *table(
             ("VIRTUAL CLUSTER", "CLASS", "ASKED", "REFUSED", "PREEMPTED", "LOST GPU-S"),
             [_fate_row(each) for each in groups],
         ),
@@ -131,7 +114,7 @@ def summary_text(content: Data) -> str:
     if waiting:
         lines += [
             "",
-            *_table(
+            *table(
                 ("STILL WAITS", "CODE", "GANGS", "GPUS", "LONGEST"),
                 [
                     (
@@ -139,7 +122,7 @@ def summary_text(content: Data) -> str:
                         each["code"],
                         each["gangs"],
                         each["gpus"],
-                        _length(each["longestSeconds"]),
+                        length(each["longestSeconds"]),
                     )
                     for each in waiting
                 ],
@@ -151,7 +134,7 @@ def summary_text(content: Data) -> str:
 def _wait_row(each: Data) -> tuple[object, ...]:
     waits = each["waitSeconds"]
     assert isinstance(waits, dict)
-    lengths = [_length(waits[name]) for name in ("mean", "p50", "p95", "max")]
+    lengths = [length(waits[name]) for name in ("mean", "p50", "p95", "max")]
     return (each["virtualCluster"], each["class"], each["started"], *lengths)
 
 
@@ -160,38 +143,3 @@ def _fate_row(each: Data) -> tuple[object, ...]:
     lost = each["lostGpuSeconds"]
     assert isinstance(lost, int | float)
     return (*(each[name] for name in names), f"{lost:.9g}")
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
-    """Aligned columns: two of words, then numbers. The first is cut where a line gets too wide."""
-    cells = [[str(cell) for cell in row] for row in [headings, *rows]]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    room = WIDTH - sum(widths[1:]) - len(GAP) * (len(widths) - 1)
-    widths[0] = min(widths[0], max(room, LEAST_NAME))
-    for row in cells:
-        first, second, *numbers = row
-        words = [_cut(first, widths[0]).ljust(widths[0]), second.ljust(widths[1])]
-        aligned = [cell.rjust(width) for cell, width in zip(numbers, widths[2:], strict=True)]
-        yield GAP.join([*words, *aligned]).rstrip()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _length(seconds: float | None) -> str:
-    """A length of time in its two largest units."""
-    if seconds is None:
-        return "-"
-    if seconds < MINUTE_S:
-        return f"{round(seconds, 1):g}s"
-    minutes, s = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days}d{hours:02}h" if days < MANY_DAYS else f"{days}d"
-    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{s:02}s"

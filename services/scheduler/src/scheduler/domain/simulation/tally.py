@@ -1,6 +1,7 @@
 """What a simulation comes to: sums over time and gangs, kept as it goes on."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
@@ -30,7 +31,9 @@ class Group:
 
 @dataclass(slots=True)
 class Tally:
-    """Sums. ``room_s``: GPUs times seconds, over the time from ``begins_at`` to ``now``."""
+    """Sums. ``room_s``: GPUs times seconds, over the time from ``begins_at`` to ``now``.
+    ``lost_gpu_s``: by user.
+    """
 
     space: Space
     begins_at: float | None = None
@@ -39,6 +42,7 @@ class Tally:
     room_s: dict[str, float] = field(
         default_factory=lambda: {each.name: 0.0 for each in fields(Room)}
     )
+    lost_gpu_s: "defaultdict[str, float]" = field(default_factory=lambda: defaultdict(float))
     upgraded: int = 0
     cancelled: int = 0
 
@@ -79,5 +83,7 @@ class Tally:
 
     def lose(self, run: GangRun) -> None:
         """A gang leaves its GPUs by preemption, and what it did since its last checkpoint."""
-        self.group(run).lost_gpu_s += run.lost_s(self.now) * run.gpus
+        lost_gpu_s = run.lost_s(self.now) * run.gpus
+        self.group(run).lost_gpu_s += lost_gpu_s
+        self.lost_gpu_s[run.gang.user] += lost_gpu_s
         self.stop(run)
