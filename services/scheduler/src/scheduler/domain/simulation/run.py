@@ -5,7 +5,7 @@ gang id; then the file's events in their order; then one cycle. What a cycle mak
 grace of 0) is another round at the same moment.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from scheduler.domain.core.cluster import Cluster
@@ -36,21 +36,14 @@ from scheduler.domain.formats.model import (
     GangRestored,
     GangsTried,
     GangWithdrawn,
-    GpuHealthChanged,
-    NodeBlocked,
-    NodeCordoned,
-    NodeDrained,
-    NodeHealthChanged,
-    NodeUncordoned,
     PodReleased,
     SchedulerRestarted,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
 from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.nodes import Warn, apply_to_node
 from scheduler.domain.simulation.space import Space
 from scheduler.domain.simulation.tally import Tally
-
-Warn = Callable[[Finding], None]
 
 USUAL = CycleRun(0.0)
 """How a cycle is run of which nothing is said."""
@@ -171,7 +164,7 @@ class Simulation:
             case SchedulerRestarted():
                 self._forget_all()
             case _:
-                self._apply_to_node(event)
+                apply_to_node(event, self.cluster, self.tally.space, self._warn)
 
     def _begin(self, event: GangRequested | GangRestored) -> None:
         gang = event.file.gang.id
@@ -294,46 +287,6 @@ class Simulation:
         self.runs.clear()
         self._agenda = Agenda()
         self.tally.space = Space(self.cluster.hardware.forest)
-
-    def _apply_to_node(
-        self,
-        event: NodeHealthChanged
-        | GpuHealthChanged
-        | NodeCordoned
-        | NodeDrained
-        | NodeUncordoned
-        | NodeBlocked,
-    ) -> None:
-        space = self.tally.space
-        if not space.has(event.node):
-            self._warn(Finding("node", f"{event.node!a} is not there: ignored", event.line))
-            return
-        match event:
-            case NodeHealthChanged(node=node, is_healthy=is_healthy):
-                self.cluster.set_node_health(node, is_healthy)
-                space.set_node_health(node, is_healthy)
-            case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
-                if not space.has(node, gpu):
-                    self._warn(Finding("gpu", f"{gpu} is not on {node!a}: ignored", event.line))
-                    return
-                self.cluster.set_gpu_health(node, gpu, is_healthy)
-                space.set_gpu_health(node, gpu, is_healthy)
-            case NodeCordoned(node=node):
-                self.cluster.cordon(node)
-                space.set_open(node, False)
-            case NodeDrained(node=node):
-                self.cluster.drain(node)
-                space.set_open(node, False)
-            case NodeUncordoned(node=node):
-                self.cluster.uncordon(node)
-                space.set_open(node, True)
-            case NodeBlocked(node=node):
-                amounts = {"cpu": event.cpu, "memoryMB": event.memory_mb}
-                self.cluster.block(node, event.gpus, amounts, event.ports)
-                self.cluster.hardware.machines[node].avoided = set(event.avoided)
-                space.block(node, event.gpus)
-            case _:
-                assert_never(event)
 
     # What was decided.
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.domain.formats.writing import whole
-from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.figures import Data, length, percent, quantile, rounded, table
+from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.tally import Group, Tally
 
 
