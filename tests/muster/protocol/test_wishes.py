@@ -211,3 +211,48 @@ def test_wishes_count_for_the_size_of_the_gangs_record() -> None:
     assert "gang-requested" in caught.value.problems[0].message
     few = parse_job(many.replace("500", "300").encode())
     assert largest_record(few.spec)[0] == "gang-requested"
+
+
+TIMES = "timeLimitSeconds: 7200, expectedSeconds: 3600, minRunSeconds: 600, checkpointSeconds: 300"
+
+
+def test_how_long_it_runs_and_where_it_may_reach_the_specification() -> None:
+    spec = parsed(muster=f"{TIMES}, borrow: true").spec
+    assert (spec.time_limit_s, spec.expected_s) == (7200, 3600)
+    assert (spec.min_run_s, spec.checkpoint_s, spec.borrow) == (600, 300, True)
+    silent = parsed().spec
+    assert (silent.expected_s, silent.min_run_s, silent.checkpoint_s) == (None, None, None)
+    assert silent.borrow is False
+    assert parsed(muster="timeLimitSeconds: 60, expectedSeconds: 60.0").spec.expected_s == 60
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "expectedSeconds: 0",
+        "minRunSeconds: -1",
+        "checkpointSeconds: 1.5",
+        "expectedSeconds: 315360001",
+        "minRunSeconds: '60'",
+        "borrow: 1",
+        "borrow: null",
+    ],
+)
+def test_times_that_are_none_are_refused_at_their_line(field: str) -> None:
+    ((path, line, _),) = problems(muster=field)
+    assert (path, line) == (f"{MUSTER}.{field.split(':')[0]}", 10)
+
+
+def test_a_job_that_is_ended_before_it_is_done_is_refused() -> None:
+    ((path, line, said),) = problems(muster="timeLimitSeconds: 60, expectedSeconds: 61")
+    assert (path, line) == (f"{MUSTER}.expectedSeconds", 10)
+    assert said == (
+        "is above `timeLimitSeconds`, after which the job is ended; lower it, or raise the limit"
+    )
+
+
+def test_an_opportunistic_job_has_nothing_to_borrow() -> None:
+    assert warned(parsed(muster="priority: -1, borrow: true")) == {
+        f"{MUSTER}.borrow": "has no effect: an opportunistic job runs on whatever is idle"
+    }
+    assert warned(parsed(muster="priority: 0, borrow: true")) == {}

@@ -36,6 +36,19 @@ class PodRelease(Model):
     report_revision: Revision
 
 
+class GangEnd(OpenEnum):
+    """How a gang came to its end. ``stopped``: by its user. ``limit``: it ran for as long as it
+    may. ``taken``: not by its own or its user's doing: preempted, drained, lost.
+    """
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    LIMIT = "limit"
+    TAKEN = "taken"
+    UNKNOWN = "unknown"
+
+
 class GangRequest(Word):
     """Launcher on a gang: the pods it wants or still holds.
 
@@ -48,7 +61,10 @@ class GangRequest(Word):
     attempt that follows a preemption keeps its age. ``group``: gangs of one job with the same group
     are put near one another. ``lazy_preemption``: whether it is downgraded before it is killed for
     a gang of its own virtual cluster, None: as the policy says. ``limit_s``: it is ended when it
-    has run for so long.
+    has run for so long. ``expected_s``: so long it will run, as its user says; ``min_run_s``: so
+    long it is to run before it is preempted; ``checkpoint_s``: so often it saves what it has done;
+    ``borrow``: it may run on what other virtual clusters own and don't use. ``end``: with an empty
+    list, how it came to that; None: nobody knows.
     """
 
     gang: str
@@ -61,6 +77,11 @@ class GangRequest(Word):
     group: str | None = None
     lazy_preemption: bool | None = None
     limit_s: int | None = None
+    expected_s: int | None = None
+    min_run_s: int | None = None
+    checkpoint_s: int | None = None
+    borrow: bool = False
+    end: GangEnd | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()
 

@@ -78,6 +78,9 @@ class JobSpec(Model):
     ``gang``: all tasks start together; without it each task is its own gang and
     ``task_retry_count`` counts.
     ``time_limit_s``: the job attempt is ended after this many seconds of running; none by default.
+    ``expected_s``: so long it will run, None: nobody says. ``min_run_s``: so long it is to run
+    before it is preempted. ``checkpoint_s``: so often it saves what it has done. ``borrow``: it may
+    run on what other virtual clusters own and don't use.
     """
 
     virtual_cluster: str = "default"
@@ -86,6 +89,10 @@ class JobSpec(Model):
     job_retry_count: int = 0
     gang: bool = True
     time_limit_s: int | None = None
+    expected_s: int | None = None
+    min_run_s: int | None = None
+    checkpoint_s: int | None = None
+    borrow: bool = False
     task_roles: tuple[TaskRoleSpec, ...]
 
 

@@ -111,13 +111,18 @@ def _validate(root: Node, problems: list[Problem]) -> JobFile:
 
 
 def _job_spec(job: JobFile, roles: tuple[TaskRoleSpec, ...]) -> JobSpec:
+    own = job.extras.muster
     return JobSpec(
         virtual_cluster=job.defaults.virtual_cluster,
         priority=priority_of(job)[0],
         lazy_preemption=lazy_preemption_of(job),
         job_retry_count=job.job_retry_count,
         gang=job.extras.gang_allocation,
-        time_limit_s=job.extras.muster.time_limit_seconds,
+        time_limit_s=own.time_limit_seconds,
+        expected_s=own.expected_seconds,
+        min_run_s=own.min_run_seconds,
+        checkpoint_s=own.checkpoint_seconds,
+        borrow=own.borrow,
         task_roles=roles,
     )
 

@@ -23,6 +23,7 @@ MAX_PORT_LABELS = 100
 """Of one task role. With MAX_PORTS it bounds what is made to find out how large a record can be."""
 
 MAX_TIME_LIMIT_S = 10 * 365 * 86_400
+"""Of all times that a job may name."""
 
 LOWEST_PRIORITY = -1
 HIGHEST_PRIORITY = 1000
@@ -47,6 +48,7 @@ SchedulerName = Annotated[str, Field(min_length=1, max_length=100)]
 
 GpuTypes = Annotated[list[SchedulerName], Field(min_length=1, max_length=MAX_GPU_TYPES)]
 Instances = Annotated[Integer, Field(ge=1, le=MAX_INSTANCES)]
+Seconds = Annotated[Integer, Field(ge=1, le=MAX_TIME_LIMIT_S)]
 Bound = Annotated[Integer, Field(ge=-1, le=MAX_AMOUNT)] | None
 ProtocolVersion = Literal[2, "2"]
 Commands = Annotated[list[str], Field(min_length=1)]
@@ -231,12 +233,19 @@ class RoleAdditions(Shape):
 
 class Additions(Shape):
     """Muster's own additions. ``time_limit_seconds``: a job attempt that has run for longer is
-    ended as failed, and not retried. ``priority``: -1 is opportunistic, 0 and above guaranteed.
+    ended as failed, and not retried. ``expected_seconds``: so long it will run; null: as earlier
+    runs tell. ``min_run_seconds``: so long it is to run before it is preempted.
+    ``checkpoint_seconds``: so often it saves what it has done. ``borrow``: it may run on what other
+    virtual clusters own and don't use. ``priority``: -1 is opportunistic, 0 and above guaranteed.
     ``lazy_preemption``: the job is downgraded before it is killed for one of its own virtual
     cluster; null: as the cluster says.
     """
 
-    time_limit_seconds: Annotated[Integer, Field(ge=1, le=MAX_TIME_LIMIT_S)] | None = None
+    time_limit_seconds: Seconds | None = None
+    expected_seconds: Seconds | None = None
+    min_run_seconds: Seconds | None = None
+    checkpoint_seconds: Seconds | None = None
+    borrow: bool = False
     priority: Annotated[Integer, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
     lazy_preemption: bool | None = None
     task_roles: dict[RoleName, RoleAdditions] = {}

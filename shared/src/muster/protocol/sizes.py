@@ -13,6 +13,7 @@ from typing import NamedTuple
 from muster.contracts.gangs import (
     GangClass,
     GangDecision,
+    GangEnd,
     GangRequest,
     PodAsk,
     PodDecision,
@@ -249,6 +250,11 @@ def _empty() -> dict[str, int]:
             group="g" * 100,
             lazy_preemption=False,
             limit_s=_BIG,
+            expected_s=_BIG,
+            min_run_s=_BIG,
+            checkpoint_s=_BIG,
+            borrow=False,
+            end=GangEnd.SUCCEEDED,
         ),
         "placement-decided": GangDecision(gang=_NAME, job=_JOB, epoch=_BIG, reason=_REASON),
         "pod-requested": PodRequest(

@@ -33,6 +33,8 @@ _SAME_OF_ROLE = (
 )
 """Fields of which a task role may have one: a pinned cell has the GPUs that it has."""
 
+_EXPECTED = "expectedSeconds"
+
 
 @dataclass(frozen=True, slots=True)
 class RoleWishes:
@@ -59,7 +61,9 @@ class Named:
 
 
 def check_wishes(root: Node) -> Iterator[Problem]:
-    """Roles that are none, what is said twice, and groups that can't be near one another."""
+    """Roles that are none, what is said twice, groups that can't be near one another, and jobs that
+    would be ended before they are done.
+    """
     for same in _SAME:
         yield from _said_twice(root, same)
     for base in (HIVED, MUSTER):
@@ -72,6 +76,7 @@ def check_wishes(root: Node) -> Iterator[Problem]:
                 root, tuple((*base, "taskRoles", name, key) for base, key in fields_of_role)
             )
     yield from _mixed_groups(root)
+    yield from _never_done(root)
 
 
 def _said_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
@@ -79,6 +84,22 @@ def _said_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
     for path in said[1:]:
         message = f"can't be together with `{join_path(said[0])}`; keep one of them"
         yield problem_at(root, path, message)
+
+
+def _never_done(root: Node) -> Iterator[Problem]:
+    limit, expected = (look_up(root, (*MUSTER, key)) for key in ("timeLimitSeconds", _EXPECTED))
+    if limit is None or expected is None or not (_is_number(limit) and _is_number(expected)):
+        return
+    if expected.value > limit.value:
+        message = (
+            "is above `timeLimitSeconds`, after which the job is ended; lower it, or raise the "
+            "limit"
+        )
+        yield problem_at(root, (*MUSTER, _EXPECTED), message)
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node.value, int | float) and not isinstance(node.value, bool)
 
 
 def _is_said(root: Node, path: Path) -> bool:
@@ -172,6 +193,9 @@ def wish_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
         own = job.extras.muster.lazy_preemption is not None
         path = (*MUSTER, "lazyPreemption") if own else (*HIVED, "lazyPreemptionEnable")
         yield problem_at(root, path, "has no effect: an opportunistic job has nothing to lose")
+    if priority_of(job)[0] == OPPORTUNISTIC and job.extras.muster.borrow:
+        message = "has no effect: an opportunistic job runs on whatever is idle"
+        yield problem_at(root, (*MUSTER, "borrow"), message)
     for name, role in job.task_roles.items():
         yield from _role_warnings(job, name, role, root)
     groups = {wishes_of(job, name).group for name in job.task_roles} - {None}

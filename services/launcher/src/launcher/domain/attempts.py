@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from muster.contracts.gangs import GangEnd
 from muster.contracts.pods import PodStatus
 from muster.contracts.verdicts import Fault, Verdict
 from muster.ids import gang_name
@@ -13,7 +14,7 @@ from muster.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.model import ACTIVE, ENDING, LIVE, Outcome, StopCause, Task
 from launcher.domain.policy import Attempt, account, attributed, completion, retry
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import UNEXPLAINED, is_loss, stop_verdict
+from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, stop_verdict
 from launcher.domain.words import (
     GANG_RELEASED,
     GANG_REQUESTED,
@@ -175,7 +176,20 @@ def _let_go(turn: Turn, task: Task) -> None:
     if turn.job.spec.gang:
         turn.set_job(gang_unsaid=True)
     else:
-        turn.say(say_gang(turn.life, turn.life.gang(task), (task,), GANG_RELEASED))
+        end = _end_of(turn, task)
+        turn.say(say_gang(turn.life, turn.life.gang(task), (task,), GANG_RELEASED, end))
+
+
+def _end_of(turn: Turn, task: Task) -> GangEnd:
+    """How a task that started singly came to its end; one that the attempt did not need any more as
+    the attempt did.
+    """
+    if task.phase is TaskPhase.SUCCEEDED:
+        return GangEnd.SUCCEEDED
+    outcome = turn.job.outcome
+    if task.phase is TaskPhase.STOPPED and outcome is not None:
+        return end_by(outcome.verdict)
+    return end_by(task.verdict)
 
 
 def decide_attempt(turn: Turn, outcome: Outcome) -> None:
@@ -249,11 +263,12 @@ def if_over(turn: Turn) -> None:
     job = turn.job
     if job.phase not in ENDING or any(task.phase in LIVE for task in turn.tasks()):
         return
+    outcome = attributed(turn.life, job.outcome) if job.outcome else None
     if job.spec.gang and job.attempt_completed_at is None and turn.tasks():
         gang = gang_name(job.id, job.attempt)
-        turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED))
+        end = end_by(outcome.verdict) if outcome else GangEnd.STOPPED
+        turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED, end))
     at = job.attempt_completed_at or turn.now
-    outcome = attributed(turn.life, job.outcome) if job.outcome else None
     turn.set_job(
         gang_unsaid=False, reason=None, remind_at=None, attempt_completed_at=at, outcome=outcome
     )

@@ -4,6 +4,7 @@ specification where it has one.
 
 from typing import assert_never
 
+from muster.contracts.gangs import GangEnd
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
@@ -99,6 +100,17 @@ def refused(reason: Reason | None) -> Verdict:
     if reason is None:
         return _REFUSED
     return _REFUSED.model_copy(update={"rule": reason.code, "cause": reason.text})
+
+
+def end_by(verdict: Verdict | None) -> GangEnd:
+    """How what ended with this verdict came to its end; None: well."""
+    if verdict is None or verdict.code == SUCCEEDED.code:
+        return GangEnd.SUCCEEDED
+    if verdict.rule == DEADLINE.rule:
+        return GangEnd.LIMIT
+    if verdict.fault is Fault.STOP:
+        return GangEnd.STOPPED
+    return GangEnd.TAKEN if verdict.fault is Fault.PLATFORM else GangEnd.FAILED
 
 
 def storable(verdict: Verdict | None) -> Verdict | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from muster.contracts.gangs import GangRequest, PodAsk
+from muster.contracts.gangs import GangEnd, GangRequest, PodAsk
 from muster.contracts.jobs import JobStatus, TaskRoleStatus, TaskStatus
 from muster.contracts.model import Reason
 from muster.contracts.pods import (
@@ -46,9 +46,11 @@ def say_job(life: Life) -> Say:
     )
 
 
-def say_gang(life: Life, gang: str, tasks: Iterable[Task], topic: str) -> Say:
+def say_gang(
+    life: Life, gang: str, tasks: Iterable[Task], topic: str, end: GangEnd | None = None
+) -> Say:
     """All pods that a gang of these tasks wants or holds, and which ended ones are free; without
-    pods it is over.
+    pods it is over, and ``end`` is how.
     """
     job, found = life.job, tuple(tasks)
     groups = {job.role(role).group for role in {task.role for task in found}}
@@ -64,6 +66,11 @@ def say_gang(life: Life, gang: str, tasks: Iterable[Task], topic: str) -> Say:
         group=groups.pop() if len(groups) == 1 else None,
         lazy_preemption=job.spec.lazy_preemption,
         limit_s=job.spec.time_limit_s,
+        expected_s=job.spec.expected_s,
+        min_run_s=job.spec.min_run_s,
+        checkpoint_s=job.spec.checkpoint_s,
+        borrow=job.spec.borrow,
+        end=None if pods else end,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )
