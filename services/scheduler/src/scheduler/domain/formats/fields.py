@@ -6,15 +6,19 @@ the findings before it uses what was read.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from fractions import Fraction
+from typing import TypeVar
 
 from muster.errors import Rejected
 from muster.protocol.document import Node
 from muster.protocol.problems import join_path
 
 from scheduler.domain.core.config import Finding, UnreadPath
+
+Value = TypeVar("Value")
 
 MAX_FINDINGS = 100
 """Findings told of one file; the rest is only counted."""
@@ -172,6 +176,19 @@ class Table:
         assert isinstance(value, int)
         return value
 
+    def number(self, name: str, most: int) -> Fraction | None:
+        """A number above 0, whole or not, as it was written."""
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.wrong(name, f"must be a number, not {_said(value)}")
+        elif not 0 < value <= most:  # NaN is in no range
+            self.wrong(name, f"must be above 0, up to {most}, not {_said(value)}")
+        else:
+            return Fraction(str(value))
+        return None
+
     def seconds(self, name: str, least: float = 0.0, *, is_above: bool = False) -> float | None:
         """Seconds, whole or not. ``is_above``: ``least`` itself is too little."""
         value = self._values.get(name)
@@ -194,6 +211,16 @@ class Table:
         if value is None:
             return None
         return Table(value, known, self.place.at(name), self._findings)
+
+    def table_of(self, name: str, key: str, known: frozenset[str]) -> "Table | None":
+        """A mapping in this one; text alone stands for one that has it as ``key``."""
+        value = self._values.get(name)
+        if isinstance(value, str):
+            value = {key: value}
+        elif value is not None and not isinstance(value, dict):
+            self.wrong(name, f"must be a {key} or a mapping, not {_said(value)}")
+            return None
+        return None if value is None else Table(value, known, self.place.at(name), self._findings)
 
     def tables(self, name: str, known: frozenset[str]) -> "list[Table] | None":
         """A list of mappings."""
@@ -226,6 +253,16 @@ class Table:
         """The entries of a mapping of mappings."""
         for key, entry, place in self.by_name(name):
             yield key, Table({} if entry is None else entry, known, place, self._findings)
+
+    def read_by_name(
+        self, name: str, read: "Callable[[Table, str], Value | None]"
+    ) -> "dict[str, Value]":
+        """The entries of a mapping whose keys are names, each read as a field of a table."""
+        entries = {key: entry for key, entry, _ in self.by_name(name)}
+        table = Table(entries, frozenset(entries), self.place.at(name), self._findings)
+        table.needs(*entries)
+        found = {key: read(table, key) for key in entries}
+        return {key: value for key, value in found.items() if value is not None}
 
     def counts(self, name: str) -> dict[str, int]:
         """A mapping of names to counts."""
@@ -264,6 +301,33 @@ class Table:
             else:
                 kept[str(item)] = None
         return tuple(kept)
+
+    def text(self, name: str) -> str | None:
+        """Text, or a number as it is written."""
+        value = self._values.get(name)
+        if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
+            return None if value is None else str(value)
+        self.wrong(name, f"must be text or a number, not {_said(value)}")
+        return None
+
+    def choice(self, name: str, *choices: str) -> str | None:
+        """One of some words."""
+        value = self._values.get(name)
+        if value is None or value in choices:
+            return None if value is None else str(value)
+        self.wrong(name, f"must be {' or '.join(choices)}, not {_said(value)}")
+        return None
+
+    def texts(self, name: str) -> frozenset[str]:
+        """A list of texts, empty ones and whole numbers too; none where it is left out."""
+        kept: set[str] = set()
+        for number, item in enumerate(self.items(name) or ()):
+            if isinstance(item, str | int) and not isinstance(item, bool):
+                kept.add(str(item))
+            else:
+                problem = f"must be text, not {_said(item)}; write it in quotes"
+                self._findings.add(self.place.at(name).at(number), problem)
+        return frozenset(kept)
 
     def numbers(self, name: str, least: int = 0, most: int = MAX_COUNT) -> tuple[int, ...] | None:
         """A list of whole numbers, none twice."""

@@ -1,0 +1,191 @@
+"""What a row of a CSV job list asks for, by the mapping; all that is wrong with it is told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from muster.protocol.problems import join_path
+
+from scheduler.domain.core.config import Finding
+from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC
+from scheduler.domain.formats.fields import count_problem
+from scheduler.domain.formats.trace.cells import CellError, duration_ms, figure, shown
+from scheduler.domain.formats.trace.csv_rows import Row
+from scheduler.domain.formats.trace.mapping import Lasting, Mapping, Said
+from scheduler.domain.formats.trace.wishes import Wish, Wishes, a_name, word
+
+BY_KEEP, BY_TIME, BY_RUN, BY_GPUS = "keep", "time", "missing run", "fractions of GPUs"
+"""Why rows are left out."""
+
+T = TypeVar("T", str, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Whose:
+    """What all rows of a gang say alike. ``job`` empty: the gang's id."""
+
+    job: str
+    user: str
+    virtual_cluster: str
+    priority: int
+
+
+@dataclass(slots=True)
+class Asked:
+    """What a row asks for. ``run_ms`` None: it is not known, and the row is left out.
+
+    ``expected_ms`` and ``limit_ms``: where columns have them.
+    """
+
+    id: str
+    whose: Whose
+    submitted_ms: int
+    run_ms: int | None
+    expected_ms: int | None
+    limit_ms: int | None
+    wish: Wish
+
+    @property
+    def dropped(self) -> str | None:
+        """Why it is left out, if it is."""
+        if self.run_ms is None:
+            return BY_RUN
+        return BY_GPUS if self.wish.is_dropped else None
+
+
+class RowReader:
+    """Reads rows. ``note`` is told of each thing that is wrong."""
+
+    def __init__(self, mapping: Mapping, note: Callable[[Finding], None]) -> None:
+        self._mapping = mapping
+        self._note = note
+        self._wishes = Wishes(mapping.pods)
+        self._whose: dict[Whose, Whose] = {}
+        self._id: Said[str] = Said(mapping.id)
+        self._count = 0
+
+    def left_out(self, row: Row) -> str | None:
+        """Why a row is not looked at; None: it is."""
+        mapping = self._mapping
+        for keep in mapping.keep:
+            if (self._cell(row, keep.column) in keep.texts) is not keep.is_in:
+                return BY_KEEP
+        if mapping.is_joined or (mapping.first_ms is None and mapping.end_ms is None):
+            return None  # of a gang's rows the first to be submitted has its time
+        try:
+            submitted_ms = mapping.clock.ms(self._cell(row, mapping.submitted))
+        except CellError:  # it is told when the row is read
+            return None
+        return BY_TIME if mapping.is_outside(submitted_ms) else None
+
+    def read(self, row: Row) -> Asked | None:
+        """What a row asks for; None where something is wrong."""
+        mapping, wishes = self._mapping, self._wishes
+        before = self._count
+        run_ms = self._run(row)
+        asked = Asked(
+            self._said(row, self._id, a_name) or "",
+            self._read_whose(row),
+            self._submitted(row, is_dropped=run_ms is None) or 0,
+            run_ms,
+            self._lasting(row, mapping.expected),
+            self._lasting(row, mapping.limit),
+            wishes.of(*[self._cell(row, column) for column in wishes.columns]),
+        )
+        for column, problem in asked.wish.problems:
+            self.wrong(row, column, problem)
+        return asked if self._count == before else None
+
+    def wrong(self, row: Row, column: str, message: str) -> None:
+        """Tell that something is wrong with a cell."""
+        self._count += 1
+        self._note(Finding(join_path((column,)), message, row.line))
+
+    def _cell(self, row: Row, column: str) -> str:
+        text = row.cell(column)
+        return "" if text in self._mapping.empty else text
+
+    def _said(self, row: Row, said: Said[T], read: Callable[[str], T]) -> T | None:
+        """What a row says; None where that is wrong."""
+        if said.column is None:
+            return said.default
+        try:
+            found = word(said, self._cell(row, said.column), read)
+        except CellError as error:
+            self.wrong(row, said.column, str(error))
+            return None
+        if found is None:
+            self.wrong(row, said.column, "is empty; fill it, or give a default")
+        return found
+
+    def _read_whose(self, row: Row) -> Whose:
+        mapping, job = self._mapping, self._mapping.job
+        is_own = job.column is None or (job.default is None and not self._cell(row, job.column))
+        whose = Whose(
+            job.default or "" if is_own else self._said(row, job, a_name) or "",
+            self._said(row, mapping.user, a_name) or "",
+            self._said(row, mapping.virtual_cluster, a_name) or "",
+            self._said(row, mapping.priority, a_priority) or 0,
+        )
+        return self._whose.setdefault(whose, whose)  # the same few, thousands of times
+
+    def _submitted(self, row: Row, *, is_dropped: bool) -> int | None:
+        """None where it is wrong, or nobody knows it of a row that is left out."""
+        column = self._mapping.submitted
+        cell = self._cell(row, column)
+        try:
+            if cell:
+                return self._mapping.clock.ms(cell)
+        except CellError as error:
+            self.wrong(row, column, str(error))
+        else:
+            if not is_dropped:
+                self.wrong(row, column, "is empty; fill it, or leave such rows out by `keep`")
+        return None
+
+    def _run(self, row: Row) -> int | None:
+        """None where it is not known, or wrong."""
+        run, clock = self._mapping.run, self._mapping.clock
+        columns = [column for column in (run.column, run.start, run.end) if column is not None]
+        missing = [column for column in columns if not self._cell(row, column)]
+        found = 0
+        for column in columns:
+            if column in missing:
+                continue
+            cell = self._cell(row, column)
+            try:
+                moment = clock.ms(cell) if run.column is None else duration_ms(cell, run.scale)
+            except CellError as error:
+                self.wrong(row, column, str(error))
+                return None
+            found = -moment if column == run.start else found + moment
+        if found > 0 and not missing:
+            return found
+        if not run.is_dropped:
+            said = "is empty" if missing else "gives a run that is not above 0"
+            column = missing[0] if missing else columns[-1]
+            self.wrong(row, column, f"{said}; `missing: drop` leaves such rows out")
+        return None
+
+    def _lasting(self, row: Row, lasting: Lasting) -> int | None:
+        """What a column says of how long it lasts; None where there is none, or it is wrong."""
+        if lasting.column is None or not (cell := self._cell(row, lasting.column)):
+            return None
+        try:
+            found = duration_ms(cell, lasting.scale)
+        except CellError as error:
+            self.wrong(row, lasting.column, str(error))
+            return None
+        if found <= 0:
+            self.wrong(row, lasting.column, f"must be above 0, not {shown(cell)}")
+        return found
+
+
+def a_priority(cell: str) -> int:
+    """A cell that is a priority. Raises CellError."""
+    found = figure(cell)
+    value = found.numerator if found.denominator == 1 else float(found)
+    problem = count_problem(value, OPPORTUNISTIC, HIGHEST_PRIORITY)
+    if problem is not None:
+        raise CellError(problem)
+    return int(found)

@@ -1,0 +1,141 @@
+"""A mapping as values: which columns of a CSV job list are which fields of a gang."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Generic, TypeVar
+
+from scheduler.domain.core.config import Finding
+from scheduler.domain.formats.trace.cells import Clock
+
+T = TypeVar("T", str, int)
+
+
+@dataclass(frozen=True, slots=True)
+class Said(Generic[T]):
+    """A word of a row: of ``column``, as ``table`` translates it; ``default`` where the cell is
+    empty, or the table does not have it. ``column`` None: always ``default``.
+    """
+
+    column: str | None = None
+    table: "dict[str, T] | None" = None
+    default: T | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A whole figure of each pod: ``column`` times ``times`` times ``scale``, rounded up, and
+    ``default`` where a cell is empty. ``column`` None: always ``default``.
+
+    ``is_of_gang``: the column has it for all pods together. ``fractions``: what becomes of figures
+    that are not whole: ``up``, ``drop`` (the row is left out) or ``refuse``.
+    """
+
+    column: str | None = None
+    times: str | None = None
+    scale: Fraction = Fraction(1)
+    default: int | None = None
+    is_of_gang: bool = False
+    fractions: str = "up"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How long a gang ran: ``column``, or from ``start`` to ``end``. ``is_dropped``: rows of which
+    that is not known, or not above 0, are left out.
+    """
+
+    column: str | None = None
+    scale: Fraction = Fraction(1)
+    start: str | None = None
+    end: str | None = None
+    is_dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lasting:
+    """How long a gang was said to last: ``column``, or its run times ``factor``."""
+
+    column: str | None = None
+    scale: Fraction = Fraction(1)
+    factor: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Which rows are meant: those whose ``column`` is one of ``texts``, or (not ``is_in``) none."""
+
+    column: str
+    texts: frozenset[str]
+    is_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PodsMapping:
+    """What a row says of its pods. ``separator``: between several GPU types."""
+
+    name: Said[str]
+    count: Amount
+    gpus: Amount
+    gpu_types: Said[str]
+    separator: str | None
+    cpu: Amount
+    memory_mb: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A column that the mapping names, and where."""
+
+    column: str
+    path: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A mapping. ``columns``: of a list without a header line. ``empty``: cells that say nothing.
+
+    Rows submitted before ``first_ms`` or at ``end_ms`` and later are left out; ``first_ms`` is
+    second 0, None: when the first gang was submitted. ``is_joined``: rows of one id are one gang.
+    """
+
+    id: str
+    job: Said[str]
+    user: Said[str]
+    virtual_cluster: Said[str]
+    priority: Said[int]
+    submitted: str
+    run: Run
+    expected: Lasting
+    limit: Lasting
+    pods: PodsMapping
+    clock: Clock
+    first_ms: int | None = None
+    end_ms: int | None = None
+    is_joined: bool = False
+    keep: tuple[Keep, ...] = ()
+    empty: frozenset[str] = frozenset()
+    columns: tuple[str, ...] | None = None
+    uses: tuple[Use, ...] = field(default=(), compare=False)
+
+    def is_outside(self, submitted_ms: int) -> bool:
+        """Whether a gang that was submitted then is left out."""
+        return (self.first_ms is not None and submitted_ms < self.first_ms) or (
+            self.end_ms is not None and submitted_ms >= self.end_ms
+        )
+
+    def absent(self, header: Collection[str]) -> list[Finding]:
+        """Columns that are named here and that a list with this header does not have."""
+        return [
+            Finding(use.path, _absence(use.column, header), use.line)
+            for use in self.uses
+            if use.column not in header
+        ]
+
+
+def _absence(column: str, header: Collection[str]) -> str:
+    near = get_close_matches(column, header, 1)
+    mend = f"is it {near[0]!a}?" if near else f"there are {', '.join(header)[:400]!a}"
+    return f"names {column!a}, which is no column of the list; {mend}"

@@ -1,0 +1,96 @@
+"""CSV job lists of public traces as events for the simulator, as a program: files in, EVENTS out.
+
+`python -m scheduler.import_trace MAPPING CSV`; docs/traces.md is its manual. It ends as
+`scheduler.simulate` does. Nothing is written before all was read and is right.
+"""
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from scheduler.domain.formats.fields import FormatError
+from scheduler.domain.formats.trace.csv_rows import MAX_ROW_BYTES, Rows
+from scheduler.domain.formats.trace.gangs import Imported, import_rows
+from scheduler.domain.formats.trace.mapping import Mapping
+from scheduler.domain.formats.trace.mapping_file import MAPPING_FILE, read_mapping
+from scheduler.file_program import (
+    DONE,
+    WRONG_INPUT,
+    Progress,
+    is_same,
+    lines,
+    name_of,
+    opened,
+    read,
+    refuse,
+    run,
+)
+
+
+def main() -> None:
+    """The program."""
+    run(lambda: _import(_arguments()))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="muster import",
+        description="Make a CSV job list into events for the simulator, as a mapping says.",
+    )
+    parser.add_argument("mapping", metavar="MAPPING", help="which column is what, YAML or JSON")
+    parser.add_argument("csv", metavar="CSV", help="the list, plain or gzip; -: from stdin")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="write the events to FILE")
+    arguments = parser.parse_args()
+    if arguments.mapping == arguments.csv == "-":
+        parser.error("MAPPING and CSV can't both be -: name a file for one of them")
+    if any(is_same(arguments.output, path) for path in (arguments.mapping, arguments.csv)):
+        parser.error("--output is a file that is read: name another one")
+    return arguments
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    mapping = _mapping(arguments.mapping)
+    imported = None if mapping is None else _imported(arguments, mapping)
+    if imported is None:
+        return WRONG_INPUT
+    with ExitStack() as stack:
+        out = sys.stdout
+        if arguments.output is not None:
+            path: Path = arguments.output
+            out = stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
+        for line in imported.lines():
+            out.write(line + "\n")
+    sys.stderr.write(f"{name_of(arguments.csv)}: {imported.told()}\n")
+    return DONE
+
+
+def _mapping(path: str) -> Mapping | None:
+    """A mapping; None where the file is wrong, which is told."""
+    try:
+        with opened(path) as source:
+            return read_mapping(read(source, MAPPING_FILE.max_bytes + 1))
+    except FormatError as error:
+        refuse(name_of(path), error)
+        return None
+
+
+def _imported(arguments: argparse.Namespace, mapping: Mapping) -> Imported | None:
+    """The gangs of a list; None where something is wrong, which is told."""
+    with opened(arguments.csv) as source:
+        progress = Progress("lines", is_shown=True)
+        try:
+            rows = Rows(lines(source, MAX_ROW_BYTES, progress), mapping.columns)
+            absent = mapping.absent(rows.header)
+            if not absent:
+                return import_rows(rows, mapping)
+            refuse(name_of(arguments.mapping), FormatError(absent))
+        except FormatError as error:
+            refuse(name_of(arguments.csv), error)
+        finally:
+            progress.end()
+    return None
+
+
+if __name__ == "__main__":
+    main()
