@@ -27,6 +27,7 @@ COMMANDS = {
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
+    "import": ("cli.commands.import_trace:import_trace", "A public trace, to be simulated."),
     "events": ("cli.commands.events:app", "Follow the bus; say things again."),
 }
 
