@@ -67,17 +67,22 @@ class ClusterFile:
 
 def read_cluster(data: bytes) -> ClusterFile:
     """A file's configuration. Raises FormatError with everything that is wrong with it."""
-    try:
-        _, root = read_document(data, CLUSTER_FILE)
-    except ProtocolError as error:
-        raise FormatError(
-            [Finding(each.path, each.message, each.line or 0) for each in error.problems]
-        ) from None
+    root = read_tree(data)
     findings = Findings()
     file = ClusterFile(cluster_of(root.value, Place(root.line, node=root), findings), root)
     if findings.found:
         raise FormatError([*findings.found, *file.placed(flaws(file.config))])
     return file
+
+
+def read_tree(data: bytes) -> Node:
+    """A file's values. Raises FormatError where it is no YAML."""
+    try:
+        return read_document(data, CLUSTER_FILE)[1]
+    except ProtocolError as error:
+        raise FormatError(
+            [Finding(each.path, each.message, each.line or 0) for each in error.problems]
+        ) from None
 
 
 def cluster_of(value: object, place: Place, findings: Findings) -> ClusterConfig:

@@ -1,0 +1,86 @@
+"""What is asked of another cluster: a whole CLUSTER, or only the policy and virtual clusters that
+another one has.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from scheduler.domain.core.building import flaws
+from scheduler.domain.core.config import ClusterConfig, VirtualCluster
+from scheduler.domain.formats.cluster_file import (
+    ClusterFile,
+    cluster_data,
+    cluster_of,
+    read_tree,
+)
+from scheduler.domain.formats.fields import Findings, FormatError, Place
+
+POLICY, VIRTUAL_CLUSTERS = "policy", "virtualClusters"
+HARDWARE = ("cellTypes", "physicalCells", "nodes")
+"""A file with one of these is a whole cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChange:
+    """``whole``: a configuration in the place of any other. Else what replaces parts of another:
+    ``policy``, its fields one by one; ``virtual_clusters``, all of them, None: none.
+    """
+
+    whole: ClusterConfig | None = None
+    policy: Mapping[str, object] = field(default_factory=dict)
+    virtual_clusters: Mapping[str, VirtualCluster] | None = None
+
+    def of(self, config: ClusterConfig) -> ClusterConfig:
+        """A configuration with this change."""
+        if self.whole is not None:
+            return self.whole
+        if self.virtual_clusters is not None:
+            config = replace(config, virtual_clusters=self.virtual_clusters)
+        if self.policy:
+            data = cluster_data(ClusterConfig(policy=config.policy))
+            before = data[POLICY]
+            assert isinstance(before, dict)
+            policy = {POLICY: before | dict(self.policy)}
+            config = replace(config, policy=cluster_of(policy, Place(), Findings()).policy)
+        return config
+
+    def is_about(self, path: str) -> bool:
+        """Whether it has the value of a changed configuration that this path leads to."""
+        return self.whole is not None or path.startswith((POLICY, VIRTUAL_CLUSTERS))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeFile:
+    """A change that was read, and what it makes of a cluster, with the lines of the change."""
+
+    change: ClusterChange
+    changed: ClusterFile
+
+
+def read_change(data: bytes, cluster: ClusterConfig) -> ChangeFile:
+    """A file's change of a cluster. Raises FormatError with everything that is wrong with it."""
+    root = read_tree(data)
+    findings = Findings()
+    read = cluster_of(root.value, Place(root.line, node=root), findings)
+    said = root.value if isinstance(root.value, dict) else {}
+    change = _change(said, read)
+    if not findings.found and not any(value is not None for value in said.values()):
+        findings.add(
+            Place(root.line), f"changes nothing: it needs {POLICY}, {VIRTUAL_CLUSTERS} or a cluster"
+        )
+    changed = ClusterFile(replace(change.of(cluster), unread=read.unread), root)
+    if findings.found:
+        wrong = [each for each in flaws(changed.config) if change.is_about(each.path)]
+        raise FormatError([*findings.found, *changed.placed(wrong)])
+    return ChangeFile(change, changed)
+
+
+def _change(said: Mapping[str, object], read: ClusterConfig) -> ClusterChange:
+    if any(said.get(name) is not None for name in HARDWARE):
+        return ClusterChange(whole=read)
+    policy = said.get(POLICY)
+    fields = policy if isinstance(policy, dict) else {}
+    return ClusterChange(
+        policy={name: value for name, value in fields.items() if value is not None},
+        virtual_clusters=None if said.get(VIRTUAL_CLUSTERS) is None else read.virtual_clusters,
+    )
