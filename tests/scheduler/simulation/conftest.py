@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from scheduler.domain.core.config import Finding
+from scheduler.domain.formats.cluster_change import read_change
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
 
 CLUSTER: dict[str, Any] = {
@@ -74,6 +78,48 @@ def simulate() -> Simulate:
             said.append(decision_line(*each))
         content = summary(simulation.tally, simulation.runs)
         return Outcome(said, warnings, json.loads(json.dumps(content)), summary_text(content))
+
+    return run
+
+
+@dataclass
+class Compared:
+    """What a change does. ``lines``: the changed cluster's decisions."""
+
+    lines: list[str]
+    warnings: list[Finding]
+    data: dict[str, Any]
+    text: str
+
+    def of(self, virtual_cluster: str) -> dict[str, Any]:
+        """One virtual cluster's part."""
+        [found] = [
+            each
+            for each in self.data["virtualClusters"]
+            if each["virtualCluster"] == virtual_cluster
+        ]
+        return dict(found)
+
+
+@pytest.fixture(scope="session")
+def what_if() -> Callable[..., Compared]:
+    """Run events on a cluster and with a change of it; ``base``: the cluster."""
+
+    def run(
+        events: Iterable[Event], change: dict[str, Any], base: dict[str, Any] | None = None
+    ) -> Compared:
+        config = read_cluster(json.dumps(CLUSTER if base is None else base).encode()).config
+        file = read_change(json.dumps(change).encode(), config)
+        warnings: list[Finding] = []
+        once = WarnOnce(warnings.append)
+        before = Simulation(config, once.before)
+        after = Simulation(file.changed.config, once.after)
+        pair = SideBySide(before, after, file.change, once.after)
+        lines = (json.dumps(event).encode() for event in events)
+        said = [decision_line(*each) for each in pair.run(read_events(lines))]
+        comparison = compare(pair)
+        data = json.loads(json.dumps(comparison_data(comparison)))
+        return Compared(said, warnings, data, comparison_text(comparison))
 
     return run
 

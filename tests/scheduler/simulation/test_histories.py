@@ -200,3 +200,77 @@ def test_whatever_happens(first: int) -> None:
             error.add_note(f"in the history of seed {seed}")
             raise
         assert once == again, seed
+
+
+CHANGES: list[Event] = [
+    {"policy": {"graceSeconds": 60}},
+    {"policy": {"lazyPreemption": True, "requeue": False}},
+    {"virtualClusters": {"b": {"cells": [{"type": "rack/node", "count": 4}]}}},
+    {
+        "virtualClusters": {
+            "a": {"cells": [{"type": "rack/node", "count": 3}]},
+            "b": {"cells": [{"type": "rack/node", "count": 1}]},
+        },
+        "policy": {"graceSeconds": 0},
+    },
+]
+
+
+def is_change(event: Event) -> bool:
+    """Whether it is another configuration."""
+    return bool(event["event"] == "cluster-changed")
+
+
+def with_change(cluster: Event, change: Event) -> Event:
+    """A cluster as the change makes it."""
+    return cluster | change | {"policy": cluster.get("policy", {}) | change.get("policy", {})}
+
+
+def first_starts(lines: list[str]) -> dict[str, float]:
+    """When gangs started first."""
+    found: dict[str, float] = {}
+    for each in map(json.loads, lines):
+        if each["decision"] == "placed":
+            found.setdefault(each["gang"], each["at"])
+    return found
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+def test_the_same_cluster_changes_nothing(first: int, what_if: Callable[..., Any]) -> None:
+    for seed in range(first, first + IN_ONE_TEST):
+        events = list(history(random.Random(seed)))
+        unchanged = [each for each in events if not is_change(each)]
+        for change, these in ((LARGE, unchanged), ({"policy": {}}, events)):
+            found = what_if(these, change, LARGE)
+            assert found.text.startswith("Nothing changes."), (seed, found.text)
+            assert found.lines == simulated(these, lambda *_: None), seed
+            for row in (found.data["all"], *found.data["groups"]):
+                for number in row.values():
+                    if isinstance(number, dict) and "before" in number:
+                        assert number["before"] == number["after"], (seed, row)
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+def test_a_change_does_what_two_simulations_say(first: int, what_if: Callable[..., Any]) -> None:
+    for seed in range(first, first + IN_ONE_TEST):
+        events = list(history(random.Random(seed)))
+        change = CHANGES[seed % len(CHANGES)]
+        changed = [
+            each | {"cluster": with_change(each["cluster"], change)} if is_change(each) else each
+            for each in events
+        ]
+        before = simulated(events, lambda *_: None)
+        after = simulated(changed, lambda *_: None, with_change(LARGE, change))
+        found = what_if(events, change, LARGE)
+        assert found.lines == after, seed
+        starts, then = first_starts(before), first_starts(after)
+        moved = [then[gang] - at for gang, at in starts.items() if gang in then]
+        said = found.data["all"]
+        assert said["later"]["gangs"] == sum(by_s >= 1 for by_s in moved), seed
+        assert said["earlier"]["gangs"] == sum(by_s <= -1 for by_s in moved), seed
+        assert said["notStarted"] == len(starts.keys() - then.keys()), seed
+        assert said["newlyStarted"] == len(then.keys() - starts.keys()), seed
+        assert said["preempted"] == {
+            "before": sum('"preempted"' in line for line in before),
+            "after": sum('"preempted"' in line for line in after),
+        }, seed

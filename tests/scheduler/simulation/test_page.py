@@ -4,11 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
+from scheduler.domain.core.config import Finding
 from scheduler.domain.formats import cluster_file, events, gangs
+from scheduler.domain.formats.cluster_change import read_change
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.summary import summary, summary_text
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +22,9 @@ EXAMPLE = ROOT / "examples" / "simulate"
 CORE = ROOT / "services" / "scheduler" / "src" / "scheduler" / "domain" / "core"
 
 
-@pytest.mark.parametrize("file", ["cluster.yaml", "events.jsonl", "decisions.jsonl"])
+@pytest.mark.parametrize(
+    "file", ["cluster.yaml", "events.jsonl", "decisions.jsonl", "what-if.yaml"]
+)
 def test_the_page_shows_the_files_of_the_example(file: str) -> None:
     assert (EXAMPLE / file).read_text() in PAGE
 
@@ -30,6 +37,24 @@ def test_the_example_comes_out_as_the_page_says() -> None:
     assert "".join(said) == (EXAMPLE / "decisions.jsonl").read_text()
     assert simulation.warnings == ()
     assert summary_text(summary(simulation.tally, simulation.runs)) in PAGE
+
+
+def test_the_what_if_comes_out_as_the_page_says() -> None:
+    cluster = read_cluster((EXAMPLE / "cluster.yaml").read_bytes()).config
+    file = read_change((EXAMPLE / "what-if.yaml").read_bytes(), cluster)
+
+    def warn(finding: Finding) -> None:
+        pytest.fail(str(finding))
+
+    before, after = Simulation(cluster, warn), Simulation(file.changed.config, warn)
+    pair = SideBySide(before, after, file.change, warn)
+    with (EXAMPLE / "events.jsonl").open("rb") as lines:
+        assert list(pair.run(read_events(lines)))
+    text = comparison_text(compare(pair))
+    assert text in PAGE
+    row = comparison_data(compare(pair))["all"]
+    assert isinstance(row, dict)
+    assert {field for field in row if f"`{field}`" not in PAGE} == set()
 
 
 def test_the_page_has_every_field() -> None:

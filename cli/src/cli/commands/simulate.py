@@ -9,7 +9,7 @@ from cli.client import CommandError, Exit
 from cli.scheduler_program import run
 
 
-def simulate(
+def simulate(  # noqa: PLR0913 - these are the command's options
     cluster: Annotated[Path, Parameter(help="The cluster, YAML or JSON.")],
     events: Annotated[
         Path,
@@ -22,13 +22,24 @@ def simulate(
     summary: Annotated[bool, Parameter(help="Print sums instead of decisions.")] = False,
     json: Annotated[bool, Parameter(help="Print the sums as JSON.")] = False,
     output: Annotated[Path | None, Parameter(help="Write decisions to this file.")] = None,
+    what_if: Annotated[
+        Path | None,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="Print what this file would change: another cluster, or only policy and"
+            " virtualClusters.",
+        ),
+    ] = None,
 ) -> Exit:
     """Run the scheduler in virtual time; print its decisions as JSON lines."""
-    if json and not summary:
-        raise CommandError(Exit.USAGE, "--json goes with --summary: decisions are JSON anyway.")
+    if json and not summary and what_if is None:
+        raise CommandError(
+            Exit.USAGE, "--json goes with --summary or --what-if: decisions are JSON anyway."
+        )
     options = [
         *(["--summary"] if summary else []),
         *(["--json"] if json else []),
         *([f"--output={output}"] if output is not None else []),
+        *([f"--what-if={what_if}"] if what_if is not None else []),
     ]
     return run("scheduler.simulate", options, str(cluster), str(events))

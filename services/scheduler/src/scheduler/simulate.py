@@ -1,4 +1,5 @@
-"""The core in virtual time, as a program: files in, decisions or their sums out.
+"""The core in virtual time, as a program: files in, decisions or their sums out, or what a change
+of the cluster would do.
 
 `python -m scheduler.simulate CLUSTER EVENTS`; docs/simulator.md is its manual. It ends with 0; 2
 where a file or the command is wrong (all that is, on stderr, as `file:line: field: message`); 9
@@ -15,16 +16,20 @@ from typing import TextIO
 
 from scheduler.domain.core.config import Finding
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.formats.cluster_file import CLUSTER_FILE, read_cluster
+from scheduler.domain.formats.cluster_change import ClusterChange, read_change
+from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import MAX_LINE_BYTES, read_events
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
 from scheduler.domain.formats.model import Event
+from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
+from scheduler.domain.simulation.figures import Data
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
 from scheduler.file_program import (
     DONE,
-    WRONG_INPUT,
     Progress,
     is_same,
     lines,
@@ -53,21 +58,37 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--output", metavar="FILE", type=Path, help="write decisions to FILE")
     parser.add_argument("--summary", action="store_true", help="print sums instead of decisions")
     parser.add_argument("--json", action="store_true", help="print the sums as JSON")
+    parser.add_argument(
+        "--what-if",
+        metavar="FILE",
+        help="print what FILE would change: another cluster, or only policy and virtualClusters",
+    )
     arguments = parser.parse_args()
-    if arguments.json and not arguments.summary:
-        parser.error("--json goes with --summary: decisions are JSON anyway")
-    if arguments.cluster == arguments.events == "-":
-        parser.error("CLUSTER and EVENTS can't both be -: name a file for one of them")
-    if any(is_same(arguments.output, path) for path in (arguments.cluster, arguments.events)):
+    if arguments.summary and arguments.what_if is not None:
+        parser.error("--what-if has sums of its own: leave --summary out")
+    if arguments.json and not arguments.summary and arguments.what_if is None:
+        parser.error("--json goes with --summary or --what-if: decisions are JSON anyway")
+    files = [arguments.cluster, arguments.events, arguments.what_if]
+    if files.count("-") > 1:
+        parser.error("only one file can be -: name a file for each other one")
+    if any(is_same(arguments.output, path) for path in files if path is not None):
         parser.error("--output is a file that is read: name another one")
     return arguments
 
 
 def _simulate(arguments: argparse.Namespace) -> int:
+    """Decisions of one simulation, or of the changed one of two, and then their sums."""
     warnings = _Warnings(arguments.cluster)
-    simulation = _simulation(arguments.cluster, warnings)
-    if simulation is None:
-        return WRONG_INPUT
+    once = WarnOnce(warnings)
+    pair = None
+    try:
+        file, simulation = _simulation(arguments.cluster, warnings, once)
+        if arguments.what_if is not None:
+            warnings.file = name_of(arguments.what_if)
+            change, changed = _changed(arguments, file, simulation, warnings, once)
+            pair = SideBySide(simulation, changed, change, once.after)
+    except FormatError as error:
+        return refuse(warnings.file, error)
     warnings.file = name_of(arguments.events)
     with ExitStack() as stack:
         source = stack.enter_context(opened(arguments.events))
@@ -75,35 +96,61 @@ def _simulate(arguments: argparse.Namespace) -> int:
         progress = Progress("events", is_shown=out is not sys.stdout)
         events = read_events(lines(source, MAX_LINE_BYTES, progress))
         try:
-            for at, decision in simulation.run(events):
+            for at, decision in (pair or simulation).run(events):
                 if out is not None:
                     out.write(decision_line(at, decision) + "\n")
         except FormatError as error:
             return refuse(warnings.file, _with_the_rest(error, events))
         finally:
             warnings.end()
-    if arguments.summary:
+    if pair is not None:
+        comparison = compare(pair)
+        _print(arguments, comparison_data(comparison), comparison_text(comparison))
+    elif arguments.summary:
         content = summary(simulation.tally, simulation.runs)
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        sys.stdout.write(text if arguments.json else summary_text(content))
+        _print(arguments, content, summary_text(content))
     return DONE
 
 
-def _simulation(path: str, warn: "_Warnings") -> Simulation | None:
-    """The simulation of a cluster; None where the file is wrong, which is told."""
+def _print(arguments: argparse.Namespace, content: Data, text: str) -> None:
+    data = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    sys.stdout.write(data if arguments.json else text)
+
+
+def _simulation(path: str, warnings: "_Warnings", once: WarnOnce) -> tuple[ClusterFile, Simulation]:
+    """The simulation of a cluster. Raises FormatError."""
+    with opened(path) as source:
+        file = read_cluster(read(source, CLUSTER_FILE.max_bytes + 1))
     try:
-        with opened(path) as source:
-            file = read_cluster(read(source, CLUSTER_FILE.max_bytes + 1))
-        try:
-            simulation = Simulation(file.config, warn)
-        except ConfigError as error:
-            raise FormatError(file.placed(error.findings)) from None
-    except FormatError as error:
-        refuse(path, error)
-        return None
+        simulation = Simulation(file.config, once.before)
+    except ConfigError as error:
+        raise FormatError(file.placed(error.findings)) from None
     for finding in file.placed(simulation.warnings):
-        warn(finding)
-    return simulation
+        warnings(finding)
+    return file, simulation
+
+
+def _changed(
+    arguments: argparse.Namespace,
+    cluster: ClusterFile,
+    before: Simulation,
+    warnings: "_Warnings",
+    once: WarnOnce,
+) -> tuple[ClusterChange, Simulation]:
+    """The change, and the simulation of the changed cluster. Raises FormatError."""
+    with opened(arguments.what_if) as source:
+        data = read(source, CLUSTER_FILE.max_bytes + 1)
+    file = read_change(data, cluster.config)
+    try:
+        simulation = Simulation(file.changed.config, once.after)
+    except ConfigError as error:
+        raise FormatError(file.changed.placed(error.findings)) from None
+    for finding in simulation.warnings:
+        if file.change.is_about(finding.path):
+            warnings(*file.changed.placed([finding]))
+        elif finding not in before.warnings:  # of a pin that nobody owns any more
+            warnings.tell(name_of(arguments.cluster), *cluster.placed([finding]))
+    return file.change, simulation
 
 
 def _with_the_rest(error: FormatError, events: Iterator[Event]) -> FormatError:
@@ -119,7 +166,8 @@ def _with_the_rest(error: FormatError, events: Iterator[Event]) -> FormatError:
 def _output(arguments: argparse.Namespace, stack: ExitStack) -> TextIO | None:
     """Where decisions go; None: nowhere."""
     if arguments.output is None:
-        return None if arguments.summary else sys.stdout
+        has_sums = arguments.summary or arguments.what_if is not None
+        return None if has_sums else sys.stdout
     path: Path = arguments.output
     return stack.enter_context(path.open("w", encoding="utf-8", newline="\n"))
 
@@ -133,9 +181,13 @@ class _Warnings:
 
     def __call__(self, finding: Finding) -> None:
         """Say one."""
+        self.tell(self.file, finding)
+
+    def tell(self, file: str, finding: Finding) -> None:
+        """Say one about another file."""
         self._said += 1
         if self._said <= MAX_FINDINGS:
-            sys.stderr.write(f"{told(self.file, finding, 'warning: ')}\n")
+            sys.stderr.write(f"{told(file, finding, 'warning: ')}\n")
 
     def end(self) -> None:
         """Say how many were not said."""

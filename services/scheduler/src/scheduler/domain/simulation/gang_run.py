@@ -124,6 +124,10 @@ class GangRun:
         """Pods that do not run."""
         return [pod for role in self.gang.roles for pod in role.pods if pod not in self.places]
 
+    def is_last(self, pod: str) -> bool:
+        """Whether it wants this pod, and no other one."""
+        return self.has(pod) and sum(len(role.pods) for role in self.gang.roles) == 1
+
     def has(self, pod: str) -> bool:
         """Whether it wants this pod."""
         return any(pod in role.pods for role in self.gang.roles)

@@ -225,7 +225,7 @@ class Simulation:
         run = self.runs.get(event.gang)
         if run is None or not run.has(event.pod):
             return
-        if sum(len(role.pods) for role in run.gang.roles) == 1:
+        if run.is_last(event.pod):
             self._release(event.gang)
             return
         is_leaving = self.cluster.gangs[event.gang].is_leaving

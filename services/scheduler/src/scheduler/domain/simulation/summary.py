@@ -32,19 +32,25 @@ def summary(tally: Tally, runs: Mapping[str, GangRun]) -> Data:
 
 def _gpus(tally: Tally) -> Data:
     """Means over time. Shares are of all GPUs; of what is free, those in whole nodes and racks."""
-    of = tally.room_s
     elapsed_s = tally.now - (tally.begins_at or 0.0)
-
-    def share(part: str, whole_: str) -> float | int | None:
-        return rounded(of[part] / of[whole_]) if of[whole_] else None
-
+    mean = rounded(tally.room_s["all"] / elapsed_s) if elapsed_s else tally.space.room.all
     return {
-        "mean": rounded(of["all"] / elapsed_s) if elapsed_s else tally.space.room.all,
-        "used": share("used", "all"),
-        "free": share("free", "all"),
-        "freeInWholeNodes": share("in_free_nodes", "free"),
-        "freeInWholeRacks": share("in_free_racks", "free"),
+        "mean": mean,
+        "used": used(tally),
+        "free": _share(tally, "free", "all"),
+        "freeInWholeNodes": _share(tally, "in_free_nodes", "free"),
+        "freeInWholeRacks": _share(tally, "in_free_racks", "free"),
     }
+
+
+def used(tally: Tally) -> float | int | None:
+    """The share of all GPUs that is used, over time."""
+    return _share(tally, "used", "all")
+
+
+def _share(tally: Tally, part: str, whole_: str) -> float | int | None:
+    of = tally.room_s
+    return rounded(of[part] / of[whole_]) if of[whole_] else None
 
 
 def _group(group: Group) -> Data:
@@ -82,19 +88,19 @@ def _waiting(runs: Iterable[GangRun], now: float) -> Iterator[Data]:
 
 def summary_text(content: Data) -> str:
     """`summary`'s data for people; no line is wider than 80 columns."""
-    gpus, groups, waiting = content["gpus"], content["groups"], content["waiting"]
+    room, groups, waiting = content["gpus"], content["groups"], content["waiting"]
     begins, ends = content["from"], content["to"]
-    assert isinstance(gpus, dict)
+    assert isinstance(room, dict)
     assert isinstance(groups, list)
     assert isinstance(waiting, list)
     assert isinstance(begins, int | float)
     assert isinstance(ends, int | float)
     lines = [
         f"Simulated      {length(ends - begins)}, from {begins:.15g} to {ends:.15g} s",
-        f"GPUs           {gpus['mean']:g}; used {percent(gpus['used'])},"
-        f" free {percent(gpus['free'])}",
-        f"Free GPUs      {percent(gpus['freeInWholeNodes'])} in whole free nodes,"
-        f" {percent(gpus['freeInWholeRacks'])} in whole free racks",
+        f"GPUs           {room['mean']:g}; used {percent(room['used'])},"
+        f" free {percent(room['free'])}",
+        f"Free GPUs      {percent(room['freeInWholeNodes'])} in whole free nodes,"
+        f" {percent(room['freeInWholeRacks'])} in whole free racks",
         f"Preemptions    {content['preemptions']} ({content['preemptionsCancelled']} cancelled),"
         f" {content['downgrades']} downgrades, {content['upgrades']} upgrades",
         f"Lost by them   {content['lostGpuSeconds']:.15g} GPU-seconds",

@@ -6,12 +6,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 from scheduler.domain.core.forest import Forest
-from scheduler.domain.core.model import OPPORTUNISTIC, GangClass, PodPlace
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang, GangClass, PodPlace
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.space import Room, Space
 
 GroupName = tuple[str, str]
 """A virtual cluster, and guaranteed or opportunistic, by what the gang asked for."""
+
+
+def group_name(gang: Gang) -> GroupName:
+    """The group that a gang is of."""
+    is_guaranteed = gang.priority > OPPORTUNISTIC
+    kind = GangClass.GUARANTEED if is_guaranteed else GangClass.OPPORTUNISTIC
+    return gang.virtual_cluster, kind.value
 
 
 @dataclass(slots=True)
@@ -53,9 +60,7 @@ class Tally:
 
     def group(self, run: GangRun) -> Group:
         """The gang's group."""
-        is_guaranteed = run.gang.priority > OPPORTUNISTIC
-        kind = GangClass.GUARANTEED if is_guaranteed else GangClass.OPPORTUNISTIC
-        return self.groups.setdefault((run.gang.virtual_cluster, kind.value), Group())
+        return self.groups.setdefault(group_name(run.gang), Group())
 
     def advance(self, now: float) -> None:
         """Time goes on to ``now``; up to then all was as it is."""

@@ -1,0 +1,259 @@
+"""Two simulations over one reading of the same events: of a cluster, and of a changed one.
+
+Each event is given to both before the next one is read. What is kept of each gang is a handful of
+numbers.
+"""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from scheduler.domain.core.config import Finding
+from scheduler.domain.core.model import Decision, Gang, Placed, Preempted, Refused
+from scheduler.domain.formats.cluster_change import ClusterChange
+from scheduler.domain.formats.fields import FormatError
+from scheduler.domain.formats.model import (
+    ClusterChanged,
+    Event,
+    GangReleased,
+    GangRequested,
+    GangRestored,
+    GangWithdrawn,
+    PodReleased,
+    SchedulerRestarted,
+)
+from scheduler.domain.simulation.nodes import Warn
+from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.tally import GroupName, group_name
+
+NEVER = math.nan
+
+SAME_S = 1.0
+"""A difference below this many seconds is none."""
+
+REMEMBERED = 1000
+"""Ids of gangs that are over, at least, before they are forgotten."""
+
+
+class WarnOnce:
+    """What is said of events by both is said once, and what by the second alone with a mark."""
+
+    def __init__(self, warn: Warn) -> None:
+        self._warn = warn
+        self._said: set[Finding] = set()
+        self._line = 0
+
+    def before(self, finding: Finding) -> None:
+        """Said by the first one, which has each event first."""
+        if finding.line != self._line:
+            self._line = finding.line
+            self._said.clear()
+        self._said.add(finding)
+        self._warn(finding)
+
+    def after(self, finding: Finding) -> None:
+        """Said by the second one."""
+        if finding not in self._said:
+            self._warn(_with_change(finding))
+
+
+def _with_change(finding: Finding) -> Finding:
+    return replace(finding, message=f"with the change: {finding.message}")
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the two, and what became of its gangs, by number. ``starts``: when each started first;
+    ``waits_s``: for how long in all it wanted to start and did not. NEVER where it did not, or
+    never waited.
+    """
+
+    simulation: Simulation
+    starts: "array[float]" = field(default_factory=lambda: array("d"))
+    waits_s: "array[float]" = field(default_factory=lambda: array("d"))
+    preempted: "Counter[int]" = field(default_factory=Counter)
+    refused: set[int] = field(default_factory=set)
+
+    def add(self) -> None:
+        """One gang more."""
+        self.starts.append(NEVER)
+        self.waits_s.append(NEVER)
+
+    def start(self, number: int, at: float) -> None:
+        """A gang runs."""
+        if math.isnan(self.starts[number]):
+            self.starts[number] = at
+
+    def wait(self, number: int, waited_s: float) -> None:
+        """A gang has waited once more."""
+        before_s = self.waits_s[number]
+        self.waits_s[number] = waited_s if math.isnan(before_s) else before_s + waited_s
+
+    def follow(self, at: float, decision: Decision, number: int) -> None:
+        """Something was decided about a gang."""
+        run = self.simulation.runs.get(decision.gang)
+        match decision:
+            case Placed() if run is not None:
+                self.start(number, at)
+                self.wait(number, at - run.waits_since)
+            case Preempted():
+                self.preempted[number] += 1
+            case Refused() if run is None:
+                self.refused.add(number)
+            case _:
+                pass
+
+
+class SideBySide:
+    """``before`` and ``after`` are new simulations of a cluster, and of the same with ``change``.
+    ``warn`` gets what can't be done in the second one, and is left out there; ``ignored`` counts.
+
+    Gangs are numbered as they begin; ``gangs`` has how many there were. ``groups`` and ``users``
+    are their names; ``group_of`` and ``user_of`` say which of them each gang's is. ``shorter_s``:
+    by number, of those that an event ended after a shorter run than before, how much shorter.
+    """
+
+    def __init__(
+        self, before: Simulation, after: Simulation, change: ClusterChange, warn: Warn
+    ) -> None:
+        self.before, self.after = Side(before), Side(after)
+        self.groups: dict[GroupName, int] = {}
+        self.users: dict[str, int] = {}
+        self.group_of, self.user_of = array("l"), array("l")
+        self.shorter_s: dict[int, float] = {}
+        self.ignored = 0
+        self._change = change
+        self._warn = warn
+        self._numbers: dict[str, int] = {}
+        self._told_anew: set[str] = set()
+
+    @property
+    def gangs(self) -> int:
+        """How many there were."""
+        return len(self.group_of)
+
+    def run(self, events: Iterable[Event]) -> Iterator[tuple[float, Decision]]:
+        """What is decided in the changed cluster. Raises FormatError for an event that can't be."""
+        for event in events:
+            self._follow(self.before, self.before.simulation.reach(event))
+            yield from self._told(self.after, self.after.simulation.reach(event))
+            self._apply(event)
+        self._follow(self.before, self.before.simulation.end())
+        yield from self._told(self.after, self.after.simulation.end())
+
+    def _follow(self, side: Side, decisions: Iterator[tuple[float, Decision]]) -> None:
+        for _ in self._told(side, decisions):
+            pass
+
+    def _told(
+        self, side: Side, decisions: Iterator[tuple[float, Decision]]
+    ) -> Iterator[tuple[float, Decision]]:
+        for at, decision in decisions:
+            number = self._numbers.get(decision.gang)
+            if number is not None:
+                side.follow(at, decision, number)
+            yield at, decision
+
+    # Events.
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case GangReleased() | GangWithdrawn() | PodReleased():
+                self._note_shorter(event)
+            case GangRequested() | GangRestored():
+                self._make_way(event)
+            case SchedulerRestarted():
+                self._note_waits(event.at)
+        self.before.simulation.apply(event)
+        is_taken = self._apply_after(event)
+        if isinstance(event, GangRequested | GangRestored):
+            if is_taken:
+                self._begin(event)
+            else:
+                self._numbers.pop(event.file.gang.id, None)
+
+    def _apply_after(self, event: Event) -> bool:
+        """The changed cluster's side of it; whether that can be."""
+        if isinstance(event, ClusterChanged):
+            self._apply_change(event)
+            return True
+        try:
+            self.after.simulation.apply(event)
+        except FormatError as error:
+            for each in error.findings:
+                self._leave_out(Finding(each.path, f"{each.message}: ignored", each.line))
+            return False
+        return True
+
+    def _apply_change(self, event: ClusterChanged) -> None:
+        if self._change.whole is not None:
+            message = "is ignored: the changed cluster is a whole one, and stays as it is"
+            self._leave_out(Finding("cluster", message, event.line))
+            return
+        try:
+            self.after.simulation.apply(replace(event, config=self._change.of(event.config)))
+        except FormatError as error:
+            findings = [_with_change(each) for each in error.findings]
+            raise FormatError(findings, error.more) from None
+
+    def _leave_out(self, finding: Finding) -> None:
+        self.ignored += 1
+        self._warn(finding)
+
+    def _make_way(self, event: GangRequested | GangRestored) -> None:
+        """A gang's id is used again, as the first one is over; in the changed cluster it is not."""
+        gang, after = event.file.gang.id, self.after.simulation
+        if gang in after.runs and gang not in self.before.simulation.runs:
+            after.apply(GangReleased(event.at, gang, line=event.line))
+            message = f"is {gang!a}, which would still be there: that one is released"
+            self._leave_out(Finding("gang.id", message, event.line))
+
+    # Gangs.
+
+    def _begin(self, event: GangRequested | GangRestored) -> None:
+        gang = event.file.gang
+        is_known = gang.id in self._told_anew and gang.id in self._numbers
+        if is_known:
+            self._told_anew.remove(gang.id)
+        else:
+            self._number(gang)
+        number = self._numbers[gang.id]
+        for side in (self.before, self.after):
+            started_at = side.simulation.runs[gang.id].started_at
+            if started_at is not None:
+                side.start(number, event.at if is_known else started_at)
+
+    def _number(self, gang: Gang) -> None:
+        lives = (self.before.simulation.runs, self.after.simulation.runs, self._told_anew)
+        if len(self._numbers) > REMEMBERED + 2 * sum(map(len, lives)):
+            alive = set[str]().union(*lives)
+            self._numbers = {name: each for name, each in self._numbers.items() if name in alive}
+        self._numbers[gang.id] = self.gangs
+        self.group_of.append(self.groups.setdefault(group_name(gang), len(self.groups)))
+        self.user_of.append(self.users.setdefault(gang.user, len(self.users)))
+        self.before.add()
+        self.after.add()
+
+    def _note_waits(self, at: float) -> None:
+        """All gangs are forgotten, and told anew: those are the same ones."""
+        for side in (self.before, self.after):
+            for gang, run in side.simulation.runs.items():
+                if run.started_at is None and gang in self._numbers:
+                    side.wait(self._numbers[gang], at - run.waits_since)
+        self._told_anew = set(self.before.simulation.runs)
+
+    def _note_shorter(self, event: GangReleased | GangWithdrawn | PodReleased) -> None:
+        """An event ends a gang when it did, also where it has not run for so long."""
+        run = self.before.simulation.runs.get(event.gang)
+        other = self.after.simulation.runs.get(event.gang)
+        number = self._numbers.get(event.gang)
+        if run is None or run.started_at is None or other is None or number is None:
+            return
+        if isinstance(event, PodReleased) and not run.is_last(event.pod):
+            return
+        ran_s = 0.0 if other.started_at is None else event.at - other.started_at
+        shorter_s = event.at - run.started_at - ran_s
+        if shorter_s >= SAME_S:
+            self.shorter_s[number] = shorter_s
