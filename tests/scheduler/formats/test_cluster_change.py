@@ -105,6 +105,15 @@ virtualClusters:
     ]
 
 
+def test_what_could_not_be_read_is_not_wrong_in_another_way_too(cluster: ClusterConfig) -> None:
+    text = "virtualClusters:\n  x: {cells: [{type: 3, count: 1}], pins: 7}\n  y: {cells: 3}\n"
+    assert [message.split()[0] for _, message in wrong(cluster, text)] == [
+        "virtualClusters.x.cells[0].type",
+        "virtualClusters.x.pins",
+        "virtualClusters.y.cells",
+    ]
+
+
 def test_what_is_no_cluster_is_refused_once(cluster: ClusterConfig) -> None:
     assert list(wrong(cluster, "[]")) == [(1, "must be a mapping, not a list")]
     assert len(list(wrong(cluster, "a: [\n"))) == 1

@@ -58,7 +58,9 @@ class ChangeFile:
 
 
 def read_change(data: bytes, cluster: ClusterConfig) -> ChangeFile:
-    """A file's change of a cluster. Raises FormatError with everything that is wrong with it."""
+    """A file's change of a cluster that can be honoured itself. Raises FormatError with everything
+    that is wrong with the file.
+    """
     root = read_tree(data)
     findings = Findings()
     read = cluster_of(root.value, Place(root.line, node=root), findings)
@@ -68,10 +70,9 @@ def read_change(data: bytes, cluster: ClusterConfig) -> ChangeFile:
         findings.add(
             Place(root.line), f"changes nothing: it needs {POLICY}, {VIRTUAL_CLUSTERS} or a cluster"
         )
-    changed = ClusterFile(replace(change.of(cluster), unread=read.unread), root)
+    changed = ClusterFile(change.of(cluster), root)
     if findings.found:
-        wrong = [each for each in flaws(changed.config) if change.is_about(each.path)]
-        raise FormatError([*findings.found, *changed.placed(wrong)])
+        raise FormatError([*findings.found, *changed.placed(flaws(changed.config))])
     return ChangeFile(change, changed)
 
 
