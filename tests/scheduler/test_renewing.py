@@ -1,6 +1,6 @@
 """What a standby had heard of nodes before it knew what is stored counts once that is restored."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any
 
 from muster.contracts.gangs import GangRequest
@@ -13,6 +13,7 @@ from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.requests import Downgrade
 from scheduler.domain.rules import Rules
+from scheduler.domain.run_times import History, Key
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.renewing import renew
@@ -31,6 +32,9 @@ class Rows:
     async def nodes(self, names: Sequence[str]) -> list[KnownNode]:
         nodes = self._leader.ledger.nodes
         return [KnownNode(n, nodes[n].lease, nodes[n].is_lost, None) for n in names]
+
+    async def run_times(self, keys: Collection[Key]) -> dict[Key, History]:
+        return {key: self._leader.run_times.histories[key] for key in keys}
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
         ledger = self._leader.ledger

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from muster.contracts.gangs import GangRequest, PodRelease
+from muster.contracts.gangs import GangEnd, GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
@@ -149,6 +149,7 @@ class History(RuleBasedStateMachine):
         self.store.write(self.state, decisions)
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
+        self.now += 0.001
 
     def _followed(self) -> Stored | None:
         """The standby's state, where it takes over now; another one begins to follow then."""
@@ -206,8 +207,16 @@ class History(RuleBasedStateMachine):
                 self.world.running[hold.placement.node][pod] = hold.placement
 
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), whole=st.booleans(), report=st.booleans(), told=st.booleans())
-    def end_pods(self, data: st.DataObject, whole: bool, report: bool, told: bool) -> None:
+    @rule(
+        data=st.data(),
+        whole=st.booleans(),
+        report=st.booleans(),
+        told=st.booleans(),
+        end=st.sampled_from([GangEnd.SUCCEEDED, GangEnd.SUCCEEDED, GangEnd.TAKEN, None]),
+    )
+    def end_pods(
+        self, data: st.DataObject, whole: bool, report: bool, told: bool, end: GangEnd | None
+    ) -> None:
         name = data.draw(st.sampled_from(self._gangs()))
         request = self.requests[name]
         keep = () if whole else request.pods[1:]
@@ -229,7 +238,13 @@ class History(RuleBasedStateMachine):
             )
             if report and not lost:
                 self.state.report(self.world.report(node), self.now)
-        word = request.model_copy(update={"pods": keep, "released": ends if told else ()})
+        word = request.model_copy(
+            update={
+                "pods": keep,
+                "released": ends if told else (),
+                "end": None if keep else end,
+            }
+        )
         self._say(word)
         self.requests[name] = word
         if not keep:

@@ -3,7 +3,7 @@ standby that follows.
 """
 
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from muster.contracts.node_orders import Order
@@ -11,12 +11,15 @@ from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
+from scheduler.domain.run_times import History, Key
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.renewing import renew
 from scheduler.store.changes import Changed
 from scheduler.store.nodes import KnownNode
 from scheduler_world import NODES, RULES, Store
+
+Name = TypeVar("Name", str, Key)
 
 
 class Deciding(Protocol):
@@ -32,6 +35,7 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     """The same state, as a restart makes it of what is stored and reported."""
     old, store, now = history.state, history.store, history.now
     state = Stored(RULES, history.file)
+    state.run_times.restore(store.histories)
     nodes = sorted(old.ledger.nodes.values(), key=lambda n: n.name, reverse=reverse)
     for node in nodes:
         state.ledger.restore_node(node.name, lease=node.lease, is_lost=node.is_lost, size=node.size)
@@ -70,6 +74,7 @@ class Standby:
         self.state = loaded(history)
         self.hears_first = True
         self.gangs, self.holds = dict(history.store.gangs), dict(history.store.holds)
+        self.histories = dict(history.store.histories)
         self.nodes = _nodes(history.state)
         self.reports = _reports(history.state)
         self.orders = dict(history.state.orders)
@@ -84,8 +89,14 @@ class Standby:
         for pod in _changed(self.holds, store.holds):
             before, after = self.holds.get(pod), store.holds.get(pod)
             gangs |= {hold.placement.gang for hold in (before, after) if hold is not None}
-        changed = Changed("", frozenset(gangs), frozenset(_changed(self.nodes, nodes)))
+        changed = Changed(
+            "",
+            frozenset(gangs),
+            frozenset(_changed(self.nodes, nodes)),
+            frozenset(_changed(self.histories, store.histories)),
+        )
         self.gangs, self.holds, self.nodes = dict(store.gangs), dict(store.holds), nodes
+        self.histories = dict(store.histories)
         _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
         self._hear(history)
         state.keep_up(now)
@@ -112,6 +123,9 @@ class _Rows:
     async def nodes(self, names: Sequence[str]) -> list[KnownNode]:
         return [self._standby.nodes[name] for name in names]
 
+    async def run_times(self, keys: Collection[Key]) -> dict[Key, History]:
+        return {key: history for key, history in self._standby.histories.items() if key in keys}
+
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
         for _, hold in sorted(self._standby.holds.items()):
             if hold.placement.gang in gangs:
@@ -129,7 +143,7 @@ class _Rows:
         return self._history.now
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def _changed(before: Mapping[Name, Any], after: Mapping[Name, Any]) -> list[Name]:
     names = before.keys() | after.keys()
     return [name for name in names if before.get(name) != after.get(name)]
 
@@ -155,7 +169,8 @@ def pending(state: Stored) -> Any:
     """What its next transaction writes, whatever it decides."""
     changes = state.take_changes()
     rows = changes.rows
-    return changes.ended, changes.kept, rows.placed, rows.changed, rows.gone, rows.sized
+    learnt = changes.runs, changes.histories
+    return changes.ended, changes.kept, learnt, rows.placed, rows.changed, rows.gone, rows.sized
 
 
 def believed(state: State) -> dict[str, Any]:
@@ -182,6 +197,7 @@ def believed(state: State) -> dict[str, Any]:
                 for name, n in state.ledger.nodes.items()
             },
             "pods": state.ledger.pods,
+            "run times": list(state.run_times.histories.items()),
         }
     )
 

@@ -18,6 +18,7 @@ from scheduler.domain.core.config import (
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
+from scheduler.domain.run_times import Bounds, History, Key
 from scheduler.domain.state import State
 
 Kit = Any
@@ -27,7 +28,9 @@ NODES = {"a": (4, 8), "b": (4, 6), "c": (2, 16), "d": (0, 12)}
 
 PORTS = (20000, 20005)
 
-RULES = Rules(settle_s=0.0, port_rest_s=0.0, overdue_s=1e9)
+RULES = Rules(
+    settle_s=0.0, port_rest_s=0.0, overdue_s=1e9, run_times=Bounds(2, keys=3, kept_s=200.0)
+)
 """Which ports rest, and since when an ended pod is waited for, begins anew with a restart."""
 
 FILE = ClusterConfig(
@@ -99,6 +102,7 @@ class Store:
     def __init__(self) -> None:
         self.gangs: dict[str, KnownGang] = {}
         self.holds: dict[str, Hold] = {}
+        self.histories: dict[Key, History] = {}
 
     def record(self, word: GangRequest) -> None:
         """A word is recorded before any cycle sees it."""
@@ -125,3 +129,8 @@ class Store:
             self.gangs.pop(gang, None)
         for gang in {*changes.kept, *(d.gang for d in decisions)}:
             self.gangs[gang] = state.known(gang)
+        for key, history in changes.histories.items():
+            if history is None:
+                self.histories.pop(key, None)
+            else:
+                self.histories[key] = history

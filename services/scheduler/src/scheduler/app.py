@@ -209,6 +209,7 @@ class Candidate:
         metrics.gpus.labels("free").set(free)
         metrics.waiting.set(len(cluster.queue.gangs) + len(cluster.reserved))
         metrics.gangs.set(len(state.gangs))
+        metrics.run_time_keys.set(len(state.run_times))
         metrics.placements.set(len(state.ledger.pods))
         leaving = [cluster.gangs[gang] for gang in cluster.told_to_leave if gang in state.gangs]
         metrics.leaving.set(len(leaving))

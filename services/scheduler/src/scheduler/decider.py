@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 
 import asyncpg
@@ -138,6 +137,7 @@ class Decider:
         await self.read_clock(conn)
         nodes = await store.nodes.load_nodes(conn)
         restore_nodes(state, nodes)
+        state.run_times.restore(await store.run_times.load(conn))
         after = ""
         while holds := await store.gangs.load_holds(conn, after, limit):
             state.restore_holds(holds, now)
@@ -334,7 +334,7 @@ class Decider:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
         changes, state = outcome.changes, self.state
         rows = changes.rows
-        known = self._nodes(outcome, now)
+        known = outcome.rows_of_nodes(state.ledger, self.known, now)
         says = [self._say(gang, topic) for gang, topic in sorted(outcome.topics.items())]
         says += [
             Say(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
@@ -349,23 +349,11 @@ class Decider:
         await store.gangs.delete_gangs(conn, sorted(changes.ended))
         await store.gangs.keep_gangs(conn, kept)
         await store.nodes.save_nodes(conn, known)
+        await store.run_times.save(conn, changes.histories)
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)
         outcome.nodes, outcome.known = [node.node for node in known], known
-
-    def _nodes(self, outcome: Outcome, now: datetime) -> list[KnownNode]:
-        rows = []
-        for name in outcome.nodes:
-            node = self.state.ledger.nodes.get(name)
-            if node is None:
-                rows.append(replace(self.known[name], is_removed=True))
-            else:
-                before = self.known.get(name)
-                since = None if before is None or not before.is_lost else before.lost_since
-                since = (since or now) if node.is_lost else None
-                rows.append(KnownNode(name, node.lease, node.is_lost, since, size=node.size))
-        return rows
 
     def _say(self, gang: str, topic: str) -> Say:
         word = word_of(self.state, self.state.gangs[gang], self.epoch)
@@ -377,6 +365,7 @@ class Decider:
         for decision in outcome.decisions:
             self.metrics.decisions.labels(name_of(decision)).inc()
             log(decision)
+        self.metrics.note_runs(outcome.changes.runs.values())
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()
             _log.error("a node is lost", node=node, gangs=gangs)

@@ -1,9 +1,15 @@
 """Every metric of the Scheduler."""
 
+from collections.abc import Iterable
+
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler.domain.run_times import Run
+
 NAME = "muster_scheduler_"
+
+RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0, 10.0)
 
 
 class SchedulerMetrics:
@@ -15,6 +21,7 @@ class SchedulerMetrics:
         self._add_gangs_and_nodes()
         self._add_leading()
         self._add_record()
+        self._add_run_times()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(NAME + name, text, labels, registry=self._registry)
@@ -87,6 +94,30 @@ class SchedulerMetrics:
         self.takeover_seconds = self._seconds(
             "takeover_seconds", "Time from the lead to the first cycle, where memory was there."
         )
+
+    def _add_run_times(self) -> None:
+        self.run_time_keys = self._gauge(
+            "run_time_keys", "Kinds of gangs (user, pattern of names, shape) with known run times."
+        )
+        self.run_times_expected = Histogram(
+            NAME + "run_time_by_expected",
+            "Seconds that gangs ran by seconds that they were expected to, by who expected it.",
+            ["by"],
+            buckets=RATIOS,
+            registry=self._registry,
+        )
+        self.runs = self._counter(
+            "runs", "Ended gangs from which run times were learnt, by who expected one.", "by"
+        )
+
+    def note_runs(self, runs: Iterable[Run]) -> None:
+        """These gangs have ended."""
+        for run in runs:
+            by = "nobody"
+            if run.expected_s is not None:
+                by = "history" if run.is_learnt else "user"
+                self.run_times_expected.labels(by).observe(run.seconds / run.expected_s)
+            self.runs.labels(by).inc()
 
     def _add_record(self) -> None:
         self.record_cycles = self._gauge("record_cycles", "Cycles that the record has.")

@@ -1,9 +1,12 @@
 """What one cycle has changed, until it is written and said."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from scheduler.domain.core.model import Decision
 from scheduler.domain.known import Changes
+from scheduler.domain.ledger import Ledger
 from scheduler.store.nodes import KnownNode
 
 
@@ -22,3 +25,19 @@ class Outcome:
 
     def __bool__(self) -> bool:
         return bool(self.changes or self.topics or self.nodes)
+
+    def rows_of_nodes(
+        self, ledger: Ledger, known: Mapping[str, KnownNode], now: datetime
+    ) -> list[KnownNode]:
+        """What is to be stored of the nodes that have changed; ``known``: what is."""
+        rows = []
+        for name in self.nodes:
+            node = ledger.nodes.get(name)
+            if node is None:
+                rows.append(replace(known[name], is_removed=True))
+            else:
+                before = known.get(name)
+                since = None if before is None or not before.is_lost else before.lost_since
+                since = (since or now) if node.is_lost else None
+                rows.append(KnownNode(name, node.lease, node.is_lost, since, size=node.size))
+        return rows

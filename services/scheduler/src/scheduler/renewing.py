@@ -2,11 +2,12 @@
 another process takes them, wherever the rows come from.
 """
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
+from scheduler.domain.run_times import History, Key
 from scheduler.domain.stored import Stored
 from scheduler.store.changes import Changed
 from scheduler.store.nodes import KnownNode
@@ -17,6 +18,10 @@ class Source(Protocol):
 
     async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
         """These nodes."""
+        ...
+
+    async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
+        """What is known of these keys."""
         ...
 
     def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
@@ -43,6 +48,9 @@ async def renew(
     way it may have been. Returns of how many gangs. Between parts nodes are heard.
     """
     state.keep_up(now)
+    if changed.run_times:
+        histories = await source.run_times(changed.run_times)
+        state.run_times.restore(histories, changed.run_times - histories.keys())
     gangs = sorted(changed.gangs | state.unsure if is_last else changed.gangs)
     nodes = sorted(changed.nodes)
     if not gangs and not nodes:

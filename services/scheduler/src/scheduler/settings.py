@@ -16,6 +16,7 @@ from pydantic import (
 from scheduler.domain.core.config import Policy
 from scheduler.domain.leases import LeasePolicy
 from scheduler.domain.rules import Rules
+from scheduler.domain.run_times import Bounds
 
 _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
@@ -120,6 +121,16 @@ class SchedulerSettings(DatabaseSettings):
     deciding_timeout_s: PositiveFloat = Field(
         3.0, description="A deciding transaction that idles for so long is ended by the database."
     )
+    run_time_runs: PositiveInt = Field(
+        16, description="Run times are learnt from so many ended gangs of a kind, the newest."
+    )
+    run_time_keys: PositiveInt = Field(
+        10_000, description="Kinds of gangs (user, pattern of names, shape); the oldest go first."
+    )
+    run_time_user_keys: PositiveInt = Field(500, description="Of one user, at the most.")
+    run_time_days: PositiveFloat = Field(
+        90.0, description="A kind of which none ended for so long is forgotten."
+    )
     record_days: PositiveFloat = Field(14.0, description="The record goes back for so long.")
     record_mb: PositiveInt = Field(10_000, description="A longer record loses its oldest part.")
     record_snapshot_h: PositiveFloat = Field(
@@ -172,6 +183,12 @@ class SchedulerSettings(DatabaseSettings):
             foreign_port_s=self.foreign_port_s,
             port_rest_s=self.port_rest_s,
             overdue_s=self.overdue_s,
+            run_times=Bounds(
+                self.run_time_runs,
+                self.run_time_keys,
+                self.run_time_user_keys,
+                self.run_time_days * 86_400.0,
+            ),
         )
 
     def lease_policy(self) -> LeasePolicy:

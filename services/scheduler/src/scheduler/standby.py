@@ -7,7 +7,7 @@ memory is made anew, as at the start.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -19,6 +19,7 @@ from scheduler import store
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
+from scheduler.domain.run_times import History, Key
 from scheduler.renewing import renew
 from scheduler.store.nodes import KnownNode
 
@@ -199,6 +200,9 @@ class _Database:
         known = await store.nodes.load_nodes_of(self._conn, list(names))
         self._decider.known.update((node.node, node) for node in known)
         return known
+
+    async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
+        return await store.run_times.load_of(self._conn, keys)
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
         for some in self._parts(gangs):

@@ -70,7 +70,7 @@ def say_gang(
         min_run_s=job.spec.min_run_s,
         checkpoint_s=job.spec.checkpoint_s,
         borrow=job.spec.borrow,
-        end=None if pods else end,
+        end=end,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )

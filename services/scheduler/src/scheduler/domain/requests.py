@@ -2,11 +2,21 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 
-from muster.contracts.gangs import GangRequest, PodAsk, Preemption
+from muster.contracts.gangs import GangEnd, GangRequest, PodAsk, Preemption
 from muster.contracts.model import Reason
 
 from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC, Gang, Kind, Role
+from scheduler.domain.run_times import LONGEST_S, Key, Run, pattern_of
+
+TAUGHT_BY = frozenset((GangEnd.SUCCEEDED, GangEnd.STOPPED, GangEnd.LIMIT))
+"""Ends from which run times are learnt. Who was taken away would have run on; who failed will, once
+that is mended.
+"""
+
+USER_LENGTH = 64
+"""Of a key of run times, as REST bounds users' names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +34,9 @@ class Asked:
     """A gang that is not over, as the Launcher wants it and as it was told.
 
     ``said``: the reason that its last word gave, at ``said_at``. ``preemption``: it was told to
-    leave. ``downgrade``: since when and for whom it has no cells.
+    leave. ``downgrade``: since when and for whom it has no cells. ``shape``: of all pods that were
+    wanted first; ``expected_s``: how long it will run, as it was learnt then. ``ran_from``: since
+    when the last pods that it let go had run.
     """
 
     request: GangRequest
@@ -34,6 +46,9 @@ class Asked:
     is_refused: bool = False
     preemption: Preemption | None = None
     downgrade: Downgrade | None = None
+    shape: str | None = None
+    expected_s: float | None = None
+    ran_from: float | None = None
 
     @property
     def name(self) -> str:
@@ -62,7 +77,36 @@ def roles_of(pods: Iterable[tuple[str, Kind]]) -> tuple[Role, ...]:
     return tuple(Role(kind, tuple(names)) for kind, names in kinds.items())
 
 
-def gang_of(request: GangRequest, roles: tuple[Role, ...]) -> Gang:
+def key_of(request: GangRequest, shape: str) -> Key:
+    """Of what the gang's run is one of many."""
+    return Key(request.user[:USER_LENGTH], pattern_of(request.name), shape)
+
+
+def expected_of(request: GangRequest, learnt_s: float | None) -> float | None:
+    """How long the gang will run, in seconds: as its user says, else as it was learnt, and no
+    longer than it may.
+    """
+    expected_s = learnt_s if request.expected_s is None else float(request.expected_s)
+    if expected_s is None or request.limit_s is None:
+        return expected_s
+    return min(expected_s, float(request.limit_s))
+
+
+def run_of(gang: Asked, at: float) -> Run | None:
+    """What can be learnt from the gang's end, at ``at`` seconds, which its last word tells."""
+    request = gang.request
+    if gang.ran_from is None or gang.shape is None or request.end not in TAUGHT_BY:
+        return None
+    return Run(
+        key_of(request, gang.shape),
+        at,
+        min(max(ceil(at - gang.ran_from), 1), LONGEST_S),
+        expected_of(request, gang.expected_s),
+        is_learnt=request.expected_s is None,
+    )
+
+
+def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | None) -> Gang:
     """The gang with these of its pods."""
     return Gang(
         id=request.gang,
@@ -74,7 +118,16 @@ def gang_of(request: GangRequest, roles: tuple[Role, ...]) -> Gang:
         submitted_at=request.submitted_at.timestamp(),
         group=request.group,
         is_lazy=request.lazy_preemption,
+        expected_s=expected_of(request, learnt_s),
+        limit_s=_seconds(request.limit_s),
+        min_run_s=_seconds(request.min_run_s),
+        checkpoint_s=_seconds(request.checkpoint_s),
+        is_borrowing=request.borrow,
     )
+
+
+def _seconds(number: int | None) -> float | None:
+    return None if number is None else float(number)
 
 
 def labelled(ask: PodAsk, ports: Iterable[int]) -> Mapping[str, tuple[int, ...]]:

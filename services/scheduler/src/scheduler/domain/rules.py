@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from scheduler.domain.run_times import Bounds
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -14,7 +16,7 @@ class Rules:
     ``defer_again_gangs``: for so many gangs at a time at the most. ``foreign_port_s``: a port that
     a stranger held is not used for this long. ``port_rest_s``: a port that was freed is used again
     within this time only if no other is free. ``overdue_s``: what a released pod holds is no longer
-    waited for when no report shows it free for this long.
+    waited for when no report shows it free for this long. ``run_times``: how much is learnt.
     """
 
     cycle_gangs: int = 500
@@ -24,3 +26,4 @@ class Rules:
     foreign_port_s: float = 600.0
     port_rest_s: float = 60.0
     overdue_s: float = 60.0
+    run_times: Bounds = Bounds()  # noqa: RUF009 - frozen

@@ -39,8 +39,18 @@ from scheduler.domain.known import Changes, KnownGang
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import LEFT, Hold, Placement, left
 from scheduler.domain.plans import Plan, made
-from scheduler.domain.requests import Asked, Downgrade, gang_of, kind_of, labelled, roles_of
+from scheduler.domain.requests import (
+    Asked,
+    Downgrade,
+    gang_of,
+    key_of,
+    kind_of,
+    labelled,
+    roles_of,
+    run_of,
+)
 from scheduler.domain.rules import Rules
+from scheduler.domain.run_times import RunTimes, shape_of
 from scheduler.domain.seen import Seen
 from scheduler.domain.telling import Telling, told, until_left
 
@@ -59,6 +69,7 @@ class State:
         self.gangs: dict[str, Asked] = {}
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
+        self.run_times = RunTimes(rules.run_times)
         self.cluster = Cluster(self.plan(file).config())
         self.given = Given(self.cluster)
         self.has_more = False
@@ -139,6 +150,7 @@ class State:
         asks = {ask.pod: ask for ask in request.pods}
         told = {end.pod: end for end in request.released}
         before, gang.asks, gang.request = gang.asks, asks, request
+        self._expect(gang)
         for pod in before:
             if pod not in asks:
                 self._drop(gang, pod, told.get(pod), now, at)
@@ -146,9 +158,21 @@ class State:
             self.given.release(gang.name)
             del self.gangs[gang.name]
             self._changes.ended[gang.name] = request
+            if run := run_of(gang, at):
+                self._changes.runs[gang.name] = run
             return
         if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
             self._want(gang)
+
+    def _expect(self, gang: Asked) -> None:
+        """How long a new gang will run: it is told to the core once, and kept."""
+        if gang.shape is not None or not gang.request.pods:
+            return
+        gang.shape = shape_of(gang.request.pods)
+        if gang.request.expected_s is None:
+            estimate = self.run_times.estimate(key_of(gang.request, gang.shape))
+            gang.expected_s = None if estimate is None else float(estimate.high_s)
+        self._changes.kept.add(gang.name)
 
     def _want(self, gang: Asked) -> None:
         """The gang has pods that wait, and some of them are new."""
@@ -159,7 +183,7 @@ class State:
             gang.is_refused, gang.said = False, None
         live = self.cluster.gangs.get(gang.name)
         if live is None:
-            self.given.request(gang_of(gang.request, roles_of(waiting)))
+            self.given.request(gang_of(gang.request, roles_of(waiting), gang.expected_s))
             return
         known = {pod for role in live.waiting for pod in role.pods} | live.pods.keys()
         new = [(pod, kind) for pod, kind in waiting if pod not in known]
@@ -168,7 +192,9 @@ class State:
 
     def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
         """The Launcher does not list a pod any more."""
-        hold = self.ledger.hold_of(pod)
+        hold, live = self.ledger.hold_of(pod), self.cluster.gangs.get(gang.name)
+        if live is not None and live.started_at is not None:
+            gang.ran_from = live.started_at
         if hold is None:
             self.given.release_pod(gang.name, pod)
             return
@@ -330,7 +356,14 @@ class State:
         live = self.cluster.gangs.get(name)
         if live is None or not (live.pods or live.strangers):
             preemption = gang.preemption
-            return KnownGang(gang.request, gang.said, gang.is_refused, preemption=preemption)
+            return KnownGang(
+                gang.request,
+                gang.said,
+                gang.is_refused,
+                preemption=preemption,
+                shape=gang.shape,
+                expected_s=gang.expected_s,
+            )
         return KnownGang(
             gang.request,
             gang.said,
@@ -343,6 +376,8 @@ class State:
             live.preempted_until,
             tuple(live.pods[pod].place() for pod in live.reserved),
             self.downgrade_of(name),
+            gang.shape,
+            gang.expected_s,
         )
 
     def take_changes(self) -> Changes:
@@ -350,4 +385,5 @@ class State:
         changes, self._changes = self._changes, Changes(Rows())
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
+        changes.histories = self.run_times.note(changes.runs.values())
         return changes

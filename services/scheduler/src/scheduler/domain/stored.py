@@ -52,6 +52,8 @@ class Stored(State):
         request = known.request
         gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
         gang.downgrade = known.downgrade
+        gang.shape, gang.expected_s = known.shape, known.expected_s
+        self._expect(gang)
         gang.is_refused, gang.said = known.is_refused, known.reason
         held = self._held.pop(request.gang, [])
         reserved = {place.pod: place for place in known.reserved}
@@ -66,7 +68,7 @@ class Stored(State):
                 started_at = at
             roles = roles_of((place.pod, kinds[place.pod]) for place in places)
             restored = Restored(
-                gang_of(request, roles),
+                gang_of(request, roles, gang.expected_s),
                 tuple(places),
                 known.gang_class,
                 known.cells,
@@ -100,6 +102,7 @@ class Stored(State):
             self.gangs.pop(name, None)
             self._held.pop(name, None)
             self._changes.ended.pop(name, None)
+            self._changes.runs.pop(name, None)
             self._changes.kept.discard(name)
         self.cluster.said = [said for said in self.cluster.said if said.gang not in gangs]
         return {name for name in nodes if name is not None}

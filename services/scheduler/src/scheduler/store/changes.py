@@ -1,12 +1,16 @@
 """SQL of what was committed since one looked last, whatever the order of commits was.
 
-Triggers note each gang and node that is written, with the transaction. A transaction that a
-snapshot did not see is found by the next one: so nothing is missed, and nothing found twice.
+Triggers note each gang, node and key of run times that is written, with the transaction. A
+transaction that a snapshot did not see is found by the next one: so nothing is missed, and nothing
+found twice.
 """
 
+import json
 from dataclasses import dataclass
 
 from muster.db import Connection
+
+from scheduler.domain.run_times import Key
 
 NOTHING = "1:1:"
 """The snapshot that has seen nothing."""
@@ -19,6 +23,7 @@ class Changed:
     seen: str
     gangs: frozenset[str]
     nodes: frozenset[str]
+    run_times: frozenset[Key] = frozenset()
 
 
 async def snapshot(conn: Connection) -> str:
@@ -39,14 +44,19 @@ async def since(conn: Connection, seen: str) -> Changed | None:
     assert row is not None
     if not row["is_kept"]:
         return None
-    names: dict[str, set[str]] = {"gang": set(), "node": set()}
+    names: dict[str, set[str]] = {}
     for each in await conn.fetch(
         "SELECT what, name FROM change WHERE xid >= pg_snapshot_xmin($1::text::pg_snapshot)"
         " AND NOT pg_visible_in_snapshot(xid, $1::text::pg_snapshot)",
         seen,
     ):
-        names[each["what"]].add(each["name"])
-    return Changed(row["seen"], frozenset(names["gang"]), frozenset(names["node"]))
+        names.setdefault(each["what"], set()).add(each["name"])
+    return Changed(
+        row["seen"],
+        frozenset(names.get("gang", ())),
+        frozenset(names.get("node", ())),
+        frozenset(Key(*json.loads(name)) for name in names.get("run-time", ())),
+    )
 
 
 async def forget(conn: Connection, before: str) -> None:

@@ -1,0 +1,255 @@
+"""How long gangs like this one held their places: learnt from those that ended, nothing else.
+
+What is known is a pure function of the ended runs: of each user, job name pattern and shape the
+newest ones. What several of these have in common is worked out from them when it is asked for.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from heapq import nlargest
+from itertools import chain, islice
+from math import ceil
+from typing import NamedTuple
+
+from muster.contracts.gangs import PodAsk
+
+NAME_LENGTH = 64
+"""Of a pattern: names differ at their ends by seeds and serials, and say at the start what runs."""
+
+SHAPE_LENGTH = 64
+LONGEST_S = 2**31 - 1
+"""What the database's integers take."""
+
+MEDIAN, HIGH = 0.5, 0.9
+VARIES = "#"
+"""Stands for whatever is another with each job of a kind."""
+
+_UUID = re.compile(r"[0-9a-f]{8}([-_]?)[0-9a-f]{4}(?:\1[0-9a-f]{4}){2}\1[0-9a-f]{12}")
+_TIME = re.compile(r"[0-9]{8}t[0-9]{4,6}z?")
+_WORD = re.compile(r"[a-z0-9]+")
+_HEX = re.compile(r"(?=.*[0-9])(?=.*[a-f])[0-9a-f]{7,}")
+_MIXED = re.compile(r"(?:[a-z]{1,2}[0-9]+){2,}[a-z]{0,2}|(?:[0-9]+[a-z]{1,2}){2,}[0-9]*")
+_MIXED_LENGTH = 5
+_DIGITS = re.compile(r"[0-9]+")
+_AGAIN = re.compile(r"#(?:[-_.]*#)+")
+
+
+class Key(NamedTuple):
+    """Whose run, of which pattern of names, of which shape."""
+
+    user: str
+    name: str
+    shape: str
+
+
+class History(NamedTuple):
+    """The newest runs of a key, by when they ended (seconds since 1970); each in whole seconds."""
+
+    ended_at: tuple[float, ...]
+    seconds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A gang that ended by its own or its user's doing. ``expected_s``: how long it was expected to
+    run, if at all; ``is_learnt``: by what is known here.
+    """
+
+    key: Key
+    ended_at: float
+    seconds: int
+    expected_s: float | None = None
+    is_learnt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What runs must have in common beside the user, and how many there must be."""
+
+    name: str
+    is_same_name: bool
+    is_same_shape: bool
+    least: int
+
+
+LEVELS = (
+    Level("name and shape", True, True, 2),
+    Level("name", True, False, 3),
+    Level("shape", False, True, 5),
+    Level("user", False, False, 10),
+)
+"""The first that has enough runs answers. The less runs have in common, the more it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """In seconds: half of the ``runs`` took no longer than ``median_s``, nine tenths no longer than
+    ``high_s``.
+    """
+
+    median_s: int
+    high_s: int
+    runs: int
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """``runs`` of a key, the newest; ``keys`` of all users and ``user_keys`` of each: those of the
+    longest ago go first. A key that has had no run for ``kept_s`` is forgotten.
+    """
+
+    runs: int = 16
+    keys: int = 10_000
+    user_keys: int = 500
+    kept_s: float = 90 * 86_400.0
+
+
+class RunTimes:
+    """The histories of all keys. Time goes on from one `note` to the next. ``groups``: what was
+    worked out for those that have something in common.
+    """
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self.bounds = bounds or Bounds()
+        self._histories: dict[Key, History] = {}  # those of the longest ago first, as in _users
+        self._users: dict[str, dict[Key, None]] = {}
+        self.groups: dict[tuple[str, str | None, str | None], list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._histories)
+
+    @property
+    def histories(self) -> Mapping[Key, History]:
+        """All that is known."""
+        return self._histories
+
+    def note(self, runs: Iterable[Run]) -> dict[Key, History | None]:
+        """These runs have ended. Returns what is known now of each key of which it was something
+        else before; None: nothing.
+        """
+        changed: dict[Key, History | None] = {}
+        for run in sorted(runs, key=_in_order):
+            before = self._histories.get(run.key, _NONE)
+            entries = sorted((*zip(*before, strict=True), (run.ended_at, run.seconds)))
+            history = _history(entries[-self.bounds.runs :])
+            self._put(run.key, history)
+            changed[run.key] = history
+            for key in self._excess(run):
+                self._drop(key)
+                changed[key] = None
+        return changed
+
+    def restore(self, histories: Mapping[Key, History], gone: Collection[Key] = ()) -> None:
+        """What is stored of these keys; of those that are ``gone`` nothing."""
+        for key in gone:
+            if key in self._histories:
+                self._drop(key)
+        for key in sorted(histories, key=lambda key: (histories[key].ended_at[-1], key)):
+            self._put(key, histories[key])
+
+    def estimate(self, key: Key) -> Estimate | None:
+        """How long a run of this key may take; None where too few are known."""
+        for level in LEVELS:
+            window = self.window(key, level)
+            if len(window) >= level.least:
+                median, high = quantile(window, MEDIAN), quantile(window, HIGH)
+                return Estimate(median, high, len(window), level)
+        return None
+
+    def window(self, key: Key, level: Level) -> list[int]:
+        """The newest runs that have this in common with ``key``, the shortest first."""
+        name = key.name if level.is_same_name else None
+        group = key.user, name, key.shape if level.is_same_shape else None
+        window = self.groups.get(group)
+        if window is None:
+            window = self._worked_out(*group)
+            if window:  # else there would be no bound to what is asked for
+                self.groups[group] = window
+        return window
+
+    def _worked_out(self, user: str, name: str | None, shape: str | None) -> list[int]:
+        if name is not None and shape is not None:
+            history = self._histories.get(Key(user, name, shape), _NONE)
+            return sorted(history.seconds[-self.bounds.runs :])
+        found = [
+            self._histories[key]
+            for key in self._users.get(user, ())
+            if name in (None, key.name) and shape in (None, key.shape)
+        ]
+        # Of the newest runs none is of a key beyond so many others that had a newer one.
+        newest = nlargest(self.bounds.runs, found, key=lambda h: (h.ended_at[-1], h.seconds[-1]))
+        entries = chain.from_iterable(zip(*history, strict=True) for history in newest)
+        return sorted(seconds for _, seconds in nlargest(self.bounds.runs, entries))
+
+    def _put(self, key: Key, history: History) -> None:
+        self._drop(key)
+        self._histories[key] = history
+        self._users.setdefault(key.user, {})[key] = None
+
+    def _drop(self, key: Key) -> None:
+        for name in (None, key.name):
+            for shape in (None, key.shape):
+                self.groups.pop((key.user, name, shape), None)
+        if self._histories.pop(key, None) is None:
+            return
+        keys = self._users[key.user]
+        del keys[key]
+        if not keys:
+            del self._users[key.user]
+
+    def _excess(self, run: Run) -> list[Key]:
+        """Keys beyond the bounds, now that there is this run."""
+        oldest = run.ended_at - self.bounds.kept_s
+        keys = self._users[run.key.user]
+        found = list(islice(keys, max(len(keys) - self.bounds.user_keys, 0)))
+        for key, history in self._histories.items():
+            is_over = len(self._histories) - len(found) > self.bounds.keys
+            if not is_over and history.ended_at[-1] >= oldest:
+                break
+            if key not in found:
+                found.append(key)
+        return found
+
+
+_NONE = History((), ())
+
+
+def _in_order(run: Run) -> tuple[float, Key, int]:
+    return run.ended_at, run.key, run.seconds
+
+
+def _history(entries: Iterable[tuple[float, int]]) -> History:
+    ended_at, seconds = zip(*entries, strict=True)
+    return History(ended_at, seconds)
+
+
+def quantile(window: list[int], share: float) -> int:
+    """The least value that this share of the sorted window is not above."""
+    return window[max(ceil(share * len(window)), 1) - 1]
+
+
+def pattern_of(name: str) -> str:
+    """What the names of a kind of jobs have in common. Numbers, dates, hashes, uuids and words in
+    which few letters and digits take turns are one sign, and so are several of them in a row.
+    """
+    text = _UUID.sub(VARIES, name.lower())
+    text = _WORD.sub(_pattern_of_word, text)
+    return _AGAIN.sub(VARIES, text)[:NAME_LENGTH]
+
+
+def _pattern_of_word(found: re.Match[str]) -> str:
+    word = found[0]
+    is_random = len(word) >= _MIXED_LENGTH and _MIXED.fullmatch(word)
+    if is_random or _HEX.fullmatch(word) or _TIME.fullmatch(word):
+        return VARIES
+    return _DIGITS.sub(VARIES, word)
+
+
+def shape_of(pods: Collection[PodAsk]) -> str:
+    """What pods want together, coarsely: GPUs, rounded up to a power of two, and their types."""
+    gpus = sum(max(pod.gpus, 0) for pod in pods)
+    types = sorted({pod.gpu_types[0] for pod in pods if pod.gpus > 0 and pod.gpu_types})
+    size = 1 << (gpus - 1).bit_length() if gpus else 0
+    return f"{size} {'+'.join(types)}".strip()[:SHAPE_LENGTH]
