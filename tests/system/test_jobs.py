@@ -1,6 +1,9 @@
 """Jobs through all five services, as a user sees them."""
 
+import json
+
 import pytest
+from muster.contracts.topics import Service
 from whole_muster import Muster, a_job, eventually
 
 pytestmark = pytest.mark.system
@@ -65,3 +68,30 @@ async def test_pods_that_may_start_singly_do_not_wait_for_each_other(muster: Mus
     assert answer.status_code == 202
     assert await muster.end_of(name) == "STOPPED"
     await eventually(muster.unsettled, lambda count: count == 0)
+
+
+async def test_how_long_a_job_will_run_is_learnt_or_said(muster: Muster) -> None:
+    """From the job file to the Scheduler, and from the Launcher's end of a job too."""
+    for number in range(2):
+        name = await muster.submit(a_job(f"train-{number}", "sleep 1", gpus=1))
+        assert await muster.end_of(name) == "SUCCEEDED"
+    failed = await muster.submit(a_job("train-2", "exit 1", gpus=1))
+    assert await muster.end_of(failed) == "FAILED"
+    pool = muster.runtimes[Service.SCHEDULER].pool
+    (row,) = await eventually(
+        lambda: pool.fetch("SELECT * FROM scheduler.run_time"),
+        lambda rows: [len(row["seconds"]) for row in rows] == [2],
+    )
+    await eventually(muster.unsettled, lambda count: count == 0)
+    assert (row["user_name"], row["name"], row["shape"]) == ("admin", "train-#", "1")
+    silent = await muster.submit(a_job("train-3", "exec sleep 600", gpus=1))
+    says = "extras: {muster: {expectedSeconds: 700, minRunSeconds: 60, borrow: true}}\n"
+    said = await muster.submit(a_job("train-4", "exec sleep 600", gpus=1) + says)
+    for name in (silent, said):
+        await eventually(lambda name=name: muster.state(name), lambda s: s == "RUNNING")
+    rows = await pool.fetch("SELECT expected_s, request::text FROM scheduler.gang")
+    found = {json.loads(row["request"])["name"]: row for row in rows}
+    assert found["train-3"]["expected_s"] == max(row["seconds"])
+    assert found["train-4"]["expected_s"] is None
+    word = json.loads(found["train-4"]["request"])
+    assert (word["expectedS"], word["minRunS"], word["borrow"]) == (700, 60, True)
