@@ -65,10 +65,10 @@ class MixedRun:
         busy = self.busy
         for gang in sorted(busy.books.on_node.get(event.bad, ())):
             busy.release(gang, meter)
-        timed(meter, lambda: busy.cluster.set_node_health(event.bad, False))
+        timed(meter, lambda: busy.cluster.nodes.set_node_health(event.bad, False))
         if event.healed is not None:
             healed = event.healed
-            timed(meter, lambda: busy.cluster.set_node_health(healed, True))
+            timed(meter, lambda: busy.cluster.nodes.set_node_health(healed, True))
 
 
 def start(nodes: int, arrivals: int, seed: int = SEED) -> MixedRun:

@@ -7,6 +7,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
+from scheduler.domain.core.nodes import Nodes
 
 
 class CoreDoor:
@@ -16,7 +17,7 @@ class CoreDoor:
         self.core = Cluster(config)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
+        return getattr(self.core.nodes if hasattr(Nodes, name) else self.core, name)
 
     def change(self, config: ClusterConfig, now: float) -> None:
         """Another configuration. Raises ConfigError, and then nothing has changed."""

@@ -185,7 +185,7 @@ def believed(state: State) -> dict[str, Any]:
                 cluster.reserved,
                 cluster.downgraded.gangs,
                 cluster.told_to_leave,
-                cluster.draining,
+                cluster.nodes.draining,
             ),
             "said": {said.gang: said for said in cluster.said},
             "charges": (

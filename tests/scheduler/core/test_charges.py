@@ -23,7 +23,7 @@ def test_who_has_run_least_comes_first_however_many_began_meanwhile() -> None:
         ClusterConfig({"node": CellType("t", 1, is_node=True)}, nodes, {}, {"x": owner})
     )
     for name in cluster.hardware.machines:
-        cluster.set_node_health(name, True)
+        cluster.nodes.set_node_health(name, True)
     assert not list(cluster.charges.smallest_below(owner_of("x"), 5))
     for number in range(GANGS):
         role = Role(Kind(1), ("p",))

@@ -279,8 +279,8 @@ def test_who_names_what_there_is_not_gets_nothing_however_much_is_free(
     reason = told(cluster, gang, 0.0)
     assert reason.code == (code if is_settled else "health")
     if not is_settled:
-        cluster.set_node_health("n0", False)
-        cluster.set_node_health("n0", True)
+        cluster.nodes.set_node_health("n0", False)
+        cluster.nodes.set_node_health("n0", True)
         assert run_cycle(cluster, 1.0) == []
         cluster.settle(True)
         (refused,) = run_cycle(cluster, 2.0)

@@ -16,7 +16,7 @@ from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.snapshot import take, timed
 from scheduler.domain.simulation.run import Simulation
 
-HISTORIES, IN_ONE_TEST = 60, 20
+HISTORIES, IN_ONE_TEST = 100, 20
 
 Event = dict[str, Any]
 
@@ -68,6 +68,8 @@ def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
         (0.6, "runSeconds", [10, 50, 100, 300]),
         (0.3, "checkpointSeconds", [7, 30]),
         (0.3, "lazyPreemption", [True, False]),
+        (0.3, "expectedSeconds", [5, 40, 40, 200]),
+        (0.3, "limitSeconds", [20, 100, 400]),
         (0.2, "group", ["x"]),
         (0.2, "job", ["j"]),
         (0.1, "allowedNodes", [["n0", "n1"], ["n1", "n4"]]),
@@ -114,6 +116,10 @@ def _changed(chance: random.Random, _: list[str], __: int) -> Event:
         "graceSeconds": chance.choice([0, 5, 30]),
         "lazyPreemption": chance.random() < 0.5,
         "requeue": chance.random() < 0.8,
+        "backfill": chance.random() < 0.7,
+        "order": chance.choice([None, None, "strict"]),
+        "assumedSeconds": chance.choice([50, 300]),
+        "maxPassSeconds": chance.choice([0, 100, 1000]),
     }
     return {
         "event": "cluster-changed",
@@ -182,7 +188,8 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
                 config = cluster_data(simulation.cluster.hardware.forest.config)
                 taken[0] = at, config, list(timed(take(simulation.cluster), at))
 
-        original = simulated(events, look)
+        policy = {"backfill": seed % 2 == 0, "enforceGrace": False}
+        original = simulated(events, look, LARGE | {"policy": policy})
         if taken and taken[0] is not None:
             at, config, snapshot = taken[0]
             rest = [each for each in events if each["at"] > at]
@@ -194,8 +201,11 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
 def test_whatever_happens(first: int) -> None:
     for seed in range(first, first + IN_ONE_TEST):
         events = list(history(random.Random(seed)))
+        order = "strict" if seed % 5 == 0 else None
+        cluster = LARGE | {"policy": {"backfill": seed % 2 == 0, "order": order}}
         try:
-            once, again = simulated(events, holds), simulated(events, lambda *_: None)
+            once = simulated(events, holds, cluster)
+            again = simulated(events, lambda *_: None, cluster)
         except Exception as error:
             error.add_note(f"in the history of seed {seed}")
             raise

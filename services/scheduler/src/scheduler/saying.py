@@ -13,6 +13,7 @@ from scheduler.domain.core.model import (
     Preempted,
     PreemptionCancelled,
     Refused,
+    Reserved,
     Upgraded,
 )
 from scheduler.domain.formats.decisions import decision_fields
@@ -29,7 +30,7 @@ def topic_of(decision: Decision, before: str | None) -> str:
     match decision:
         case Placed() | Grown() | Downgraded() | Upgraded():
             topic = DECIDED
-        case Deferred() | PreemptionCancelled():
+        case Deferred() | PreemptionCancelled() | Reserved():
             topic = DEFERRED
         case Refused():
             topic = REFUSED
@@ -65,6 +66,8 @@ def log(decision: Decision) -> None:
             )
         case Downgraded(gang=gang, for_gang=other):
             _log.info("downgraded", gang=gang, for_gang=other)
+        case Reserved(gang=gang, cells=cells, starts_at=at):
+            _log.info("reserved", gang=gang, nodes=[node for node, _ in cells], starts_at=at)
         case PreemptionCancelled(gang=gang) | Upgraded(gang=gang):
             _log.info(name_of(decision), gang=gang)
         case _:

@@ -81,12 +81,12 @@ class Given:
         """A node is well, or not."""
         if self.cluster.hardware.machines[node].is_healthy != is_healthy:
             self._say("node-healthy" if is_healthy else "node-bad", node=node)
-            self.cluster.set_node_health(node, is_healthy)
+            self.cluster.nodes.set_node_health(node, is_healthy)
 
     def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
         """A GPU is well, or not; it was not so before."""
         self._say("gpu-healthy" if is_healthy else "gpu-bad", node=node, gpu=gpu)
-        self.cluster.set_gpu_health(node, gpu, is_healthy)
+        self.cluster.nodes.set_gpu_health(node, gpu, is_healthy)
 
     def block(
         self,
@@ -98,7 +98,7 @@ class Given:
     ) -> None:
         """So much of a node nobody's pods hold; ``avoided``: ports that are given last."""
         machine = self.cluster.hardware.machines[node]
-        is_new = self.cluster.block(node, gpus, amounts, ports)
+        is_new = self.cluster.nodes.block(node, gpus, amounts, ports)
         if is_new or machine.avoided != set(avoided):
             machine.avoided = set(avoided)
             self._note(blocked_event, node, gpus, amounts, ports, avoided)
@@ -106,13 +106,13 @@ class Given:
     def order(self, node: str, *, is_cordoned: bool, is_drained: bool) -> None:
         """What an operator ordered; another order stood before."""
         self._say("node-uncordoned", node=node)
-        self.cluster.uncordon(node)
+        self.cluster.nodes.uncordon(node)
         if is_cordoned:
             self._say("node-cordoned", node=node)
-            self.cluster.cordon(node)
+            self.cluster.nodes.cordon(node)
         if is_drained:
             self._say("node-drained", node=node)
-            self.cluster.drain(node)
+            self.cluster.nodes.drain(node)
 
     def change(self, cluster: Cluster, line: str | None = None) -> None:
         """Another configuration, already made; ``line``: its `changed_line`."""

@@ -31,6 +31,7 @@ from scheduler.domain.core.model import (
     Preempted,
     PreemptionCancelled,
     Refused,
+    Reserved,
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
@@ -290,7 +291,7 @@ class State:
                 gang.downgrade = None
                 for pod in self.cluster.gangs[gang.name].pods.values():
                     self.ledger.charge(pod.name, pod.place().charged)
-            case PreemptionCancelled():
+            case PreemptionCancelled() | Reserved():
                 pass
             case _:
                 assert_never(decision)

@@ -14,8 +14,8 @@ from scheduler.domain.core.owning import pin_owner
 class Charges:
     """Counts of what gangs hold. Gangs that leave are charged nothing, and are in no set.
 
-    ``leaves[owner, GPU type]`` (of a pin: its owner and ""): priority → leaves charged.
-    ``guaranteed[owner]``: priority → gangs with cells; ``guests``: gangs without, of any owner.
+    ``leaves[owner, GPU type]`` (of a pin: its owner and ""): rank → leaves charged.
+    ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner.
     """
 
     def __init__(self, hardware: Hardware, gangs: dict[str, Live]) -> None:
@@ -33,7 +33,7 @@ class Charges:
             live.among = None
         if live.pods and live.preempted_until is None and live.id in self.gangs:
             is_guest = live.gang_class is not GangClass.GUARANTEED
-            among = self.guests if is_guest else self.guaranteed[live.owner][live.gang.priority]
+            among = self.guests if is_guest else self.guaranteed[live.owner][live.rank]
             among.add(live.id)
             live.among = among
 
@@ -43,7 +43,7 @@ class Charges:
         if state is None:
             return
         key = (live.owner, state.gpu_type) if pin is None else (pin_owner(pin), "")
-        self.leaves[key][live.gang.priority] += times * pod.leaves.bit_count()
+        self.leaves[key][live.rank] += times * pod.leaves.bit_count()
 
     def left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
         """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
@@ -113,6 +113,11 @@ class Charges:
         found = (gang for other, gangs in charged.items() if other < priority for gang in gangs)
         return [self.gangs[gang] for gang in sorted(found)]
 
+    def charged_to(self, owner: str) -> Iterator[Live]:
+        """An owner's gangs with cells."""
+        for gangs in self.guaranteed.get(owner, {}).values():
+            yield from (self.gangs[gang] for gang in gangs)
+
     def count_for(self, live: Live) -> int:
         """How many could have to leave for a gang."""
         charged, priority = self.guaranteed.get(live.owner, {}), live.gang.priority
@@ -160,7 +165,7 @@ class SizeOrder:
             if known is not None:
                 sizes = self._sizes[known[0]]
                 del sizes[bisect_left(sizes, known[1])]
-            key = (live.owner, live.gang.priority)
+            key = (live.owner, live.rank)
             if live.id in gangs.get(key[0], {}).get(key[1], ()):
                 size = (live.gpus, -(live.started_at or 0.0), live.id)
                 insort(self._sizes.setdefault(key, []), size)

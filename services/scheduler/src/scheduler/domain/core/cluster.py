@@ -1,31 +1,35 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.downgraded import DowngradedGangs
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.freed import Freed
+from scheduler.domain.core.groups import Groups
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
-from scheduler.domain.core.machines import KINDS_REMEMBERED, Machine
+from scheduler.domain.core.kinds import Kinds
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
     Gang,
     GangClass,
-    Kind,
     PreemptionCancelled,
     Reason,
     Restored,
+    RestoredReservation,
     Role,
 )
+from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Queue, Shape, key_of
+from scheduler.domain.core.reservations import Reservations
 from scheduler.domain.core.restoring import carry_over, export, restore
 from scheduler.domain.core.stamps import Stamps
 from scheduler.domain.core.waking import put_aside, settled_under
@@ -52,53 +56,43 @@ class Cluster:
         self.queue = Queue()
         self.downgraded = DowngradedGangs()
         self.charges = Charges(self.hardware, self.gangs)
+        self.reservations = Reservations(self.hardware, self.charges)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.ways = Ways(self)
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
-        self.draining: set[str] = set()
         self.said: list[Decision] = []
-        self.groups: dict[tuple[str, str], set[str]] = {}
+        self.groups = Groups()
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
+        self.fits_unwell: dict[tuple[str, Shape, frozenset[str] | None], tuple[int, bool]] = {}
         self.freed = Freed()
+        self.nodes = Nodes(self.hardware, self.freed)
         self.cycle = 0
         self.now = 0.0
         self.under_way: Iterator[list[Decision]] | None = None
         self.is_settled = True
         self.moved: set[str] = set()
-        self.kinds: dict[Kind, Kind] = {}
+        self.kinds = Kinds()
 
     # Gangs.
 
     def request(self, gang: Gang, told: str | None = None) -> None:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
-        order, roles = (-gang.priority, gang.submitted_at, gang.id), self._known(gang.roles)
-        live = Live(gang, order, owner_of(gang.virtual_cluster), roles)
+        live = self.take_in(gang, self.kinds.of(gang.roles))
         live.told = told
-        self.take_in(live)
         self.enqueue(live)
 
-    def _known(self, roles: Sequence[Role]) -> tuple[Role, ...]:
-        """The same with the kinds of other gangs that are equal: what was worked out for them is
-        found without a comparison.
-        """
-        found = []
-        for role in roles:
-            kind = self.kinds.get(role.kind)
-            if kind is None:
-                if len(self.kinds) >= KINDS_REMEMBERED:
-                    self.kinds.clear()
-                kind = self.kinds[role.kind] = role.kind
-            found.append(role if kind is role.kind else Role(kind, role.pods, role.name))
-        return tuple(found)
-
-    def take_in(self, live: Live) -> None:
+    def take_in(self, gang: Gang, waiting: tuple[Role, ...]) -> Live:
         """A gang is known from now on."""
-        self.gangs[live.id] = live
-        if live.gang.group is not None:
-            self.groups.setdefault((live.gang.job, live.gang.group), set()).add(live.id)
+        order = (-gang.priority, gang.submitted_at, gang.id)
+        live = Live(gang, order, owner_of(gang.virtual_cluster), waiting)
+        if self.policy.is_keeping:
+            live.apart = bounds_of(gang)
+        self.gangs[gang.id] = live
+        self.groups.add(live)
+        return live
 
     def grow(self, gang: str, roles: Sequence[Role], told: str | None = None) -> None:
         """A gang wants more pods, all of these at once or none. ``told``: as with `request`."""
@@ -106,10 +100,11 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
+        self.unreserve(live)
         self.cancel(live)
         pods = {pod for role in roles for pod in role.pods}
         live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
-        live.waiting = joined(without(live.waiting, pods), self._known(roles))
+        live.waiting = joined(without(live.waiting, pods), self.kinds.of(roles))
         live.told = told
         self.enqueue(live)
 
@@ -123,6 +118,7 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
+        self.unreserve(live)
         if self.said:
             lost = Downgraded(gang, None)
             self.said = [each for each in self.said if each != lost]
@@ -132,11 +128,7 @@ class Cluster:
         self.told_to_leave.discard(gang)
         self.downgraded.discard(gang)
         self.sort_in(live)
-        if live.gang.group is not None:
-            key = (live.gang.job, live.gang.group)
-            self.groups[key].discard(gang)
-            if not self.groups[key]:
-                del self.groups[key]
+        self.groups.discard(live)
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""
@@ -177,6 +169,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
+        self.unreserve(live)
         live.waiting = without(live.waiting, (pod,))
         self.enqueue(live)
 
@@ -205,18 +198,24 @@ class Cluster:
         """A gang that was placed before. Where it has to give up cells that it says it has, it is
         downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
-        live = Live(
-            restored.gang,
-            (-restored.gang.priority, restored.gang.submitted_at, restored.gang.id),
-            owner_of(restored.gang.virtual_cluster),
-            (),
-        )
-        self.take_in(live)
+        live = self.take_in(restored.gang, ())
         restore(self, live, restored)
         if live.is_leaving:
             self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
         if not live.reserved:
+            self.enqueue(live)
+
+    def keep_again(self, restored: RestoredReservation) -> None:
+        """Cells that were kept for a gang before. Where it does not wait, or they are there no
+        longer, nothing is kept: a later cycle sees to it.
+        """
+        live = self.gangs.get(restored.gang) if self.policy.is_keeping else None
+        if live is None or live.id not in self.queue.gangs or live.pods:
+            return
+        if self.reservations.restore(live, restored):
+            live.is_kept_for = True
+            self.queue.remove(live)
             self.enqueue(live)
 
     def all_tried(self, *, is_settled: bool = True) -> None:
@@ -240,81 +239,11 @@ class Cluster:
         """All that is kept of a gang that has places."""
         return export(self.gangs[gang])
 
-    # Hardware.
-
-    def set_node_health(self, node: str, is_healthy: bool) -> None:
-        """A node is bad: nothing new goes there; or healthy again."""
-        machine = self.hardware.machines.get(node)
-        if machine is not None and machine.is_healthy != is_healthy:
-            machine.is_healthy = is_healthy
-            self._changed(machine)
-
-    def set_gpu_health(self, node: str, gpu: int, is_healthy: bool) -> None:
-        """A GPU is bad, or healthy again."""
-        machine = self.hardware.machines.get(node)
-        if machine is None:
-            return
-        for state in machine.slots:
-            mask = state.slot.mask_of((gpu,))
-            if mask and bool(state.sick & mask) == is_healthy:
-                state.sick ^= mask
-                self._changed(machine)
-
-    def block(
-        self,
-        node: str,
-        gpus: Collection[int] = (),
-        amounts: Mapping[str, int] | None = None,
-        ports: Collection[int] = (),
-    ) -> bool:
-        """No known pod holds so much of a node; it replaces what was said before. ``amounts``: by
-        the names of `NodeLimits`. Whether that is another state than before.
-        """
-        machine = self.hardware.machines.get(node)
-        is_new = machine is not None and machine.block(gpus, amounts or {}, ports)
-        if machine is not None and is_new:
-            self._changed(machine)
-        return is_new
-
     def settle(self, is_settled: bool) -> None:
         """Whether what can never be placed is refused from now on."""
         if is_settled != self.is_settled:
             self.is_settled = is_settled
             self.queue.added.update(dict.fromkeys(self.queue.lines.values()))
-
-    def _changed(self, machine: Machine) -> None:
-        """What of a node is usable has changed."""
-        self.hardware.set_usable(machine)
-        self.freed.changed(machine)
-
-    def cordon(self, node: str) -> None:
-        """Nothing new goes to the node."""
-        self._open(node, is_cordoned=True, is_drained=None)
-
-    def drain(self, node: str) -> None:
-        """Nothing new goes to the node, and who is there leaves."""
-        self._open(node, is_cordoned=None, is_drained=True)
-
-    def uncordon(self, node: str) -> None:
-        """The end of both."""
-        self._open(node, is_cordoned=False, is_drained=False)
-
-    def _open(self, node: str, *, is_cordoned: bool | None, is_drained: bool | None) -> None:
-        machine = self.hardware.machines.get(node)
-        if machine is None:
-            return
-        before = machine.is_cordoned, machine.is_drained
-        if is_cordoned is not None:
-            machine.is_cordoned = is_cordoned
-        if is_drained is not None:
-            machine.is_drained = is_drained
-        if before == (machine.is_cordoned, machine.is_drained):
-            return
-        if machine.is_drained:
-            self.draining.add(node)
-        else:
-            self.draining.discard(node)
-        self._changed(machine)
 
     def changed(self, config: ClusterConfig, now: float) -> "Cluster":
         """The same under another configuration: all that runs stays where it is. This one is only
@@ -322,10 +251,19 @@ class Cluster:
         """
         fresh = Cluster(config)
         carry_over(self, fresh, now)
-        fresh.draining = self.draining & fresh.hardware.machines.keys()
+        fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
         fresh.is_settled, fresh.moved = self.is_settled, self.moved
         return fresh
+
+    def wakes_at(self) -> float | None:
+        """When a cycle is to be run though nothing happens; None: it need not be."""
+        return self.reservations.next_at(self.now)
+
+    def has_passers(self) -> bool:
+        """Some gang may yet have to go for one whose cells it is on."""
+        kept = self.reservations.by_gang
+        return bool(kept) and any(live.passed in kept for live in self.gangs.values())
 
     # For the cycle.
 
@@ -336,9 +274,7 @@ class Cluster:
 
     def racks_near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
-        ids = {live.id}
-        if live.gang.group is not None:
-            ids |= self.groups[live.gang.job, live.gang.group]
+        ids = self.groups.of(live)
         numbers = {state.slot.number for other in ids for state in self.gangs[other].states()}
         racks = {
             (rack.cell.chain.leaf, rack.number): rack
@@ -363,6 +299,38 @@ class Cluster:
         live.told = None
         self.sort_in(live)
         self.said.append(PreemptionCancelled(live.id))
+
+    def unreserve(self, live: Live) -> None:
+        """Nothing is kept for the gang any more, which others may have now."""
+        reservation = self.reservations.by_gang.get(live.id)
+        if reservation is not None:
+            self.reservations.remove(reservation)
+            self.freed_by(live.owner)
+            live.is_kept_for = False
+            self._requeue(live)
+
+    def set_apart(self, live: Live) -> None:
+        """Cells are kept for the gang: it is tried whenever its virtual cluster is helped."""
+        live.is_kept_for = True
+        self._requeue(live)
+
+    def _requeue(self, live: Live) -> None:
+        """A gang that waits is in another line from now on, for the same reason."""
+        before = self.queue.gangs.get(live.id)
+        if before is not None:
+            self.queue.remove(live)
+            self.enqueue(live)
+            line = self.queue.gangs[live.id]
+            if line.reason is None:
+                self.queue.added.pop(line, None)
+                put_aside(self, line)
+            if before.reason is not None and line.reason is None:
+                self.queue.explain(line, before.reason, before.explained or ())
+
+    def freed_by(self, owner: str) -> None:
+        """Something of the owner's quota is free that was only kept."""
+        self.hardware.free_version += 1
+        self.stamps.touch(owner)
 
     def is_lazy(self, live: Live) -> bool:
         """It is downgraded before it is killed."""
@@ -392,6 +360,17 @@ class Cluster:
         for pod in live.pods.values():
             self.charges.count(live, pod, 1)
         self._change_class(live)
+
+    def set_rank(self, live: Live, rank: int, *, is_overdue: bool) -> None:
+        """The gang has its cells by this rank from now on, if it has any."""
+        if live.is_charged:
+            for pod in live.pods.values():
+                self.charges.count(live, pod, -1)
+        live.rank, live.is_overdue = rank, is_overdue
+        if live.is_charged:
+            for pod in live.pods.values():
+                self.charges.count(live, pod, 1)
+        self.sort_in(live)
 
     def _change_class(self, live: Live) -> None:
         self.sort_in(live)

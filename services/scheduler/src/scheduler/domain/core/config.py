@@ -82,12 +82,26 @@ class Policy:
     latest. ``is_lazy``: victims of their own virtual cluster are downgraded before they are
     killed, where their gang does not say. ``is_requeued``: the simulator hands victims in again.
     ``is_enforced``: it ends them when their grace is over, else events do.
+
+    ``is_strict``: no gang passes another of its virtual cluster. ``is_backfilling``: one passes
+    only where that does not delay what is kept for the first that can't start. ``assumed_s``: how
+    long a gang runs that does not say. ``max_pass_s``: so long gangs may pass on cells that are
+    kept for another.
     """
 
     is_lazy: bool = False
     grace_s: float = 30.0
     is_requeued: bool = True
     is_enforced: bool = True
+    is_strict: bool = False
+    is_backfilling: bool = False
+    assumed_s: float = 86_400.0
+    max_pass_s: float = 86_400.0
+
+    @property
+    def is_keeping(self) -> bool:
+        """Cells are kept for who can't start."""
+        return self.is_backfilling and not self.is_strict
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 
 from collections.abc import Callable, Iterator
 
-from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
+from scheduler.domain.core.passing import keep, tries
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
@@ -56,10 +56,11 @@ def run_cycle(
 def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     """``began``: when the first part of the cycle was run."""
     cluster.hardware.searches_left = SEARCHES
+    _try_due(cluster)
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
-    if cluster.draining:
+    if cluster.nodes.draining:
         decisions += _drain(cluster)
     # 3. Reservations whose place is free by now start; those whose place has turned bad end.
     if cluster.reserved:
@@ -73,6 +74,10 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         before = cluster.stamps.progress()
         yield from _admit(cluster, failed)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress()
+    if cluster.policy.is_keeping:
+        owners = {owner for owner, is_guest in cluster.queue.places if not is_guest}
+        for owner in sorted(owners.union(cluster.reservations.owners())):
+            yield keep(cluster, owner)
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
     if cluster.downgraded.gangs and (raised := upgrade(cluster)):
         yield raised
@@ -81,14 +86,35 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
         yield from _explain(cluster, failed, began)
+    # Who was refused was perhaps the first, whom nobody may pass.
+    while cluster.policy.is_strict and cluster.queue.try_firsts():
+        failed.clear()
+        yield from _admit(cluster, failed)
+        yield from _explain(cluster, failed, began)
+
+
+def _try_due(cluster: Cluster) -> None:
+    """Gangs for which cells are kept are tried when their time has come."""
+    for reservation in cluster.reservations.by_gang.values():
+        if reservation.starts_at <= cluster.now:
+            cluster.queue.added[cluster.queue.gangs[reservation.live.id]] = None
 
 
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
     waking = Waking(cluster)
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle):
+        live = cluster.gangs[gang]
+        if cluster.policy.is_strict and cluster.queue.first(live) != live.order:
+            put_aside(cluster, line)
+            if line.reason is None:
+                failed.append(line)
+            continue
+        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, live.order)):
+            yield said
+        line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()
-        for found in attempts(cluster, cluster.gangs[gang]):
+        for found in tries(cluster, live):
             if found is not None:
                 if cluster.said:  # what others had reserved is lost, which may free a place
                     found = [*found, *_said(cluster), *_start_reserved(cluster)]
@@ -109,7 +135,7 @@ def _said(cluster: Cluster) -> list[Decision]:
 
 def _drain(cluster: Cluster) -> list[Decision]:
     decisions: list[Decision] = []
-    for node in sorted(cluster.draining):
+    for node in sorted(cluster.nodes.draining):
         machine = cluster.hardware.machines[node]
         for gang in sorted(machine.pods):
             live = cluster.gangs[gang]
@@ -162,7 +188,10 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
     if decisions:
         yield decisions
     state = cluster.stamps.state()
-    some = dict.fromkeys((*failed, *_rechecked(cluster, state, began), *_outdated(cluster, state)))
+    apart = (line for line in cluster.queue.news if line.reason is None and line.groups)
+    some = dict.fromkeys(
+        (*failed, *apart, *_rechecked(cluster, state, began), *_outdated(cluster, state))
+    )
     lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
     explainer, others = Explainer(cluster), list[Line]()
     for line in lines:

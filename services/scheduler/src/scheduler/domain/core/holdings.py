@@ -88,6 +88,11 @@ class Live:
     places are not free yet. ``told``: the code of the last word about its wait.
     ``downgraded_under``: its quota when it could not be raised again. ``strangers``: places on
     nodes or GPUs that are not in the configuration; what of them is there is among ``pods``.
+    ``apart``: from others that want the same (`queue.Key`). ``is_kept_for``: cells are kept for it;
+    ``unplanned``: in which state none were found. ``passed``: the gang on whose kept cells it
+    is, as it was expected to be gone in time; ``is_overdue``: it has to go for that.
+    ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
+    on sufferance.
     ``among``: the set of `Charges` that it is in. ``cost``: its rank, and the price of
     letting it go (`prices.cost_of`); None: not worked out since one of them may have changed.
     """
@@ -105,12 +110,19 @@ class Live:
     told: str | None = None
     downgraded_under: tuple[int, ...] | None = None
     strangers: tuple[PodPlace, ...] = ()
+    apart: "tuple[str | float | None, ...]" = ()
+    is_kept_for: bool = False
+    unplanned: tuple[int, ...] = ()
+    passed: str | None = None
+    is_overdue: bool = False
+    rank: int = field(init=False)
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.id = self.gang.id
+        self.rank = self.gang.priority
 
     @property
     def is_leaving(self) -> bool:

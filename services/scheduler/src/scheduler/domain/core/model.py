@@ -138,7 +138,7 @@ class Restored:
     ``gang_class`` None: the core binds its cells as it would now. ``started_at`` None: its place
     is reserved, and it waits for the gangs there to leave. ``preempted_until``: it was told to
     leave by then. ``reserved``: pods by which a running gang grows, whose places are reserved. Pods
-    of the gang that have no place are over.
+    of the gang that have no place are over. ``passed``: the gang on whose kept cells it is.
     """
 
     gang: Gang
@@ -149,6 +149,24 @@ class Restored:
     preempted_until: float | None = None
     preempted_for: str | None = None
     reserved: tuple[str, ...] = ()
+    passed: str | None = None
+
+
+NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
+"""A node and indices of its GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredReservation:
+    """Cells that were kept for a waiting gang before, expected to start at ``starts_at``; it has
+    had some ``since`` then. ``bound``: those that are bound for it.
+    """
+
+    gang: str
+    cells: tuple[NodeGpus, ...]
+    starts_at: float
+    since: float
+    bound: tuple[CellUse, ...] = ()
 
 
 Numbers: TypeAlias = Mapping[str, "int | float | str | None"]
@@ -223,6 +241,18 @@ class Downgraded:
 
 
 @dataclass(frozen=True, slots=True)
+class Reserved:
+    """Cells are kept for a waiting gang, the first of its virtual cluster that can't start: nodes
+    with indices of their GPUs; it is expected to start at ``starts_at``. None, and no cells: they
+    are kept no longer.
+    """
+
+    gang: str
+    cells: tuple[NodeGpus, ...]
+    starts_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Upgraded:
     """The gang has cells of its virtual cluster again."""
 
@@ -230,5 +260,13 @@ class Upgraded:
 
 
 Decision: TypeAlias = (
-    Placed | Grown | Deferred | Refused | Preempted | PreemptionCancelled | Downgraded | Upgraded
+    Placed
+    | Grown
+    | Deferred
+    | Refused
+    | Preempted
+    | PreemptionCancelled
+    | Downgraded
+    | Upgraded
+    | Reserved
 )

@@ -3,6 +3,7 @@ docs/scheduling.md, "Whom it costs".
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
 from typing import NamedTuple
@@ -62,7 +63,7 @@ def _growths_below(cluster: Cluster, live: Live) -> list[Live]:
         for other in reserved
         if other.started_at is not None
         and other.owner == live.owner
-        and other.gang.priority < live.gang.priority
+        and other.rank < live.gang.priority
     ]
     return sorted(found, key=lambda other: other.id)
 
@@ -147,23 +148,32 @@ def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
     )
 
 
-def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
-    """Who is to leave for it, with those away who leave already."""
-    found: list[Live] | None = None
-    is_thorough = False
+@dataclass(slots=True)
+class _Tries:
+    """`victims.Tries` of a gang. ``is_thorough``: in every way."""
 
-    def tries(victims: Sequence[Live]) -> list[Live] | None:
-        removals = [Removal(cluster, other) for other in victims]
-        seeker = seeker_of(cluster, live, is_guest=False)
-        seeker.is_thorough = is_thorough
+    cluster: Cluster
+    live: Live
+    is_thorough: bool = False
+
+    def __call__(self, victims: Sequence[Live]) -> list[Live] | None:
+        """Who of them is in the gang's way; None: it does not fit without them."""
+        removals = [Removal(self.cluster, other) for other in victims]
+        seeker = seeker_of(self.cluster, self.live, is_guest=False)
+        seeker.is_thorough = self.is_thorough
         needed: list[Live] | None = None
-        if seeker.place(live.waiting):
+        if seeker.place(self.live.waiting):
             names = overlapping(seeker.pods, victims)
             needed = [other for other in victims if other.id in names]
         seeker.undo()
         undo_all(removals)
         return needed
 
+
+def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
+    """Who is to leave for it, with those away who leave already."""
+    found: list[Live] | None = None
+    tries = _Tries(cluster, live)
     chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
@@ -175,7 +185,7 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return None
     elif cluster.hardware.searches_left:
         cluster.hardware.searches_left -= 1
-        is_thorough = True
+        tries.is_thorough = True
 
     @cache
     def candidates() -> list[Live]:

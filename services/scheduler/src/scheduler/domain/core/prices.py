@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
-from scheduler.domain.core.model import GangClass, Kind
+from scheduler.domain.core.model import OPPORTUNISTIC, GangClass, Kind
 from scheduler.domain.core.ranks import Needs
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ def cost_of(live: Live) -> tuple[int, Price]:
     higher priority than its rank can make it leave, others only where that is below 0: a guest's.
     """
     if live.cost is None:
-        rank = live.gang.priority if live.gang_class is GangClass.GUARANTEED else -1
+        rank = live.rank if live.gang_class is GangClass.GUARANTEED else OPPORTUNISTIC
         if live.is_leaving or live.gang_class is None:  # which costs nobody more, or who comes
             rank = STAYS
         since = inf if live.started_at is None else live.started_at
-        live.cost = rank, (live.gpus_in_use, -since)
+        live.cost = rank, (0 if live.is_overdue else live.gpus_in_use, -since)
     return live.cost
 
 

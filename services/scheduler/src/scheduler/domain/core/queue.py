@@ -5,6 +5,7 @@ Between cycles a line is tried again only after something changed that could hel
 """
 
 from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -16,8 +17,16 @@ from scheduler.domain.core.rechecks import Rechecks
 Shape = tuple[tuple[Kind, int], ...]
 """Pods that want the same, counted."""
 
-Key = tuple[str, int, Shape, str, frozenset[str] | None, str]
-"""Owner, priority, shape, what is near, allowed nodes, and the gang itself where it grows."""
+Apart = tuple[str | float | None, ...]
+"""What else keeps gangs apart that want the same: how long they run at most, and whose they are."""
+
+Key = tuple[str, int, Shape, str, Apart, frozenset[str] | None, str]
+"""Owner, priority, shape, what is near, what keeps apart, allowed nodes, and the gang itself where
+it grows, or cells are kept for it.
+"""
+
+Place = tuple[str, bool]
+"""Owner, and whether opportunistic gangs."""
 
 Stamp = tuple[int, ...]
 
@@ -34,6 +43,9 @@ the room for its pods depends on with how many they are: lines with the same nee
 
 GUESTS: GroupKey = ("", OPPORTUNISTIC)
 """The group of gangs that are placed as guests, whoever they are."""
+
+PASSING = "\n"
+"""Before the owner in the group of gangs that may go on cells that are kept for others in time."""
 
 COMMON: GroupKey = ("", 0)
 """The group of gangs with cells that may wait for what is in nobody's quota (`Freed`)."""
@@ -78,7 +90,9 @@ class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
     were not told; ``rechecks``: those whose reason may become another one without their help. Sets
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
-    reason is looked for.
+    reason is looked for. ``places``: the lines of a virtual cluster's gangs of one class.
+    ``changes``: by owner, raised when one more line was tried in vain, or the first of one waits no
+    longer; ``looked``: under which of them the first of a virtual cluster was looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -88,12 +102,16 @@ class Queue:
     news: dict[Line, None] = field(default_factory=dict)
     rechecks: Rechecks = field(default_factory=Rechecks)
     explained: int = 0
+    places: dict[Place, dict[Line, None]] = field(default_factory=dict)
+    looked: dict[Place, int] = field(default_factory=dict)
+    changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Line(key)
+            self.places.setdefault(place_of(key), {})[line] = None
         insort(line.waiting, live.order)
         self.news[line] = None
         if line.reason is None:  # else the same holds for it as for the others in the line
@@ -106,11 +124,18 @@ class Queue:
         line = self.gangs.pop(live.id, None)
         if line is None:
             return
-        del line.waiting[bisect_left(line.waiting, live.order)]
+        index = bisect_left(line.waiting, live.order)
+        del line.waiting[index]
+        if index == 0:
+            self.changes[live.owner] += 1
         line.untold.discard(live.id)
         if line.waiting:
             return
         del self.lines[line.key]
+        place = place_of(line.key)
+        del self.places[place][line]
+        if not self.places[place]:
+            del self.places[place]
         self.news.pop(line, None)
         self.added.pop(line, None)
         if line.mark:
@@ -130,11 +155,31 @@ class Queue:
         line.groups, line.leaves, line.wants = tuple(groups), leaves, tuple(wants)
         line.least_gpus = min(kind.gpus for kind, _ in line.key[2])
         line.need = leaves, line.least_gpus, tuple((what, count) for what, _, count in wants)
+        self.changes[line.key[0]] += 1
         for name in groups:
             group = self.groups.get(name)
             if group is None:
                 group = self.groups[name] = Group(name)
             group.lines.setdefault(line.need, {})[line] = None
+
+    def first(self, live: Live) -> Order:
+        """Of those that wait in the gang's virtual cluster in its class the first."""
+        return min(line.waiting[0] for line in self.places[place_of(key_of(live))])
+
+    def try_firsts(self) -> bool:
+        """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
+        anybody has.
+        """
+        found = False
+        for place, lines in self.places.items():
+            changes = self.changes[place[0]]
+            if self.looked.get(place) != changes:
+                self.looked[place] = changes
+                line = min(lines, key=lambda line: line.waiting[0])
+                if line.groups:
+                    self.added[line] = None
+                    found = True
+        return found
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
         """Why the line's gangs wait."""
@@ -190,10 +235,15 @@ class Queue:
                     self.added[line] = None
 
 
+def place_of(key: Key) -> Place:
+    """Where in the queue those of a key are."""
+    return key[0], key[1] == OPPORTUNISTIC
+
+
 def key_of(live: Live) -> Key:
     """What its line has in common."""
     gang = live.gang
     shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
     near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
-    growing = live.id if live.pods or live.strangers else ""
-    return live.owner, gang.priority, shape, near, gang.allowed_nodes, growing
+    alone = live.id if live.pods or live.strangers or live.is_kept_for else ""
+    return live.owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone

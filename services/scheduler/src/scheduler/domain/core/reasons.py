@@ -9,11 +9,13 @@ from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
+from scheduler.domain.core.passing import goes_before, out_of_the_way
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
+RESERVATION, ORDER = "reservation", "order"
 
 
 class Explainer:
@@ -44,7 +46,7 @@ class Explainer:
 
     def _could_hold(self, live: Live) -> bool:
         cluster, gang = self.cluster, live.gang
-        _, _, shape, _, only, growing = key_of(live)
+        _, _, shape, _, _, only, growing = key_of(live)
         if growing:
             return True
         is_guest = gang.priority == OPPORTUNISTIC
@@ -106,6 +108,33 @@ class Explainer:
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         """Why the gangs of each line wait."""
+        cluster, kept = self.cluster, self.cluster.reservations
+        owners = dict.fromkeys(line.key[0] for line in lines)
+        with out_of_the_way(cluster, [each for owner in owners for each in kept.of(owner)]):
+            held = [(line, self._held(line)) for line in lines]
+            yield from ((line, reason) for line, reason in held if reason is not None)
+            yield from self._others([line for line, reason in held if reason is None])
+
+    def _held(self, line: Line) -> Reason | None:
+        """It would be placed if nobody were before it, and nothing were kept for others."""
+        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
+        if cluster.policy.is_strict:
+            first = cluster.queue.first(live)
+            if first == live.order or not could_be_placed(cluster, live):
+                return None
+            text = f"Nobody may pass {first[2]}, which comes before it."
+            return Reason(ORDER, text, _wanted(live) | {"for": first[2]})
+        others = cluster.reservations.of(live.owner)
+        before = [each for each in others if not goes_before(live, each)]
+        if live.is_guest or not before or not could_be_placed(cluster, live):
+            return None
+        oldest = before[0]
+        whom, starts_at = oldest.live.id, oldest.starts_at
+        gangs = _counted(len(before), "gang")
+        text = f"Cells are kept for {gangs} before it ({whom}, from {starts_at:.15g} on)."
+        return Reason(RESERVATION, text, _wanted(live) | {"for": whom, "startsAt": starts_at})
+
+    def _others(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         cluster, others = self.cluster, list[tuple[Line, Live]]()
         for line in lines:
             live = cluster.gangs[line.waiting[0][2]]

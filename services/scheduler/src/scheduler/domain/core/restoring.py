@@ -34,6 +34,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     is_waiting = all(place.pod in restored.reserved for place in restored.places)
     live.started_at = None if is_waiting else restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
+    live.passed = restored.passed
     live.gang_class = restored.gang_class or _class_of(gang)
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
@@ -212,6 +213,7 @@ def export(live: Live) -> Restored:
         live.preempted_until,
         live.preempted_for,
         () if live.started_at is None else live.reserved,
+        live.passed,
     )
 
 
@@ -233,10 +235,11 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
                 carried.waiting = live.waiting
                 fresh.enqueue(carried)
         else:
-            carried = Live(live.gang, live.order, live.owner, live.waiting)
-            fresh.take_in(carried)
+            carried = fresh.take_in(live.gang, live.waiting)
             fresh.enqueue(carried)
         carried.told = None if live.reserved and not carried.reserved else live.told
+    for reservation in old.reservations.exported():
+        fresh.keep_again(reservation)
     for hardware in (fresh.hardware, fresh.blank):
         hardware.catch_up()
 

@@ -106,6 +106,9 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
     until = now + cluster.policy.grace_s
     if live is None:
         reason = Reason("drain", "Its node is drained.", {})
+    elif victim.passed == live.id:
+        text = f"Its cells were kept for the gang {live.id}, and it runs longer than it expected."
+        reason = Reason("reservation", text, {"gpus": victim.gpus})
     elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
         numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
         text = (

@@ -5,9 +5,20 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.freed import PORTS, Freed
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import OPPORTUNISTIC, Kind
+from scheduler.domain.core.model import Kind
 from scheduler.domain.core.prices import cost_of, room_at_most
-from scheduler.domain.core.queue import COMMON, GUESTS, Group, GroupKey, Line, Shape, Stamp, Want
+from scheduler.domain.core.queue import (
+    COMMON,
+    GUESTS,
+    PASSING,
+    Group,
+    GroupKey,
+    Line,
+    Shape,
+    Stamp,
+    Want,
+)
+from scheduler.domain.core.reservations import may_pass
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -61,6 +72,8 @@ class Waking:
             freed.machines.clear()
         if freed.common or freed.crowded:
             self._take_in_common(freed)
+        if cluster.policy.is_strict:
+            queue.try_firsts()
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
@@ -80,6 +93,9 @@ class Waking:
                 helped = self._helped_by(group.key)
                 for alike in group.lines.values():
                     lines.update(dict.fromkeys(helped(alike)))
+                for each in cluster.reservations.of(group.key[0]):  # it has what it holds up
+                    if each.live.gang.priority == group.key[1]:
+                        lines[queue.gangs[each.live.id]] = None
         return lines
 
     def _take_in_common(self, freed: Freed) -> None:
@@ -92,6 +108,8 @@ class Waking:
     def _helped_by(self, group: GroupKey) -> Callable[[Collection[Line]], Iterable[Line]]:
         if group == GUESTS:
             return self._helped_guests
+        if group[0].startswith(PASSING):
+            return self._helped_in_passing
         return self._helped_in_common if group == COMMON else self._helped
 
     def _helped_guests(self, alike: Collection[Line]) -> Iterable[Line]:
@@ -114,13 +132,32 @@ class Waking:
             return ()
         return filter(self._helps_in_common, alike) if self._has_room(first) else ()
 
+    def _helped_in_passing(self, alike: Collection[Line]) -> Iterable[Line]:
+        """Of lines with the same need those that may go on cells that are kept for others."""
+        return (line for line in alike if self._may_pass(line))
+
+    def _may_pass(self, line: Line) -> bool:
+        """One of its gangs might be gone in time, and there is quota with what is kept."""
+        owner, live = line.key[0], self.cluster.gangs[line.waiting[0][2]]
+        kept = self.cluster.reservations
+        left = self._quota_left(line) + kept.left(owner)
+        return line.leaves <= left and any(
+            may_pass(live, each, self.cluster.policy, self.cluster.now) for each in kept.of(owner)
+        )
+
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
         if line.reason is None or line in self._asked:
             self._asked.discard(line)
             return False
+        if self.cluster.gangs[line.waiting[0][2]].is_kept_for:
+            return False
         for group in line.groups:  # without what `_helps` asks for nobody is helped in common
-            if self._helps_guest(line) if group == GUESTS else self._helps(line):
+            if group[0].startswith(PASSING):
+                is_helped = self._may_pass(line)
+            else:
+                is_helped = self._helps_guest(line) if group == GUESTS else self._helps(line)
+            if is_helped:
                 return False
         return True
 
@@ -192,11 +229,14 @@ class Waking:
 
     def _has_quota(self, line: Line) -> bool:
         """Its virtual cluster has as many leaves left as it needs at the least."""
+        return line.leaves <= self._quota_left(line)
+
+    def _quota_left(self, line: Line) -> int:
         owner, priority = group = line.key[:2]
         left = self._left.get(group)
         if left is None:
             left = self._left[group] = self.cluster.charges.left_of_all(owner, priority)
-        return line.leaves <= left
+        return left
 
     def _has_room(self, line: Line) -> bool:
         """There would be room for each kind of its pods if all who may go were gone."""
@@ -219,16 +259,19 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     """The line's first could not be placed."""
     if line.groups:
         return
-    owner, priority, shape, _, _, growing = line.key
-    live = cluster.gangs.get(growing)
-    is_guest = priority == OPPORTUNISTIC or (live is not None and live.is_guest)
+    owner, priority, shape, _, apart, _, _ = line.key
+    live = cluster.gangs[line.waiting[0][2]]
+    is_guest = live.is_guest
+    is_growing = bool(live.pods or live.strangers)
     groups: list[GroupKey] = []
-    if is_guest or (not growing and all(kind.costs_nothing for kind, _ in shape)):
+    if is_guest or (not is_growing and all(kind.costs_nothing for kind, _ in shape)):
         groups.append(GUESTS)
     if not is_guest:
         if _is_common(cluster, shape):
             groups.append(COMMON)
         groups.append((owner, priority))
+        if any(apart):
+            groups.append((PASSING + owner, priority))
     cluster.freed.most_ports = max(cluster.freed.most_ports, _ports_of(shape))
     is_pinned = any(kind.pin is not None for kind, _ in shape)
     least = cluster.hardware.demands.least_leaves
@@ -268,6 +311,8 @@ def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
         return (cluster.freed.version,)
     if not owner:
         return hardware.usable_version, hardware.free_version
+    if owner.startswith(PASSING):
+        return hardware.usable_version, cluster.reservations.versions[owner.removeprefix(PASSING)]
     return hardware.usable_version, *cluster.stamps.of_quota(owner, priority)
 
 

@@ -7,6 +7,7 @@ once; `ClusterFile.placed` gives its findings their lines.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from muster.protocol.document import Limits, Node, read_document
 from muster.protocol.problems import ProtocolError
@@ -36,6 +37,9 @@ from scheduler.domain.formats.writing import whole
 CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=2_000_000)
 """Some hundred bytes and ten values a node are enough for 100,000 nodes."""
 
+STRICT = "strict"
+"""The order in which nobody passes."""
+
 MAX_CELL_DEPTH = 20
 """Physical cells within one another."""
 
@@ -46,7 +50,17 @@ _NODE = frozenset(("cpu", "memoryMB", "ports", "resources"))
 _VIRTUAL_CLUSTER = frozenset(("cells", "pins"))
 _QUOTA = frozenset(("type", "count"))
 _POLICY = frozenset(
-    ("lazyPreemption", "graceSeconds", "enforceGrace", "requeue", "backfill", "fairShare")
+    (
+        "lazyPreemption",
+        "graceSeconds",
+        "enforceGrace",
+        "requeue",
+        "backfill",
+        "order",
+        "assumedSeconds",
+        "maxPassSeconds",
+        "fairShare",
+    )
 )
 
 
@@ -171,22 +185,26 @@ def _quota(table: Table) -> QuotaCells:
 def _policy(table: Table | None) -> Policy:
     if table is None:
         return Policy()
-    for name in ("backfill", "fairShare"):
-        if table.flag(name):
-            table.wrong(name, "can't be true; write false, or leave it out")
-    default = Policy()
-    lazy, grace, enforced, requeue = (
-        table.flag("lazyPreemption"),
-        table.seconds("graceSeconds"),
-        table.flag("enforceGrace"),
-        table.flag("requeue"),
-    )
-    return Policy(
-        is_lazy=default.is_lazy if lazy is None else lazy,
-        grace_s=default.grace_s if grace is None else grace,
-        is_requeued=default.is_requeued if requeue is None else requeue,
-        is_enforced=default.is_enforced if enforced is None else enforced,
-    )
+    if table.flag("fairShare"):
+        table.wrong("fairShare", "can't be true; write false, or leave it out")
+    given: dict[str, Any] = {
+        "is_lazy": table.flag("lazyPreemption"),
+        "grace_s": table.seconds("graceSeconds"),
+        "is_requeued": table.flag("requeue"),
+        "is_enforced": table.flag("enforceGrace"),
+        "is_backfilling": table.flag("backfill"),
+        "assumed_s": table.seconds("assumedSeconds", is_above=True),
+        "max_pass_s": table.seconds("maxPassSeconds"),
+        "is_strict": _is_strict(table),
+    }
+    return Policy(**{name: value for name, value in given.items() if value is not None})
+
+
+def _is_strict(table: Table) -> bool | None:
+    order = table.name("order")
+    if order is not None and order != STRICT:
+        table.wrong("order", f"must be {STRICT}, not {order!a}; null lets gangs pass")
+    return None if order is None else order == STRICT
 
 
 def cluster_data(config: ClusterConfig) -> dict[str, object]:
@@ -209,6 +227,10 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
             "graceSeconds": whole(policy.grace_s),
             **({} if policy.is_enforced else {"enforceGrace": False}),
             "requeue": policy.is_requeued,
+            **({"order": STRICT} if policy.is_strict else {}),
+            "backfill": policy.is_backfilling,
+            "assumedSeconds": whole(policy.assumed_s),
+            "maxPassSeconds": whole(policy.max_pass_s),
         },
     }
 

@@ -8,12 +8,14 @@ from scheduler.domain.core.model import (
     Deferred,
     Downgraded,
     Grown,
+    NodeGpus,
     Placed,
     PodPlace,
     Preempted,
     PreemptionCancelled,
     Reason,
     Refused,
+    Reserved,
     Upgraded,
 )
 from scheduler.domain.formats.writing import to_line, whole
@@ -50,6 +52,9 @@ def decision_fields(decision: Decision) -> dict[str, object]:
             return _said("downgraded", gang, **{"for": for_gang})
         case Upgraded(gang):
             return _said("upgraded", gang)
+        case Reserved(gang, cells, starts_at):
+            at = None if starts_at is None else whole(starts_at)
+            return _said("reserved", gang, cells=kept_fields(cells), startsAt=at)
         case _:
             assert_never(decision)
 
@@ -71,6 +76,11 @@ def place_fields(place: PodPlace) -> dict[str, object]:
         "gpus": list(place.gpus),
         "ports": list(place.ports),
     }
+
+
+def kept_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
+    """Cells that are kept for a gang, as plain data."""
+    return [{"node": node, "gpus": list(gpus)} for node, gpus in cells]
 
 
 def _said(decision: str, gang: str, **more: object) -> dict[str, object]:

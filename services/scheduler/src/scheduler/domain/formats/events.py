@@ -15,7 +15,13 @@ from scheduler.domain.formats.fields import (
     Place,
     Table,
 )
-from scheduler.domain.formats.gangs import GANG, read_gang, read_pods, read_restored
+from scheduler.domain.formats.gangs import (
+    GANG,
+    read_gang,
+    read_pods,
+    read_reservation,
+    read_restored,
+)
 from scheduler.domain.formats.model import (
     ClusterChanged,
     CycleRun,
@@ -34,6 +40,7 @@ from scheduler.domain.formats.model import (
     NodeHealthChanged,
     NodeUncordoned,
     PodReleased,
+    ReservationRestored,
     SchedulerRestarted,
 )
 
@@ -102,6 +109,13 @@ def _node_blocked(line: _Line) -> Event:
     )
 
 
+def _reservation_restored(line: _Line) -> Event:
+    table = line.table
+    table.needs("cells", "startsAt", "since")
+    restored = read_reservation(table, line.name("gang"))
+    return ReservationRestored(line.at, restored, line=line.number)
+
+
 def _cycle(line: _Line) -> Event:
     is_settled = line.table.flag("settled")
     most = line.table.count("most", least=0)
@@ -160,7 +174,9 @@ _OF_RESTORED = _known(
     "preemptedUntil",
     "preemptedFor",
     "reserved",
+    "passed",
 )
+_OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound")
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-requested": (_OF_WAITING, _gang_requested),
@@ -172,6 +188,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     ),
     "gang-grown": (_known("gang", "pods", "told"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
+    "reservation-restored": (_OF_RESERVATION, _reservation_restored),
     "pod-released": (
         _known("gang", "pod"),
         lambda it: PodReleased(it.at, it.name("gang"), it.name("pod"), line=it.number),

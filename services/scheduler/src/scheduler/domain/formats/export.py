@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
-from scheduler.domain.core.model import Gang, PodPlace, Restored, Role
-from scheduler.domain.formats.decisions import place_fields
+from scheduler.domain.core.model import Gang, PodPlace, Restored, RestoredReservation, Role
+from scheduler.domain.formats.decisions import kept_fields, place_fields
 from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.formats.model import GangFile, Pods
 from scheduler.domain.formats.writing import whole
@@ -58,7 +58,23 @@ def restored_event(restored: Restored, told: str | None = None) -> Fields:
         "startedAt": None if started_at is None else whole(started_at),
         "preemptedUntil": None if until is None else whole(until),
         "preemptedFor": None if for_gang is None else name_of(for_gang),
-        **_set(reserved=[name_of(pod) for pod in restored.reserved] or None, told=told),
+        **_set(
+            reserved=[name_of(pod) for pod in restored.reserved] or None,
+            passed=None if restored.passed is None else name_of(restored.passed),
+            told=told,
+        ),
+    }
+
+
+def reservation_event(restored: RestoredReservation) -> Fields:
+    """Cells that are kept for a gang."""
+    return {
+        "event": "reservation-restored",
+        "gang": name_of(restored.gang),
+        "cells": kept_fields(restored.cells),
+        "startsAt": whole(restored.starts_at),
+        "since": whole(restored.since),
+        "bound": [{"cell": use.cell, "quota": use.quota} for use in restored.bound],
     }
 
 

@@ -12,6 +12,7 @@ from scheduler.domain.core.model import (
     Kind,
     PodPlace,
     Restored,
+    RestoredReservation,
 )
 from scheduler.domain.formats.fields import MAX_NUMBER, MAX_PORT, Table
 from scheduler.domain.formats.model import GangFile, Pods
@@ -58,6 +59,7 @@ PODS = frozenset(
 )
 PLACE = frozenset(("pod", "node", "gpus", "ports", "charged"))
 CELL = frozenset(("cell", "quota"))
+KEPT = frozenset(("node", "gpus"))
 
 
 def read_gang(table: Table, at: float) -> GangFile:
@@ -175,6 +177,27 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         preempted_until=_preempted_until(table, started_at),
         preempted_for=table.name("preemptedFor"),
         reserved=_reserved(table, places, started_at),
+        passed=table.name("passed"),
+    )
+
+
+def read_reservation(table: Table, gang: str) -> RestoredReservation:
+    """Cells that were kept for a gang. ``table`` is the event."""
+    cells: dict[str, tuple[int, ...]] = {}
+    for entry in table.tables("cells", KEPT) or ():
+        entry.needs("node", "gpus")
+        node = entry.name("node") or ""
+        if node in cells:
+            entry.wrong("node", f"is {node!a} once more; add its GPUs to the first")
+        cells[node] = entry.numbers("gpus") or ()
+    if table.items("cells") == []:
+        table.wrong("cells", "must not be empty")
+    return RestoredReservation(
+        gang=gang,
+        cells=tuple(cells.items()),
+        starts_at=table.seconds("startsAt", -MAX_NUMBER) or 0.0,
+        since=table.seconds("since", -MAX_NUMBER) or 0.0,
+        bound=_cell_uses(table, "bound"),
     )
 
 
@@ -228,9 +251,14 @@ def _class(table: Table, priority: int) -> GangClass | None:
 
 
 def _cells(table: Table) -> tuple[CellUse, ...]:
-    entries = table.tables("cells", CELL) or ()
-    if entries and table.name("class") != GangClass.GUARANTEED:
+    found = _cell_uses(table, "cells")
+    if found and table.name("class") != GangClass.GUARANTEED:
         table.wrong("cells", "are held by guaranteed gangs alone; remove them, or mend class")
+    return found
+
+
+def _cell_uses(table: Table, field: str) -> tuple[CellUse, ...]:
+    entries = table.tables(field, CELL) or ()
     for entry in entries:
         entry.needs("cell", "quota")
     return tuple(CellUse(each.name("cell") or "", each.name("quota") or "") for each in entries)

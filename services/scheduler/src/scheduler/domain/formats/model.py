@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Gang, Kind, Restored, Role
+from scheduler.domain.core.model import Gang, Kind, Restored, RestoredReservation, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,13 @@ class GangRestored(Happening):
     file: GangFile
     restored: Restored
     told: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRestored(Happening):
+    """Cells were kept for a waiting gang before the file begins."""
+
+    restored: RestoredReservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +207,7 @@ class ClusterChanged(Happening):
 Event: TypeAlias = (
     GangRequested
     | GangRestored
+    | ReservationRestored
     | GangGrown
     | GangReleased
     | GangWithdrawn

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Gang, Restored, Role
+from scheduler.domain.core.model import Gang, Restored, RestoredReservation, Role
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
     grown_event,
     requested_event,
+    reservation_event,
     restored_event,
 )
 from scheduler.domain.formats.writing import whole
@@ -29,12 +30,14 @@ STEP = 500
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
-    they were told. ``tried``: the event that says that all were, if they were.
+    they were told. ``kept``: the cells that are kept for gangs. ``tried``: the event that says that
+    all were, if they were.
     """
 
     nodes: list[Fields] = field(default_factory=list)
     placed: list[tuple[Restored, tuple[Role, ...], str | None]] = field(default_factory=list)
     waiting: list[tuple[Gang, str | None]] = field(default_factory=list)
+    kept: list[RestoredReservation] = field(default_factory=list)
     tried: list[Fields] = field(default_factory=list)
 
     def events(self) -> Iterator[Fields]:
@@ -52,6 +55,7 @@ class Taken:
                 yield grown_event(restored.gang.id, more, told)
         for gang, told in self.waiting:
             yield requested_event(gang, told)
+        yield from map(reservation_event, self.kept)
         yield from self.tried
 
 
@@ -69,6 +73,7 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     if cluster.queue.lines and not cluster.queue.added and cluster.under_way is None:
         how: Fields = {} if cluster.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
+    taken.kept.extend(cluster.reservations.exported())
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
             taken.nodes.extend(_of_node(name, machine))

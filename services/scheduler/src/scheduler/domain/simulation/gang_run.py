@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from scheduler.domain.core.holdings import joined
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
 from scheduler.domain.formats.model import GangFile, Pods
 
@@ -57,7 +58,8 @@ class GangRun:
         self.checkpoint_at = None
         self.code = None
         self.add(places)
-        return None if self.left_s is None else now + self.left_s
+        ends = [each for each in (self.left_s, self.gang.limit_s) if each is not None]
+        return now + min(ends) if ends else None
 
     def add(self, places: Iterable[PodPlace]) -> None:
         """Pods have started."""
@@ -109,7 +111,7 @@ class GangRun:
         for more in pods:
             self.counts[more.name] = more.next(self.counts.get(more.name, 0))
             self.kinds[more.name] = more.kind
-        self.gang = replace(self.gang, roles=(*self.gang.roles, *roles))
+        self.gang = replace(self.gang, roles=joined(self.gang.roles, roles))
 
     def remove(self, pod: str) -> PodPlace | None:
         """A pod is over; the answer is where it was, if it ran."""

@@ -29,26 +29,26 @@ def apply_to_node(event: OfNode, cluster: Cluster, space: Space, warn: Warn) -> 
         return
     match event:
         case NodeHealthChanged(node=node, is_healthy=is_healthy):
-            cluster.set_node_health(node, is_healthy)
+            cluster.nodes.set_node_health(node, is_healthy)
             space.set_node_health(node, is_healthy)
         case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
             if not space.has(node, gpu):
                 warn(Finding("gpu", f"{gpu} is not on {node!a}: ignored", event.line))
                 return
-            cluster.set_gpu_health(node, gpu, is_healthy)
+            cluster.nodes.set_gpu_health(node, gpu, is_healthy)
             space.set_gpu_health(node, gpu, is_healthy)
         case NodeCordoned(node=node):
-            cluster.cordon(node)
+            cluster.nodes.cordon(node)
             space.set_open(node, False)
         case NodeDrained(node=node):
-            cluster.drain(node)
+            cluster.nodes.drain(node)
             space.set_open(node, False)
         case NodeUncordoned(node=node):
-            cluster.uncordon(node)
+            cluster.nodes.uncordon(node)
             space.set_open(node, True)
         case NodeBlocked(node=node):
             amounts = {"cpu": event.cpu, "memoryMB": event.memory_mb}
-            cluster.block(node, event.gpus, amounts, event.ports)
+            cluster.nodes.block(node, event.gpus, amounts, event.ports)
             cluster.hardware.machines[node].avoided = set(event.avoided)
             space.block(node, event.gpus)
         case _:

@@ -22,6 +22,7 @@ from scheduler.domain.core.model import (
     Preempted,
     PreemptionCancelled,
     Refused,
+    Reserved,
     Upgraded,
 )
 from scheduler.domain.formats.fields import FormatError
@@ -37,6 +38,7 @@ from scheduler.domain.formats.model import (
     GangsTried,
     GangWithdrawn,
     PodReleased,
+    ReservationRestored,
     SchedulerRestarted,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
@@ -78,8 +80,8 @@ class Simulation:
         if self._is_open and event.at > self.tally.now:
             yield from self._close()
         while not self._is_open:
-            ends_at = self._agenda.next_at()
-            now = event.at if ends_at is None else min(ends_at, event.at)
+            due_at = self._due_at()
+            now = event.at if due_at is None else min(due_at, event.at)
             yield from self._open(now)
             if now < event.at:
                 yield from self._close()
@@ -90,9 +92,23 @@ class Simulation:
         """What is decided after the last event."""
         if self._is_open:
             yield from self._close()
-        while (ends_at := self._agenda.next_at()) is not None:
-            yield from self._open(ends_at)
+        idle, cluster = 0, self.cluster  # cycles in a row for which only the core has woken
+        while (due_at := self._due_at()) is not None:
+            if self._agenda.next_at() is not None:
+                idle = 0
+            elif idle > len(cluster.reservations.by_gang) or not cluster.has_passers():
+                break  # nothing comes of that any more
+            else:
+                idle += 1
+            yield from self._open(due_at)
             yield from self._close()
+
+    def _due_at(self) -> float | None:
+        """When something happens next that no event says; None: nothing."""
+        ends_at = self._agenda.next_at()
+        wakes_at = self.cluster.wakes_at() if self._policy.is_enforced else None
+        due = [at for at in (ends_at, wakes_at) if at is not None]
+        return min(due, default=None)
 
     def _open(self, now: float) -> Iterator[tuple[float, Decision]]:
         """A moment begins with what ends by itself."""
@@ -146,6 +162,8 @@ class Simulation:
         match event:
             case GangRequested() | GangRestored():
                 self._begin(event)
+            case ReservationRestored(restored=restored):
+                self.cluster.keep_again(restored)
             case GangReleased(gang=gang) | GangWithdrawn(gang=gang):
                 self._release(gang)
             case PodReleased():
@@ -317,6 +335,8 @@ class Simulation:
                 group.downgraded += 1
             case Upgraded():
                 self.tally.upgraded += 1
+            case Reserved():
+                pass
             case _:
                 assert_never(decision)
 

@@ -1,0 +1,44 @@
+"""When gangs that run will end, as far as anybody knows."""
+
+from collections.abc import Iterable
+from math import ceil, floor, log10
+
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.model import Gang
+
+DIGITS = 2
+"""Waiting gangs that run at most as long, to so many digits, may be in one line."""
+
+
+def ends_at(live: Live, policy: Policy, now: float) -> float:
+    """Seconds of the clock, later than ``now``: what it expects of itself, else what is assumed of
+    all, doubled for as long as that has passed; not beyond its limit, while that is to come.
+    """
+    began = now if live.started_at is None else live.started_at
+    run_s = live.gang.expected_s or policy.assumed_s
+    while began + run_s <= now:
+        run_s *= 2
+    limit_s = live.gang.limit_s
+    if limit_s is not None and now < began + limit_s:
+        run_s = min(run_s, limit_s)
+    return began + run_s
+
+
+def by_end(gangs: Iterable[Live], policy: Policy, now: float) -> list[tuple[float, str, Live]]:
+    """Gangs with their ends and ids, the first to end first."""
+    return sorted((ends_at(live, policy, now), live.id, live) for live in gangs)
+
+
+def bounds_of(gang: Gang) -> tuple[float | None, float | None]:
+    """How long it runs by its limit, and by what it expects, at the most: rounded up to `DIGITS`
+    digits.
+    """
+    return _rounded_up(gang.limit_s), _rounded_up(gang.expected_s)
+
+
+def _rounded_up(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    unit = 10.0 ** (floor(log10(seconds)) + 1 - DIGITS)
+    return ceil(seconds / unit) * unit

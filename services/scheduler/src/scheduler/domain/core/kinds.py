@@ -1,0 +1,27 @@
+"""Kinds of pods, each once: what was worked out for a gang's is found for another's without a
+comparison.
+"""
+
+from collections.abc import Sequence
+
+from scheduler.domain.core.machines import KINDS_REMEMBERED
+from scheduler.domain.core.model import Kind, Role
+
+
+class Kinds:
+    """Those that gangs have wanted, up to `KINDS_REMEMBERED`."""
+
+    def __init__(self) -> None:
+        self._known: dict[Kind, Kind] = {}
+
+    def of(self, roles: Sequence[Role]) -> tuple[Role, ...]:
+        """The same roles with the kinds of other gangs that are equal."""
+        found = []
+        for role in roles:
+            kind = self._known.get(role.kind)
+            if kind is None:
+                if len(self._known) >= KINDS_REMEMBERED:
+                    self._known.clear()
+                kind = self._known[role.kind] = role.kind
+            found.append(role if kind is role.kind else Role(kind, role.pods, role.name))
+        return tuple(found)

@@ -1,0 +1,253 @@
+"""Who may pass whom: the first gang of a virtual cluster that can't start has cells kept for it,
+and others go there only where they will be gone in time.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from heapq import nsmallest
+
+from scheduler.domain.core.admitting import attempts
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.ends import ends_at
+from scheduler.domain.core.holdings import Live, Order
+from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
+from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.planning import fits_when_empty, plan
+from scheduler.domain.core.queue import Line, Stamp
+from scheduler.domain.core.reservations import Reservation, may_pass
+from scheduler.domain.core.starting import start_at_once
+
+PLANNED = 4
+"""Gangs of a virtual cluster for which cells are sought in one go, at the most."""
+
+
+def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
+    """`attempts` with what is kept for others out of the way, where the gang goes before them; and
+    last, where it would be gone in time, on what is kept for those that go before it.
+    """
+    if live.is_guest or not cluster.policy.is_keeping:
+        yield from attempts(cluster, live)
+        return
+    others = cluster.reservations.of(live.owner)
+    behind = [each for each in others if goes_before(live, each)]
+    found: list[Decision] | None = None
+    with out_of_the_way(cluster, behind):
+        for found in _attempts(cluster, live):
+            if found is not None:
+                break
+            yield None
+        if found is not None:
+            cluster.unreserve(live)
+    before = [each for each in others if each not in behind]
+    if found is None and before:
+        found = _passing(cluster, live, before)
+        if found is not None:
+            cluster.unreserve(live)
+    yield found
+
+
+def _attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
+    own = cluster.reservations.by_gang.get(live.id)
+    if own is None or own.starts_at > cluster.now:
+        yield from attempts(cluster, live)
+    else:
+        with _overdue(cluster, live):
+            yield from attempts(cluster, live)
+
+
+@contextmanager
+def _overdue(cluster: Cluster, live: Live) -> Iterator[None]:
+    """Those that went to the cells kept for the gang, and were expected to be gone, may have to go
+    for it, before all others.
+    """
+    overdue = [other for other in cluster.charges.charged_to(live.owner) if other.passed == live.id]
+    for other in overdue:
+        cluster.set_rank(other, OPPORTUNISTIC, is_overdue=True)
+    try:
+        yield
+    finally:
+        for other in overdue:
+            cluster.set_rank(other, other.gang.priority, is_overdue=False)
+
+
+def goes_before(live: Live, reservation: Reservation) -> bool:
+    """It is the reservation's own gang, or of a higher rank; age does not count."""
+    other = reservation.live
+    return live is other or live.order[0] < other.order[0]
+
+
+@contextmanager
+def out_of_the_way(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterator[None]:
+    """What is kept is free for the moment, which nobody else notices; what others have taken then
+    is theirs.
+    """
+    kept, versions = cluster.reservations, cluster.hardware.versions()
+    for each in reservations:
+        kept.lift(each)
+    cluster.hardware.unchanged(versions)
+    try:
+        yield
+    finally:
+        for each in reservations:
+            if kept.by_gang.get(each.live.id) is each:
+                kept.hold(each)
+
+
+def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> list[Decision] | None:
+    """Start it on what is kept for others, where that costs nobody anything."""
+    passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
+    if not passed:
+        return None
+    with out_of_the_way(cluster, passed):
+        found = start_at_once(cluster, live, cluster.now)
+    if found is not None and live.apart[0] is None:
+        live.passed = passed[0].live.id
+    return found
+
+
+def keep(cluster: Cluster, owner: str, until: Order | None = None) -> list[Decision]:
+    """Keep cells for the first gangs of a virtual cluster that can't start, one for each chain; and
+    of those that are kept what has become free. ``until``: for those before this one in order.
+    """
+    kept, lines = cluster.reservations, cluster.queue.places.get((owner, False))
+    of_owner = kept.of(owner)
+    if not lines and not of_owner:
+        return []
+    said: list[Decision] = []
+    state = cluster.stamps.state()
+    is_over = until is None and any(each.starts_at <= cluster.now for each in of_owner)
+    if kept.looked.get(owner) != state or is_over:
+        for each in of_owner.copy():
+            if is_lost(cluster, each) or (until is None and each.starts_at <= cluster.now):
+                said += _keep_anew(cluster, each)
+        before = kept.left(owner)
+        for each in of_owner:
+            kept.hold(each)
+        if kept.left(owner) > before:
+            kept.versions[owner] += 1
+    changes = cluster.queue.changes[owner]
+    if lines and kept.full.get(owner) != changes:
+        said += _keep_first(cluster, owner, lines, until)
+        if until is None and _kept_chains(cluster, owner) >= _own_chains(cluster, owner):
+            kept.full[owner] = changes
+    kept.looked[owner] = cluster.stamps.state()
+    return said
+
+
+def is_lost(cluster: Cluster, reservation: Reservation) -> bool:
+    """Some of its cells will not be free in time."""
+    live, states = reservation.live, cluster.hardware.states
+    return any(
+        leaves & ~states[number].usable
+        or _is_others(states[number], live, leaves)
+        or _stays(cluster, reservation, states[number], leaves)
+        for number, leaves in reservation.leaves.items()
+    )
+
+
+def _is_others(state: SlotState, live: Live, leaves: int) -> bool:
+    """Some of the leaves are in cells that are bound to others."""
+    own = {live.owner, *(pin_owner(r.kind.pin) for r in live.waiting if r.kind.pin is not None)}
+    return any(leaves & mask for owner, mask in state.bound.items() if owner not in own)
+
+
+def _stays(cluster: Cluster, reservation: Reservation, state: SlotState, leaves: int) -> bool:
+    """Somebody is charged some of the leaves for longer."""
+    for gang, mask in state.chargers.items():
+        if mask & leaves and gang != reservation.live.id:
+            other = cluster.gangs[gang]
+            if other.passed == reservation.live.id or other.started_at is None:
+                continue  # it has to go in time, or will be looked at when it starts
+            if ends_at(other, cluster.policy, cluster.now) > reservation.starts_at > cluster.now:
+                return True
+    return False
+
+
+def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
+    """Other cells, or another time, for a gang that has some already; else none."""
+    live = before.live
+    with out_of_the_way(cluster, [before]):
+        found = plan(cluster, live, cluster.now)
+    if found is None:
+        return [_lose(cluster, before)]
+    cluster.reservations.remove(before)
+    after = Reservation(live, found.leaves, found.starts_at, before.since)
+    cluster.reservations.add(after)
+    if any(leaves & ~after.leaves.get(n, 0) for n, leaves in before.leaves.items()):
+        cluster.freed_by(live.owner)
+    if (after.leaves, after.starts_at) == (before.leaves, before.starts_at):
+        return []
+    return [_said(cluster, after)]
+
+
+def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
+    live = reservation.live
+    cluster.unreserve(live)
+    return Reserved(live.id, (), None)
+
+
+def _keep_first(
+    cluster: Cluster, owner: str, lines: Iterable[Line], until: Order | None
+) -> list[Decision]:
+    """Cells for the first gangs in order that were tried, in chains in which none are kept for
+    others before.
+    """
+    kept = cluster.reservations
+    chains = _own_chains(cluster, owner)
+    heads = (line.waiting[0] for line in lines if line.groups)
+    firsts = (cluster.gangs[head[2]] for head in heads if until is None or head < until)
+    lives = (
+        live
+        for live in firsts
+        if live.id not in kept.by_gang
+        and not (live.pods or live.strangers)
+        and fits_when_empty(cluster, live)
+    )
+    said: list[Decision] = []
+    for live in nsmallest(PLANNED, lives, key=lambda live: live.order):
+        behind = [each for each in kept.of(owner) if goes_before(live, each)]
+        taken = {c for each in kept.of(owner) if each not in behind for c in _chains(cluster, each)}
+        if chains <= taken:
+            break
+        if live.unplanned == _state(cluster, owner):
+            continue
+        with out_of_the_way(cluster, behind):
+            found = plan(cluster, live, cluster.now)
+        mine = (
+            None if found is None else Reservation(live, found.leaves, found.starts_at, cluster.now)
+        )
+        if mine is None or not taken.isdisjoint(_chains(cluster, mine)):
+            live.unplanned = _state(cluster, owner)
+            continue
+        for each in behind:
+            if not _chains(cluster, each).isdisjoint(_chains(cluster, mine)):
+                said.append(_lose(cluster, each))
+        kept.add(mine)
+        cluster.set_apart(live)
+        said.append(_said(cluster, mine))
+    return said
+
+
+def _state(cluster: Cluster, owner: str) -> Stamp:
+    """As long as this is so, nothing is found that was not found before."""
+    return (*cluster.stamps.state(), cluster.reservations.versions[owner])
+
+
+def _own_chains(cluster: Cluster, owner: str) -> set[str]:
+    """Those in which a virtual cluster has quota."""
+    return {quota.chain.name for quota in cluster.hardware.owning.quotas.get(owner, ())}
+
+
+def _kept_chains(cluster: Cluster, owner: str) -> set[str]:
+    return {c for each in cluster.reservations.of(owner) for c in _chains(cluster, each)}
+
+
+def _chains(cluster: Cluster, reservation: Reservation) -> set[str]:
+    states = cluster.hardware.states
+    return {states[number].slot.chain.name for number in reservation.leaves}
+
+
+def _said(cluster: Cluster, reservation: Reservation) -> Reserved:
+    cells = reservation.cells(cluster.hardware)
+    return Reserved(reservation.live.id, cells, reservation.starts_at)

@@ -1,0 +1,122 @@
+"""When and where a gang could start that can't start now: which gangs have to end before, and what
+cells it has then.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scheduler.domain.core.admitting import GANG_STEPS
+from scheduler.domain.core.choosing import Chooser
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.ends import by_end
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.preempting import is_alone
+from scheduler.domain.core.queue import key_of
+from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.seeking import Seeker, seeker_of
+
+SHAPES_REMEMBERED = 10_000
+"""What gangs want of whom it is known whether they fit on the nodes that are well."""
+
+
+class Plan(NamedTuple):
+    """``leaves`` by node's number, free at ``starts_at``: when the last of ``after`` has ended."""
+
+    leaves: dict[int, int]
+    starts_at: float
+    after: Sequence[Live]
+
+
+def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
+    """The earliest; None: not even if all its virtual cluster's gangs were gone."""
+    hardware, policy = cluster.hardware, cluster.policy
+    charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
+    ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
+    versions, limit = hardware.versions(), hardware.limit
+    hardware.limit = hardware.steps + GANG_STEPS
+    try:
+        with hardware.ahead():
+            return _earliest(cluster, live, ends)
+    finally:
+        hardware.limit = limit
+        hardware.unchanged(versions)
+
+
+def fits_when_empty(cluster: Cluster, live: Live) -> bool:
+    """It would be placed if nobody else were there, as well as the nodes are; or that can't be told
+    within the bounds.
+    """
+    unwell = cluster.hardware.unwell
+    if not unwell:
+        return True
+    version = cluster.hardware.usable_version
+    key = live.owner, key_of(live)[2], live.gang.allowed_nodes
+    found = cluster.fits_unwell.get(key)
+    if found is None or found[0] != version:
+        if len(cluster.fits_unwell) >= SHAPES_REMEMBERED:
+            cluster.fits_unwell.clear()
+        found = cluster.fits_unwell[key] = version, _fits_when_empty(cluster, live)
+    return found[1]
+
+
+def _fits_when_empty(cluster: Cluster, live: Live) -> bool:
+    blank, states = cluster.blank, list[SlotState]()
+    for machine in cluster.hardware.unwell.values():
+        for state in machine.slots:
+            bare = blank.states[state.slot.number]
+            bare.usable = state.usable
+            states.append(bare)
+            blank.refresh(bare)
+    found = Seeker(blank, live.gang, live.owner).could_place(live.waiting)
+    for bare in states:
+        bare.usable = bare.slot.shape.full
+        blank.refresh(bare)
+    return found
+
+
+def _earliest(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Live]]) -> Plan | None:
+    """Doubled until it fits, then halved between what did and what did not."""
+    removals: list[Removal] = []
+    fails, fits, found = 0, len(ends) + 1, dict[int, int]()
+    while fails + 1 < fits:
+        known = fits <= len(ends)
+        number = (fails + fits) // 2 if known else min(2 * len(removals) + 1, len(ends))
+        undo_all(removals[number:])
+        del removals[number:]
+        removals += [Removal(cluster, other) for _, _, other in ends[len(removals) : number]]
+        leaves = _leaves(cluster, live)
+        if leaves:
+            fits, found = number, leaves
+        else:
+            fails = number
+        if not known and number == len(ends) and not leaves:
+            break
+    undo_all(removals)
+    if not found:
+        return None
+    return Plan(found, ends[fits - 1][0], [other for _, _, other in ends[:fits]])
+
+
+def _leaves(cluster: Cluster, live: Live) -> dict[int, int]:
+    """What the gang would be charged now, by node; none where it does not fit."""
+    seeker = seeker_of(cluster, live, is_guest=False)
+    if seeker.place(live.waiting):
+        leaves = _of(seeker.pods)
+        seeker.undo()
+        return leaves
+    if is_alone(cluster, live):
+        return {}
+    chooser = Chooser(cluster, live, seeker)
+    leaves = _of(seeker.pods) if chooser.place() else {}
+    chooser.undo()
+    return leaves
+
+
+def _of(pods: Sequence[Pod]) -> dict[int, int]:
+    leaves: dict[int, int] = {}
+    for pod in pods:
+        if pod.state is not None and pod.leaves:
+            number = pod.state.slot.number
+            leaves[number] = leaves.get(number, 0) | pod.leaves
+    return leaves

@@ -1,0 +1,175 @@
+"""What is kept for the first gang of a virtual cluster that can't start: cells, and a time.
+
+The leaves of a reservation that nobody is charged are charged to its gang, which uses none of their
+GPUs: others of its virtual cluster find them taken, and opportunistic gangs may use them meanwhile.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.charges import Charges
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.covering import bind_exactly, cover, uncover
+from scheduler.domain.core.hardware import Hardware
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.machines import SlotState, Take
+from scheduler.domain.core.model import CellUse, Kind, NodeGpus, RestoredReservation
+from scheduler.domain.core.owning import pin_owner
+
+NOTHING = Kind()
+
+Leaves = Mapping[int, int]
+"""By a node's number."""
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """``leaves`` are kept for a gang, which is expected to start at ``starts_at``; it has had a
+    reservation ``since`` then. ``held``: those of them that it is charged.
+    """
+
+    live: Live
+    leaves: Leaves
+    starts_at: float
+    since: float
+    held: list[Pod] = field(default_factory=list)
+
+    def cells(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
+        """Nodes with the indices of their GPUs that are kept."""
+        found: dict[str, list[int]] = {}
+        for number, mask in sorted(self.leaves.items()):
+            slot = hardware.states[number].slot
+            found.setdefault(slot.machine, []).extend(slot.indices(mask))
+        return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
+
+    def bound(self) -> tuple[CellUse, ...]:
+        """The cells that are bound for what it is charged."""
+        found = {
+            (binding.address, binding.quota.path)
+            for pod in self.held
+            for binding in pod.bindings
+            if binding.quota is not None
+        }
+        return tuple(CellUse(cell, quota) for cell, quota in sorted(found))
+
+
+def may_pass(live: Live, reservation: Reservation, policy: Policy, now: float) -> bool:
+    """The gang will be gone in time, by its limit, or else as far as it knows."""
+    run_s = next((each for each in live.apart[:2] if isinstance(each, float)), None)
+    return (
+        run_s is not None
+        and now + run_s <= reservation.starts_at
+        and now < reservation.since + policy.max_pass_s
+    )
+
+
+class Reservations:
+    """At most one for each virtual cluster and chain.
+
+    ``versions``: by owner, raised when more is kept, or other cells or until another time;
+    ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
+    which of `Queue.changes` each chain had one.
+    """
+
+    def __init__(self, hardware: Hardware, charges: Charges) -> None:
+        self.hardware = hardware
+        self.charges = charges
+        self.by_gang: dict[str, Reservation] = {}
+        self.versions: defaultdict[str, int] = defaultdict(int)
+        self.looked: dict[str, tuple[int, ...]] = {}
+        self.full: dict[str, int] = {}
+        self._by_owner: dict[str, list[Reservation]] = {}
+
+    def of(self, owner: str) -> list[Reservation]:
+        """An owner's, the oldest first."""
+        return self._by_owner.get(owner, [])
+
+    def exported(self) -> list[RestoredReservation]:
+        """All that is kept of them, the oldest first."""
+        return [
+            RestoredReservation(
+                gang, each.cells(self.hardware), each.starts_at, each.since, each.bound()
+            )
+            for gang, each in self.by_gang.items()
+        ]
+
+    def restore(self, live: Live, restored: RestoredReservation) -> bool:
+        """Keep them again; False: some of them are there no longer."""
+        leaves: dict[int, int] = {}
+        for node, gpus in restored.cells:
+            machine = self.hardware.machines.get(node)
+            found = 0
+            for state in () if machine is None else machine.slots:
+                if mask := state.slot.mask_of(gpus):
+                    leaves[state.slot.number] = mask
+                    found += mask.bit_count()
+            if found < len(gpus):
+                return False
+        self.add(Reservation(live, leaves, restored.starts_at, restored.since), restored.bound)
+        return True
+
+    def owners(self) -> Iterable[str]:
+        """Virtual clusters that have some."""
+        return self._by_owner
+
+    def next_at(self, now: float) -> float | None:
+        """When the next one's time comes; None: never."""
+        return min((r.starts_at for r in self.by_gang.values() if r.starts_at > now), default=None)
+
+    def add(self, reservation: Reservation, cells: Iterable[CellUse] = ()) -> None:
+        """It is kept from now on, as far as nobody has it yet; in these cells if that can be."""
+        live = reservation.live
+        self.by_gang[live.id] = reservation
+        self._by_owner.setdefault(live.owner, []).append(reservation)
+        self.versions[live.owner] += 1
+        self.hold(reservation, cells)
+
+    def remove(self, reservation: Reservation) -> None:
+        """It is over: what it was charged is free for others."""
+        live = reservation.live
+        self.lift(reservation)
+        del self.by_gang[live.id]
+        self._by_owner[live.owner].remove(reservation)
+        if not self._by_owner[live.owner]:
+            del self._by_owner[live.owner]
+        self.versions[live.owner] += 1
+
+    def hold(self, reservation: Reservation, cells: Iterable[CellUse] = ()) -> None:
+        """Charge what nobody is charged of it, in these cells if that can be."""
+        hardware, live = self.hardware, reservation.live
+        bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
+        for number, leaves in reservation.leaves.items():
+            state = hardware.states[number]
+            for kind, owner, mask in self._parts(live, state, leaves & ~state.charged):
+                bindings = cover(hardware, owner, state, mask)
+                if bindings is not None:
+                    take = Take(0, (0,) * len(state.machine.free))
+                    pod = Pod("", live.id, kind, state.machine, take, state, mask, 0)
+                    hardware.recharge(pod, bindings)
+                    self.charges.count(live, pod, 1)
+                    reservation.held.append(pod)
+                    self.versions[live.owner] += 1
+        uncover(hardware, (binding for binding in bound if binding is not None))
+
+    def lift(self, reservation: Reservation) -> None:
+        """It is charged nothing for the moment."""
+        for pod in reversed(reservation.held):
+            self.charges.count(reservation.live, pod, -1)
+            self.hardware.discharge(pod)
+        reservation.held.clear()
+
+    def left(self, owner: str) -> int:
+        """Leaves that are charged for what is kept."""
+        held = (pod for each in self.of(owner) for pod in each.held if pod.kind.pin is None)
+        return sum(pod.leaves.bit_count() for pod in held)
+
+    def _parts(self, live: Live, state: SlotState, mask: int) -> Iterator[tuple[Kind, str, int]]:
+        """Of leaves those in pinned cells that the gang wants, and the others."""
+        for pin in sorted({r.kind.pin for r in live.waiting if r.kind.pin is not None}):
+            pinned = mask & state.bound.get(pin_owner(pin), 0)
+            mask &= ~pinned
+            if pinned:
+                yield Kind(pin=pin), pin_owner(pin), pinned
+        if mask:
+            yield NOTHING, live.owner, mask

@@ -1,0 +1,173 @@
+"""Who may pass whom: cells are kept for the first gang that can't start, and nobody delays it who
+would not be gone in time.
+"""
+
+from dataclasses import replace
+
+import pytest
+from scenes import Scene, code_of, config, gang, owning
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Gang,
+    Placed,
+    Preempted,
+    Reserved,
+)
+
+KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)
+
+
+def a_scene(policy: Policy = KEEPING) -> Scene:
+    """Four machines of four GPUs, all of one virtual cluster."""
+    return Scene(config(policy=policy, x=owning(("rack/node", 4))))
+
+
+def a_gang(name: str, machines: int, **more: object) -> Gang:
+    """One that takes whole machines."""
+    return gang(name, "x", 4, pods=machines, **more)
+
+
+def placed(decisions: list[Decision]) -> list[str]:
+    """Who starts."""
+    return [each.gang for each in decisions if isinstance(each, Placed)]
+
+
+def reserved(decisions: list[Decision], name: str) -> Reserved:
+    """What is kept for a gang."""
+    (found,) = [each for each in decisions if isinstance(each, Reserved) and each.gang == name]
+    return found
+
+
+def waiting_for_half() -> Scene:
+    """``large`` wants all four machines; ``half`` runs on two of them, until 101 s."""
+    scene = a_scene()
+    assert placed(scene.asks(a_gang("half", 2, expected_s=100.0))) == ["half"]
+    kept = reserved(scene.asks(a_gang("large", 4)), "large")
+    assert kept.starts_at == 101.0
+    assert {node for node, _ in kept.cells} == {"n0", "n1", "n2", "n3"}
+    return scene
+
+
+def test_cells_and_a_time_are_kept_for_the_first_that_can_not_start() -> None:
+    scene = waiting_for_half()
+    told = scene.asks(a_gang("small", 1))
+    assert placed(told) == []
+    assert code_of(told, "small") == "reservation"
+    (why,) = [each.reason for each in told if isinstance(each, Deferred)]
+    assert (why.numbers["for"], why.numbers["startsAt"]) == ("large", 101.0)
+
+
+def test_any_gang_that_fits_may_pass_where_no_cells_are_kept() -> None:
+    scene = a_scene(replace(KEEPING, is_backfilling=False))
+    scene.asks(a_gang("half", 2, expected_s=100.0))
+    scene.asks(a_gang("large", 4))
+    assert placed(scene.asks(a_gang("small", 1))) == ["small"]
+
+
+@pytest.mark.parametrize("bound", ["limit_s", "expected_s"])
+def test_who_will_be_gone_in_time_may_pass(bound: str) -> None:
+    scene = waiting_for_half()
+    assert placed(scene.asks(a_gang("late", 1, **{bound: 100.0}))) == []
+    assert placed(scene.asks(a_gang("quick", 1, **{bound: 90.0}))) == ["quick"]
+
+
+def test_a_limit_counts_and_not_what_is_expected() -> None:
+    scene = waiting_for_half()
+    assert placed(scene.asks(a_gang("late", 1, limit_s=200.0, expected_s=10.0))) == []
+
+
+def test_nobody_passes_for_longer_than_the_policy_says() -> None:
+    policy = replace(KEEPING, max_pass_s=20.0)
+    scene = a_scene(policy)
+    scene.asks(a_gang("half", 2, expected_s=100.0))
+    scene.asks(a_gang("large", 4))
+    assert placed(scene.asks(a_gang("early", 1, limit_s=5.0))) == ["early"]
+    scene.leave("early")
+    scene.now = 22.0
+    assert placed(scene.asks(a_gang("late", 1, limit_s=5.0))) == []
+
+
+def test_who_comes_before_by_priority_is_not_held() -> None:
+    scene = waiting_for_half()
+    assert placed(scene.asks(a_gang("urgent", 1, priority=1))) == ["urgent"]
+
+
+def test_opportunistic_gangs_may_be_on_kept_cells_until_they_are_wanted() -> None:
+    scene = waiting_for_half()
+    assert placed(scene.asks(a_gang("guest", 2, priority=-1))) == ["guest"]
+    scene.leave("half")
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.for_gang) == ("guest", "large")
+
+
+def test_the_large_gang_starts_when_the_cells_are_free_though_small_ones_wait() -> None:
+    scene = waiting_for_half()
+    scene.asks(*(a_gang(f"small{number}", 1) for number in range(5)))
+    scene.leave("half")
+    assert placed(scene.cycle()) == ["large"]
+
+
+def test_who_expected_to_be_gone_and_is_not_leaves_first_when_the_time_has_come() -> None:
+    scene = waiting_for_half()
+    scene.asks(a_gang("slow", 1, expected_s=50.0), a_gang("guest", 1, priority=-1))
+    scene.leave("half")
+    assert [type(each) for each in scene.cycle()] == []  # its time has not come
+    scene.now = 100.0
+    told = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert {each.gang for each in told} == {"slow", "guest"}
+    (slow,) = [each for each in told if each.gang == "slow"]
+    assert (slow.for_gang, slow.reason.code) == ("large", "reservation")
+
+
+def test_who_has_a_limit_is_not_made_to_leave() -> None:
+    scene = waiting_for_half()
+    scene.asks(a_gang("strict", 1, limit_s=50.0))
+    scene.leave("half")
+    scene.now = 100.0
+    assert [each for each in scene.cycle() if isinstance(each, Preempted)] == []
+
+
+def test_what_is_assumed_or_expected_doubles_when_it_has_passed() -> None:
+    scene = waiting_for_half()
+    scene.now = 100.0
+    assert reserved(scene.cycle(), "large").starts_at == 201.0
+    scene.now = 200.0
+    assert reserved(scene.cycle(), "large").starts_at == 401.0
+
+
+def test_one_of_a_higher_priority_takes_the_reservation_over() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, priority=1))
+    reserved(scene.asks(a_gang("large", 4)), "large")
+    decided = scene.asks(a_gang("urgent", 4, priority=1))
+    assert reserved(decided, "large").starts_at is None
+    assert reserved(decided, "urgent").starts_at is not None
+
+
+def test_cells_that_turn_bad_are_others_then() -> None:
+    scene = Scene(config(policy=KEEPING, x=owning(("rack/node", 2)), y=owning(("rack/node", 1))))
+    scene.asks(a_gang("one", 1, expected_s=100.0))
+    before = reserved(scene.asks(a_gang("two", 2)), "two")
+    (other,) = {node for node, _ in before.cells} - {"n0"}
+    scene.core.set_node_health(other, False)
+    after = reserved(scene.cycle(), "two")
+    assert other not in {node for node, _ in after.cells}
+
+
+def test_nobody_passes_where_the_order_is_strict() -> None:
+    scene = a_scene(replace(KEEPING, is_strict=True))
+    scene.asks(a_gang("half", 2))
+    scene.asks(a_gang("large", 4))
+    told = scene.asks(a_gang("small", 1, limit_s=1.0), a_gang("guest", 1, priority=-1))
+    assert placed(told) == ["guest"]
+    assert code_of(told, "small") == "order"
+    scene.leave("large")
+    assert placed(scene.cycle()) == ["small"]
+
+
+def test_who_is_next_is_tried_when_the_first_is_refused() -> None:
+    scene = a_scene(replace(KEEPING, is_strict=True))
+    told = scene.asks(a_gang("too-large", 5), a_gang("small", 1))
+    assert placed(told) == ["small"]
