@@ -74,8 +74,8 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         before = cluster.stamps.progress()
         yield from _admit(cluster, failed)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress()
-    if cluster.policy.is_keeping:
-        owners = {owner for owner, is_guest in cluster.queue.places if not is_guest}
+    if cluster.policy.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
+        owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
         for owner in sorted(owners.union(cluster.reservations.owners())):
             yield keep(cluster, owner)
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.

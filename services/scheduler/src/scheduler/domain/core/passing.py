@@ -26,10 +26,10 @@ def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     """`attempts` with what is kept for others out of the way, where the gang goes before them; and
     last, where it would be gone in time, on what is kept for those that go before it.
     """
-    if live.is_guest or not cluster.policy.is_keeping:
+    others = cluster.reservations.of(live.owner)
+    if not others or live.is_guest:
         yield from attempts(cluster, live)
         return
-    others = cluster.reservations.of(live.owner)
     behind = [each for each in others if goes_before(live, each)]
     found: list[Decision] | None = None
     with out_of_the_way(cluster, behind):
@@ -110,7 +110,7 @@ def keep(cluster: Cluster, owner: str, until: Order | None = None) -> list[Decis
     """Keep cells for the first gangs of a virtual cluster that can't start, one for each chain; and
     of those that are kept what has become free. ``until``: for those before this one in order.
     """
-    kept, lines = cluster.reservations, cluster.queue.places.get((owner, False))
+    kept, lines = cluster.reservations, cluster.queue.tried.get((owner, False))
     of_owner = kept.of(owner)
     if not lines and not of_owner:
         return []
@@ -190,12 +190,10 @@ def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
 def _keep_first(
     cluster: Cluster, owner: str, lines: Iterable[Line], until: Order | None
 ) -> list[Decision]:
-    """Cells for the first gangs in order that were tried, in chains in which none are kept for
-    others before.
-    """
+    """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
-    heads = (line.waiting[0] for line in lines if line.groups)
+    heads = (line.waiting[0] for line in lines)
     firsts = (cluster.gangs[head[2]] for head in heads if until is None or head < until)
     lives = (
         live

@@ -90,9 +90,9 @@ class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
     were not told; ``rechecks``: those whose reason may become another one without their help. Sets
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
-    reason is looked for. ``places``: the lines of a virtual cluster's gangs of one class.
-    ``changes``: by owner, raised when one more line was tried in vain, or the first of one waits no
-    longer; ``looked``: under which of them the first of a virtual cluster was looked for.
+    reason is looked for. ``tried``: in vain, of a virtual cluster's gangs of one class.
+    ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
+    ``looked``: under which of them the first of a virtual cluster was looked for.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class Queue:
     news: dict[Line, None] = field(default_factory=dict)
     rechecks: Rechecks = field(default_factory=Rechecks)
     explained: int = 0
-    places: dict[Place, dict[Line, None]] = field(default_factory=dict)
+    tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
     looked: dict[Place, int] = field(default_factory=dict)
     changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
@@ -111,7 +111,6 @@ class Queue:
         line = self.lines.get(key)
         if line is None:
             line = self.lines[key] = Line(key)
-            self.places.setdefault(place_of(key), {})[line] = None
         insort(line.waiting, live.order)
         self.news[line] = None
         if line.reason is None:  # else the same holds for it as for the others in the line
@@ -126,16 +125,17 @@ class Queue:
             return
         index = bisect_left(line.waiting, live.order)
         del line.waiting[index]
-        if index == 0:
+        if index == 0 and line.groups:
             self.changes[live.owner] += 1
         line.untold.discard(live.id)
         if line.waiting:
             return
         del self.lines[line.key]
-        place = place_of(line.key)
-        del self.places[place][line]
-        if not self.places[place]:
-            del self.places[place]
+        if line.groups:
+            place = place_of(line.key)
+            del self.tried[place][line]
+            if not self.tried[place]:
+                del self.tried[place]
         self.news.pop(line, None)
         self.added.pop(line, None)
         if line.mark:
@@ -156,6 +156,7 @@ class Queue:
         line.least_gpus = min(kind.gpus for kind, _ in line.key[2])
         line.need = leaves, line.least_gpus, tuple((what, count) for what, _, count in wants)
         self.changes[line.key[0]] += 1
+        self.tried.setdefault(place_of(line.key), {})[line] = None
         for name in groups:
             group = self.groups.get(name)
             if group is None:
@@ -163,22 +164,23 @@ class Queue:
             group.lines.setdefault(line.need, {})[line] = None
 
     def first(self, live: Live) -> Order:
-        """Of those that wait in the gang's virtual cluster in its class the first."""
-        return min(line.waiting[0] for line in self.places[place_of(key_of(live))])
+        """Of those that wait in the gang's virtual cluster in its class, and were tried, and the
+        gang itself the first.
+        """
+        lines = self.tried.get((live.owner, live.gang.priority == OPPORTUNISTIC), ())
+        return min((line.waiting[0] for line in lines), default=live.order)
 
     def try_firsts(self) -> bool:
         """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
         anybody has.
         """
         found = False
-        for place, lines in self.places.items():
+        for place, lines in self.tried.items():
             changes = self.changes[place[0]]
             if self.looked.get(place) != changes:
                 self.looked[place] = changes
-                line = min(lines, key=lambda line: line.waiting[0])
-                if line.groups:
-                    self.added[line] = None
-                    found = True
+                self.added[min(lines, key=lambda line: line.waiting[0])] = None
+                found = True
         return found
 
     def explain(self, line: Line, reason: Reason, state: Stamp) -> None:
