@@ -243,10 +243,36 @@ def test_whatever_can_not_be_read_the_rest_is_checked(random: Random) -> None:
     flaws(cluster_of(data, Place(), findings))
 
 
-def test_what_is_not_there_can_be_said_to_be_off() -> None:
-    assert read_cluster(b"policy: {fairShare: false}").config.policy == Policy()
-    [(line, path, _)] = told(b"policy: {fairShare: true}")
-    assert (line, path) == (1, "policy.fairShare")
+@pytest.mark.parametrize(
+    ("policy", "order_by"),
+    [
+        ("fairShare: false", ("priority", "age")),
+        ("fairShare: true", ("priority", "fair-share", "age")),
+        ("fairShare: {halfLifeSeconds: 3600}", ("priority", "fair-share", "age")),
+        ("orderBy: [age]", ("age",)),
+        ("{orderBy: [fair-share], fairShare: {weights: {ann: 2}}}", ("fair-share",)),
+    ],
+)
+def test_what_the_order_goes_by(policy: str, order_by: tuple[str, ...]) -> None:
+    text = policy if policy.startswith("{") else f"{{{policy}}}"
+    assert read_cluster(f"policy: {text}".encode()).config.policy.order_by == order_by
+
+
+@pytest.mark.parametrize(
+    ("policy", "path"),
+    [
+        ("{orderBy: [age], fairShare: true}", "policy.fairShare"),
+        ("{orderBy: [fair-share], fairShare: false}", "policy.fairShare"),
+        ("{orderBy: []}", "policy.orderBy"),
+        ("{order: lax}", "policy.order"),
+        ("{fairShare: {halfLifeSeconds: 0}}", "policy.fairShare.halfLifeSeconds"),
+        ("{fairShare: {weights: {ann: 0}}}", "policy.fairShare.weights.ann"),
+        ("{fairShare: {weight: 1}}", "policy.fairShare.weight"),
+    ],
+)
+def test_an_order_that_can_not_be_is_told(policy: str, path: str) -> None:
+    [(line, found, _)] = told(f"policy: {policy}".encode())
+    assert (line, found) == (1, path)
 
 
 @pytest.mark.parametrize(

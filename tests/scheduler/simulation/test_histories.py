@@ -59,7 +59,7 @@ def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
     gangs.append(f"g{number}")
     gang: Event = {
         "id": gangs[-1],
-        "user": "u",
+        "user": chance.choice("uvw"),
         "virtualCluster": chance.choice("ab"),
         "priority": chance.choice([-1, -1, 0, 1, 5]),
         "pods": [_pods(chance, name) for name in chance.sample("wv", chance.choice([1, 1, 2]))],
@@ -118,6 +118,7 @@ def _changed(chance: random.Random, _: list[str], __: int) -> Event:
         "requeue": chance.random() < 0.8,
         "backfill": chance.random() < 0.7,
         "order": chance.choice([None, None, "strict"]),
+        "fairShare": chance.choice([False, True, {"halfLifeSeconds": 50, "weights": {"u": 2.5}}]),
         "assumedSeconds": chance.choice([50, 300]),
         "maxPassSeconds": chance.choice([0, 100, 1000]),
     }
@@ -188,7 +189,7 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
                 config = cluster_data(simulation.cluster.hardware.forest.config)
                 taken[0] = at, config, list(timed(take(simulation.cluster), at))
 
-        policy = {"backfill": seed % 2 == 0, "enforceGrace": False}
+        policy = {"backfill": seed % 2 == 0, "fairShare": seed % 3 == 0, "enforceGrace": False}
         original = simulated(events, look, LARGE | {"policy": policy})
         if taken and taken[0] is not None:
             at, config, snapshot = taken[0]
@@ -202,7 +203,8 @@ def test_whatever_happens(first: int) -> None:
     for seed in range(first, first + IN_ONE_TEST):
         events = list(history(random.Random(seed)))
         order = "strict" if seed % 5 == 0 else None
-        cluster = LARGE | {"policy": {"backfill": seed % 2 == 0, "order": order}}
+        policy = {"backfill": seed % 2 == 0, "order": order, "fairShare": seed % 3 == 0}
+        cluster = LARGE | {"policy": policy}
         try:
             once = simulated(events, holds, cluster)
             again = simulated(events, lambda *_: None, cluster)

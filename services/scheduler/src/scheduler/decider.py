@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime
 
 import asyncpg
@@ -19,7 +20,7 @@ from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import Say, say_all
 
-from scheduler import store
+from scheduler import order_policies, store
 from scheduler.cluster_file import Loaded
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forest import ConfigError
@@ -58,6 +59,7 @@ class Decider:
         self.settings = settings
         self.holder = holder
         self.file = file
+        self._policies = order_policies.load()
         self.epoch = 0
         self.is_leading = False
         self.deciding = asyncio.Lock()
@@ -103,7 +105,8 @@ class Decider:
 
     def _blank(self) -> Stored:
         """Without any hardware: that takes long, and is not needed before this process leads."""
-        return Stored(self.settings.rules(), policy=self.settings.policy())
+        rules = replace(self.settings.rules(), policies=self._policies)
+        return Stored(rules, policy=self.settings.policy())
 
     def at(self) -> float:
         """Seconds since 1970, of a clock that outlives this process and never goes back."""

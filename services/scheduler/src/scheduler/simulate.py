@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
+from scheduler import order_policies
 from scheduler.domain.core.config import Finding
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.formats.cluster_change import ClusterChange, read_change
@@ -122,7 +123,7 @@ def _simulation(path: str, warnings: "_Warnings", once: WarnOnce) -> tuple[Clust
     with opened(path) as source:
         file = read_cluster(read(source, CLUSTER_FILE.max_bytes + 1))
     try:
-        simulation = Simulation(file.config, once.before)
+        simulation = Simulation(file.config, once.before, order_policies.load())
     except ConfigError as error:
         raise FormatError(file.placed(error.findings)) from None
     for finding in file.placed(simulation.warnings):
@@ -142,7 +143,7 @@ def _changed(
         data = read(source, CLUSTER_FILE.max_bytes + 1)
     file = read_change(data, cluster.config)
     try:
-        simulation = Simulation(file.changed.config, once.after)
+        simulation = Simulation(file.changed.config, once.after, before.cluster.policies)
     except ConfigError as error:
         raise FormatError(file.changed.placed(error.findings)) from None
     for finding in simulation.warnings:

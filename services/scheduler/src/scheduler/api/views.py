@@ -13,8 +13,9 @@ from typing import Any
 
 from muster.contracts.model import Model
 
-from scheduler.domain.core.holdings import Live, Order
+from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
@@ -30,15 +31,15 @@ Answer = dict[str, Any]
 
 async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    as_of, orders = state.cluster.cycle, _orders(state)
+    as_of, ranks = state.cluster.cycle, _ranks(state)
     gangs: list[Answer] = []
-    for place, (_, _, name) in enumerate(nsmallest(limit, orders), 1):
+    for place, (_, name) in enumerate(nsmallest(limit, ranks), 1):
         if place % STEP == 0:
             await asyncio.sleep(0)
         found = state.gangs.get(name)
         if found is not None and state.is_waiting(name):
             gangs.append({"position": place} | _gang(state, found))
-    return {"asOf": as_of, "waiting": len(orders), "limit": limit, "gangs": gangs}
+    return {"asOf": as_of, "waiting": len(ranks), "limit": limit, "gangs": gangs}
 
 
 async def gangs(state: State, limit: int, after: str) -> Answer:
@@ -69,7 +70,7 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    return {"asOf": state.cluster.cycle} | _why(state, found, epoch, sorted(_orders(state)))
+    return {"asOf": state.cluster.cycle} | _why(state, found, epoch, sorted(_ranks(state)))
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -78,11 +79,11 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     if not gangs:
         return None
     gangs.sort(key=lambda gang: gang.name)
-    orders = sorted(_orders(state))
+    ranks = sorted(_ranks(state))
     return {
         "asOf": state.cluster.cycle,
         "job": job_id,
-        "gangs": [_why(state, gang, epoch, orders) for gang in gangs],
+        "gangs": [_why(state, gang, epoch, ranks) for gang in gangs],
     }
 
 
@@ -98,11 +99,11 @@ async def nodes(state: State) -> Answer:
     return {"asOf": as_of, "nodes": shown}
 
 
-def _orders(state: State) -> list[Order]:
+def _ranks(state: State) -> list[Rank]:
     """Of every gang that waits, or has a reservation."""
     cluster = state.cluster
-    orders = [order for line in cluster.queue.lines.values() for order in line.waiting]
-    return orders + [cluster.gangs[name].order for name in cluster.reserved]
+    waiting = (*cluster.queue.gangs, *cluster.reserved)
+    return [cluster.rank_of(cluster.gangs[name]) for name in waiting]
 
 
 def _gang(state: State, gang: Asked) -> Answer:
@@ -120,8 +121,8 @@ def _gang(state: State, gang: Asked) -> Answer:
     }
 
 
-def _why(state: State, gang: Asked, epoch: int, orders: Sequence[Order]) -> Answer:
-    """``orders``: of all that wait, first come first."""
+def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer:
+    """``ranks``: of all that wait, first come first."""
     word = _dump(word_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
@@ -134,11 +135,11 @@ def _why(state: State, gang: Asked, epoch: int, orders: Sequence[Order]) -> Answ
     }
     if live is None or not state.is_waiting(gang.name):
         return answer
-    ahead = bisect_left(orders, live.order)
+    ahead = bisect_left(ranks, state.cluster.rank_of(live))
     return answer | {
         "position": ahead + 1,
-        "waiting": len(orders),
-        "ahead": [name for _, _, name in orders[: min(ahead, AHEAD_NAMED)]],
+        "waiting": len(ranks),
+        "ahead": [name for _, name in ranks[: min(ahead, AHEAD_NAMED)]],
     }
 
 

@@ -1,7 +1,9 @@
 """Times and bounds by which the service decides what is free, what is said, and when."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.run_times import Bounds
 
 
@@ -17,6 +19,7 @@ class Rules:
     a stranger held is not used for this long. ``port_rest_s``: a port that was freed is used again
     within this time only if no other is free. ``overdue_s``: what a released pod holds is no longer
     waited for when no report shows it free for this long. ``run_times``: how much is learnt.
+    ``policies``: of the order, by name.
     """
 
     cycle_gangs: int = 500
@@ -27,3 +30,4 @@ class Rules:
     port_rest_s: float = 60.0
     overdue_s: float = 60.0
     run_times: Bounds = Bounds()  # noqa: RUF009 - frozen
+    policies: Mapping[str, OrderPolicy] = field(default_factory=lambda: BUILT_IN)

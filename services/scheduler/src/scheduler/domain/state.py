@@ -71,7 +71,7 @@ class State:
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
         self.run_times = RunTimes(rules.run_times)
-        self.cluster = Cluster(self.plan(file).config())
+        self.cluster = Cluster(self.plan(file).config(), rules.policies)
         self.given = Given(self.cluster)
         self.has_more = False
         self._seen = Seen()

@@ -1,6 +1,6 @@
 """The state that decisions are made from: hardware, gangs, who waits. Its methods change it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.building import build
@@ -13,6 +13,7 @@ from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.groups import Groups
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
+from scheduler.domain.core.keeping import unreserve
 from scheduler.domain.core.kinds import Kinds
 from scheduler.domain.core.model import (
     Decision,
@@ -22,16 +23,17 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Reason,
     Restored,
-    RestoredReservation,
     Role,
 )
 from scheduler.domain.core.nodes import Nodes
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, Rank, ordering_of
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import Queue, Shape, key_of
+from scheduler.domain.core.queue import Line, Queue, Shape, key_of, place_of
 from scheduler.domain.core.reservations import Reservations
 from scheduler.domain.core.restoring import carry_over, export, restore
 from scheduler.domain.core.stamps import Stamps
+from scheduler.domain.core.usage import Usage
 from scheduler.domain.core.waking import put_aside, settled_under
 from scheduler.domain.core.ways import Ways
 
@@ -46,9 +48,13 @@ class Cluster:
     the same place, until the caller clears it.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(
+        self, config: ClusterConfig, policies: Mapping[str, OrderPolicy] = BUILT_IN
+    ) -> None:
         forest = build(config)
         self.policy = config.policy
+        self.policies = policies
+        self.ordering = ordering_of(config.policy, policies)
         self.hardware = Hardware(forest)
         self.blank = Hardware(forest)
         self.warnings: tuple[Finding, ...] = tuple(forest.warnings)
@@ -66,6 +72,7 @@ class Cluster:
         self.groups = Groups()
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.fits_unwell: dict[tuple[str, Shape, frozenset[str] | None], tuple[int, bool]] = {}
+        self.usage = Usage(self.hardware, self.policy, self.ordering)
         self.freed = Freed()
         self.nodes = Nodes(self.hardware, self.freed)
         self.cycle = 0
@@ -86,10 +93,12 @@ class Cluster:
 
     def take_in(self, gang: Gang, waiting: tuple[Role, ...]) -> Live:
         """A gang is known from now on."""
-        order = (-gang.priority, gang.submitted_at, gang.id)
+        order = self.ordering.order(gang)
         live = Live(gang, order, owner_of(gang.virtual_cluster), waiting)
         if self.policy.is_keeping:
             live.apart = bounds_of(gang)
+        if self.ordering.has_users:
+            live.apart += (gang.user,)
         self.gangs[gang.id] = live
         self.groups.add(live)
         return live
@@ -100,7 +109,7 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
-        self.unreserve(live)
+        unreserve(self, live)
         self.cancel(live)
         pods = {pod for role in roles for pod in role.pods}
         live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
@@ -118,7 +127,7 @@ class Cluster:
         if live is None:
             return
         self.queue.remove(live)
-        self.unreserve(live)
+        unreserve(self, live)
         if self.said:
             lost = Downgraded(gang, None)
             self.said = [each for each in self.said if each != lost]
@@ -169,7 +178,7 @@ class Cluster:
         if not any(pod in role.pods for role in live.waiting):
             return
         self.queue.remove(live)
-        self.unreserve(live)
+        unreserve(self, live)
         live.waiting = without(live.waiting, (pod,))
         self.enqueue(live)
 
@@ -189,6 +198,8 @@ class Cluster:
     def _leave(self, live: Live, pod: Pod) -> None:
         if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
+        if live.started_at is not None and pod.name not in live.reserved:
+            self.usage.end(live, (pod,))
         self.freed.left_by(pod)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
         del live.pods[pod.name]
@@ -200,22 +211,13 @@ class Cluster:
         """
         live = self.take_in(restored.gang, ())
         restore(self, live, restored)
+        if live.started_at is not None:
+            running = [pod for name, pod in live.pods.items() if name not in live.reserved]
+            self.usage.begin(live, running, now)
         if live.is_leaving:
             self.hardware.told_to_leave(live.pods.values())
         self.sort_in(live)
         if not live.reserved:
-            self.enqueue(live)
-
-    def keep_again(self, restored: RestoredReservation) -> None:
-        """Cells that were kept for a gang before. Where it does not wait, or they are there no
-        longer, nothing is kept: a later cycle sees to it.
-        """
-        live = self.gangs.get(restored.gang) if self.policy.is_keeping else None
-        if live is None or live.id not in self.queue.gangs or live.pods:
-            return
-        if self.reservations.restore(live, restored):
-            live.is_kept_for = True
-            self.queue.remove(live)
             self.enqueue(live)
 
     def all_tried(self, *, is_settled: bool = True) -> None:
@@ -227,11 +229,11 @@ class Cluster:
             put_aside(self, line)
         settled_under(self)
         for line in self.queue.lines.values():
-            codes = {self.gangs[gang].told for _, _, gang in line.waiting}
+            codes = {self.gangs[gang].told for _, gang in line.waiting}
             if None in codes:
                 self.queue.added[line] = None
             else:
-                reason = Reason(self.gangs[line.waiting[0][2]].told or "", "", {})
+                reason = Reason(self.gangs[line.waiting[0][1]].told or "", "", {})
                 self.queue.explain(line, reason, ())  # of no state: its text is not known
                 line.untold.clear()
 
@@ -249,7 +251,7 @@ class Cluster:
         """The same under another configuration: all that runs stays where it is. This one is only
         read. Raises ConfigError.
         """
-        fresh = Cluster(config)
+        fresh = Cluster(config, self.policies)
         carry_over(self, fresh, now)
         fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
@@ -300,37 +302,24 @@ class Cluster:
         self.sort_in(live)
         self.said.append(PreemptionCancelled(live.id))
 
-    def unreserve(self, live: Live) -> None:
-        """Nothing is kept for the gang any more, which others may have now."""
-        reservation = self.reservations.by_gang.get(live.id)
-        if reservation is not None:
-            self.reservations.remove(reservation)
-            self.freed_by(live.owner)
-            live.is_kept_for = False
-            self._requeue(live)
+    def rank(self, line: Line) -> Rank:
+        """The place of a line's first gang among all that wait, now."""
+        return self.rank_of(self.gangs[line.waiting[0][1]])
 
-    def set_apart(self, live: Live) -> None:
-        """Cells are kept for the gang: it is tried whenever its virtual cluster is helped."""
-        live.is_kept_for = True
-        self._requeue(live)
+    def rank_of(self, live: Live) -> Rank:
+        """A gang's place among all that wait, now."""
+        if not self.ordering.has_users:
+            return live.order
+        return self.ordering.rank(live.order, self.usage.ranks(live, self.now))
 
-    def _requeue(self, live: Live) -> None:
-        """A gang that waits is in another line from now on, for the same reason."""
-        before = self.queue.gangs.get(live.id)
-        if before is not None:
-            self.queue.remove(live)
-            self.enqueue(live)
-            line = self.queue.gangs[live.id]
-            if line.reason is None:
-                self.queue.added.pop(line, None)
-                put_aside(self, line)
-            if before.reason is not None and line.reason is None:
-                self.queue.explain(line, before.reason, before.explained or ())
-
-    def freed_by(self, owner: str) -> None:
-        """Something of the owner's quota is free that was only kept."""
-        self.hardware.free_version += 1
-        self.stamps.touch(owner)
+    def first(self, live: Live) -> Live:
+        """Of those that wait in the gang's virtual cluster in its class, and were tried, and the
+        gang itself the first.
+        """
+        own = self.queue.gangs[live.id]
+        lines = self.queue.tried.get(place_of(own.key), ())
+        line = min((own, *lines), key=self.rank)
+        return live if line is own else self.gangs[line.waiting[0][1]]
 
     def is_lazy(self, live: Live) -> bool:
         """It is downgraded before it is killed."""

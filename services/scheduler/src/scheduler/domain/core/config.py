@@ -83,16 +83,20 @@ class Policy:
     killed, where their gang does not say. ``is_requeued``: the simulator hands victims in again.
     ``is_enforced``: it ends them when their grace is over, else events do.
 
-    ``is_strict``: no gang passes another of its virtual cluster. ``is_backfilling``: one passes
-    only where that does not delay what is kept for the first that can't start. ``assumed_s``: how
-    long a gang runs that does not say. ``max_pass_s``: so long gangs may pass on cells that are
-    kept for another.
+    ``order_by``: policies of the order, by name, one after another. ``half_life_s``: how fast fair
+    share forgets; ``weights``: of users for whom it is not 1. ``is_strict``: no gang passes another
+    of its virtual cluster. ``is_backfilling``: one passes only where that does not delay what is
+    kept for the first that can't start. ``assumed_s``: how long a gang runs that does not say.
+    ``max_pass_s``: so long gangs may pass on cells that are kept for another.
     """
 
     is_lazy: bool = False
     grace_s: float = 30.0
     is_requeued: bool = True
     is_enforced: bool = True
+    order_by: tuple[str, ...] = ("priority", "age")
+    half_life_s: float = 604_800.0
+    weights: Mapping[str, float] = field(default_factory=dict)
     is_strict: bool = False
     is_backfilling: bool = False
     assumed_s: float = 86_400.0

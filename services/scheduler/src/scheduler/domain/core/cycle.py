@@ -56,6 +56,7 @@ def run_cycle(
 def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     """``began``: when the first part of the cycle was run."""
     cluster.hardware.searches_left = SEARCHES
+    cluster.usage.settle(cluster.now)
     _try_due(cluster)
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
@@ -87,7 +88,7 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     if cluster.queue.lines or cluster.reserved:
         yield from _explain(cluster, failed, began)
     # Who was refused was perhaps the first, whom nobody may pass.
-    while cluster.policy.is_strict and cluster.queue.try_firsts():
+    while cluster.policy.is_strict and cluster.queue.try_firsts(cluster.rank):
         failed.clear()
         yield from _admit(cluster, failed)
         yield from _explain(cluster, failed, began)
@@ -103,14 +104,14 @@ def _try_due(cluster: Cluster) -> None:
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
     waking = Waking(cluster)
-    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle):
+    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
-        if cluster.policy.is_strict and cluster.queue.first(live) != live.order:
+        if cluster.policy.is_strict and cluster.first(live) is not live:
             put_aside(cluster, line)
             if line.reason is None:
                 failed.append(line)
             continue
-        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, live.order)):
+        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, cluster.rank(line))):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()
@@ -234,7 +235,7 @@ def _outdated(cluster: Cluster, state: Stamp) -> list[Line]:
 
 def _refuse(cluster: Cluster, line: Line, reason: Reason) -> list[Decision]:
     decisions: list[Decision] = []
-    for _, _, gang in list(line.waiting):
+    for _, gang in list(line.waiting):
         live = cluster.gangs[gang]
         cluster.queue.remove(live)
         live.waiting = ()

@@ -15,8 +15,9 @@ from scheduler.domain.core.model import (
     Role,
 )
 
-Order = tuple[int, float, str]
-"""Highest priority first (negated), then oldest, then lowest id."""
+Order = tuple[tuple[float, ...], str]
+"""By what of the policies of the order stays the same while it waits, then by id: low ones first.
+"""
 
 Price = tuple[int, float]
 """GPUs of gangs that leave, and when the one that has run longest started, negated."""

@@ -169,6 +169,19 @@ class RestoredReservation:
     bound: tuple[CellUse, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredUsage:
+    """What a user's gangs of one virtual cluster and class had used up to ``at``: by resource,
+    amounts times seconds, faded.
+    """
+
+    virtual_cluster: str
+    user: str
+    is_opportunistic: bool
+    at: float
+    used: Mapping[str, float]
+
+
 Numbers: TypeAlias = Mapping[str, "int | float | str | None"]
 
 

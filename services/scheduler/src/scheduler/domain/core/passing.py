@@ -9,9 +9,11 @@ from heapq import nsmallest
 from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import ends_at
-from scheduler.domain.core.holdings import Live, Order
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.keeping import freed_by, set_apart, unreserve
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp
@@ -38,12 +40,12 @@ def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
                 break
             yield None
         if found is not None:
-            cluster.unreserve(live)
+            unreserve(cluster, live)
     before = [each for each in others if each not in behind]
     if found is None and before:
         found = _passing(cluster, live, before)
         if found is not None:
-            cluster.unreserve(live)
+            unreserve(cluster, live)
     yield found
 
 
@@ -74,7 +76,7 @@ def _overdue(cluster: Cluster, live: Live) -> Iterator[None]:
 def goes_before(live: Live, reservation: Reservation) -> bool:
     """It is the reservation's own gang, or of a higher rank; age does not count."""
     other = reservation.live
-    return live is other or live.order[0] < other.order[0]
+    return live is other or live.order[0][:1] < other.order[0][:1]
 
 
 @contextmanager
@@ -106,7 +108,7 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     return found
 
 
-def keep(cluster: Cluster, owner: str, until: Order | None = None) -> list[Decision]:
+def keep(cluster: Cluster, owner: str, until: Rank | None = None) -> list[Decision]:
     """Keep cells for the first gangs of a virtual cluster that can't start, one for each chain; and
     of those that are kept what has become free. ``until``: for those before this one in order.
     """
@@ -175,7 +177,7 @@ def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
     after = Reservation(live, found.leaves, found.starts_at, before.since)
     cluster.reservations.add(after)
     if any(leaves & ~after.leaves.get(n, 0) for n, leaves in before.leaves.items()):
-        cluster.freed_by(live.owner)
+        freed_by(cluster, live.owner)
     if (after.leaves, after.starts_at) == (before.leaves, before.starts_at):
         return []
     return [_said(cluster, after)]
@@ -183,27 +185,27 @@ def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
 
 def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
     live = reservation.live
-    cluster.unreserve(live)
+    unreserve(cluster, live)
     return Reserved(live.id, (), None)
 
 
 def _keep_first(
-    cluster: Cluster, owner: str, lines: Iterable[Line], until: Order | None
+    cluster: Cluster, owner: str, lines: Iterable[Line], until: Rank | None
 ) -> list[Decision]:
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
-    heads = (line.waiting[0] for line in lines)
-    firsts = (cluster.gangs[head[2]] for head in heads if until is None or head < until)
-    lives = (
-        live
-        for live in firsts
-        if live.id not in kept.by_gang
+    ranked = ((cluster.rank(line), cluster.gangs[line.waiting[0][1]]) for line in lines)
+    firsts = (
+        (rank, live)
+        for rank, live in ranked
+        if (until is None or rank < until)
+        and live.id not in kept.by_gang
         and not (live.pods or live.strangers)
         and fits_when_empty(cluster, live)
     )
     said: list[Decision] = []
-    for live in nsmallest(PLANNED, lives, key=lambda live: live.order):
+    for _, live in nsmallest(PLANNED, firsts, key=lambda each: each[0]):
         behind = [each for each in kept.of(owner) if goes_before(live, each)]
         taken = {c for each in kept.of(owner) if each not in behind for c in _chains(cluster, each)}
         if chains <= taken:
@@ -222,7 +224,7 @@ def _keep_first(
             if not _chains(cluster, each).isdisjoint(_chains(cluster, mine)):
                 said.append(_lose(cluster, each))
         kept.add(mine)
-        cluster.set_apart(live)
+        set_apart(cluster, live)
         said.append(_said(cluster, mine))
     return said
 

@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.rechecks import Rechecks
 
 Shape = tuple[tuple[Kind, int], ...]
@@ -92,7 +93,7 @@ class Queue:
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
     reason is looked for. ``tried``: in vain, of a virtual cluster's gangs of one class.
     ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
-    ``looked``: under which of them the first of a virtual cluster was looked for.
+    ``firsts``: who was tried as the first, where nobody may pass.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class Queue:
     rechecks: Rechecks = field(default_factory=Rechecks)
     explained: int = 0
     tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
-    looked: dict[Place, int] = field(default_factory=dict)
+    firsts: dict[Place, str] = field(default_factory=dict)
     changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, live: Live, key: Key) -> None:
@@ -163,23 +164,17 @@ class Queue:
                 group = self.groups[name] = Group(name)
             group.lines.setdefault(line.need, {})[line] = None
 
-    def first(self, live: Live) -> Order:
-        """Of those that wait in the gang's virtual cluster in its class, and were tried, and the
-        gang itself the first.
-        """
-        lines = self.tried.get((live.owner, live.gang.priority == OPPORTUNISTIC), ())
-        return min((line.waiting[0] for line in lines), default=live.order)
-
-    def try_firsts(self) -> bool:
+    def try_firsts(self, rank: Callable[[Line], Rank]) -> bool:
         """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
         anybody has.
         """
         found = False
         for place, lines in self.tried.items():
-            changes = self.changes[place[0]]
-            if self.looked.get(place) != changes:
-                self.looked[place] = changes
-                self.added[min(lines, key=lambda line: line.waiting[0])] = None
+            line = min(lines, key=rank)
+            gang = line.waiting[0][1]
+            if self.firsts.get(place) != gang:
+                self.firsts[place] = gang
+                self.added[line] = None
                 found = True
         return found
 
@@ -187,7 +182,7 @@ class Queue:
         """Why the line's gangs wait."""
         self.explained += 1
         if line.reason is None or line.reason.code != reason.code:
-            line.untold.update(gang for _, _, gang in line.waiting)
+            line.untold.update(gang for _, gang in line.waiting)
             self.news[line] = None
         line.reason, line.explained = reason, state
         # Too little quota stays too little until some is free; who may go without any is told
@@ -198,14 +193,18 @@ class Queue:
             self.rechecks.add(line)
 
     def candidates(
-        self, woken: Callable[[], Collection[Line]], is_idle: Callable[[Line], bool]
+        self,
+        woken: Callable[[], Collection[Line]],
+        is_idle: Callable[[Line], bool],
+        rank: Callable[[Line], Rank],
     ) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
         its line out. ``woken``: lines that may have been helped since it was last asked; those
         that are not reached are there again the next time. ``is_idle``: such a line is not helped
-        after all, as things are when it is its turn.
+        after all, as things are when it is its turn. ``rank``: of the first of a line, which may
+        fall behind as others are placed.
         """
-        heads: list[tuple[Order, int, Line]] = []
+        heads: list[tuple[Rank, int, Order, Line]] = []
         inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
         number = 0
         lines, reached = woken(), None
@@ -215,23 +214,26 @@ class Queue:
                     if line.waiting and line not in inside:
                         number += 1
                         inside.add(line)
-                        heappush(heads, (line.waiting[0], number, line))
+                        heappush(heads, (rank(line), number, line.waiting[0], line))
                 lines = ()
                 if not heads:
                     break
-                order, _, reached = heappop(heads)
+                known, _, order, reached = heappop(heads)
                 inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
+                    if known != rank(reached):
+                        lines, reached = (reached,), None
+                        continue
                     if is_idle(reached):
                         reached = None
                         continue
-                    yield reached, order[2]
+                    yield reached, order[1]
                 lines = woken()
                 if reached.waiting and reached.waiting[0] != order:
                     lines = (reached, *lines)
                 reached = None
         finally:
-            rest = [line for _, _, line in heads]
+            rest = [line for *_, line in heads]
             for line in rest if reached is None else (*rest, reached):
                 if line.waiting:
                     self.added[line] = None

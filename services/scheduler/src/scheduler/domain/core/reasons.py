@@ -28,7 +28,7 @@ class Explainer:
 
     def refusal(self, line: Line) -> Reason | None:
         """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
-        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
+        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][1]]
         gang = live.gang
         wrong = wrong_name(cluster.hardware, live)
         if wrong is not None:
@@ -117,13 +117,13 @@ class Explainer:
 
     def _held(self, line: Line) -> Reason | None:
         """It would be placed if nobody were before it, and nothing were kept for others."""
-        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][2]]
+        cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][1]]
         if cluster.policy.is_strict:
-            first = cluster.queue.first(live)
-            if first == live.order or not could_be_placed(cluster, live):
+            first = cluster.first(live)
+            if first is live or not could_be_placed(cluster, live):
                 return None
-            text = f"Nobody may pass {first[2]}, which comes before it."
-            return Reason(ORDER, text, _wanted(live) | {"for": first[2]})
+            text = f"Nobody may pass {first.id}, which comes before it."
+            return Reason(ORDER, text, _wanted(live) | {"for": first.id})
         others = cluster.reservations.of(live.owner)
         before = [each for each in others if not goes_before(live, each)]
         if live.is_guest or not before or not could_be_placed(cluster, live):
@@ -137,7 +137,7 @@ class Explainer:
     def _others(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         cluster, others = self.cluster, list[tuple[Line, Live]]()
         for line in lines:
-            live = cluster.gangs[line.waiting[0][2]]
+            live = cluster.gangs[line.waiting[0][1]]
             short = None if may_be_guest(live) else shortage(cluster, live)
             if short is not None:
                 yield line, _quota(live, short)
@@ -237,7 +237,7 @@ NODES_NAMED = 5
 
 def current(cluster: Cluster, line: Line) -> Reason | None:
     """The line's reason with the numbers of now, where they cost nothing to know."""
-    live = cluster.gangs[line.waiting[0][2]]
+    live = cluster.gangs[line.waiting[0][1]]
     if line.reason is not None and line.reason.code == QUOTA:
         short = shortage(cluster, live)
         return line.reason if short is None else _quota(live, short)

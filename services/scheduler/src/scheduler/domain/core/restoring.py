@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.covering import bind_exactly, uncover
 from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.in_place import cover_all, cover_in_place, pod_in_place
+from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.machines import Machine, SlotState, Take
 from scheduler.domain.core.model import (
     OPPORTUNISTIC,
@@ -238,8 +239,10 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             carried = fresh.take_in(live.gang, live.waiting)
             fresh.enqueue(carried)
         carried.told = None if live.reserved and not carried.reserved else live.told
+    for usage in old.usage.exported():
+        fresh.usage.restore(usage)
     for reservation in old.reservations.exported():
-        fresh.keep_again(reservation)
+        keep_again(fresh, reservation)
     for hardware in (fresh.hardware, fresh.blank):
         hardware.catch_up()
 

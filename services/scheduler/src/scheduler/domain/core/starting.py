@@ -53,6 +53,7 @@ def begin(
     """The gang has found its places, and runs."""
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
+    cluster.usage.begin(live, pods, now)
     return [start(live, names_of(live.waiting), now)]
 
 
@@ -98,6 +99,7 @@ def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     cluster.looked_at_anew(live)
     for pod in pods:
         cluster.hardware.start(pod)
+    cluster.usage.begin(live, pods, now)
     return [start(live, names, now)]
 
 

@@ -73,7 +73,7 @@ class Waking:
         if freed.common or freed.crowded:
             self._take_in_common(freed)
         if cluster.policy.is_strict:
-            queue.try_firsts()
+            queue.try_firsts(cluster.rank)
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
@@ -138,7 +138,7 @@ class Waking:
 
     def _may_pass(self, line: Line) -> bool:
         """One of its gangs might be gone in time, and there is quota with what is kept."""
-        owner, live = line.key[0], self.cluster.gangs[line.waiting[0][2]]
+        owner, live = line.key[0], self.cluster.gangs[line.waiting[0][1]]
         kept = self.cluster.reservations
         left = self._quota_left(line) + kept.left(owner)
         return line.leaves <= left and any(
@@ -150,7 +150,7 @@ class Waking:
         if line.reason is None or line in self._asked:
             self._asked.discard(line)
             return False
-        if self.cluster.gangs[line.waiting[0][2]].is_kept_for:
+        if self.cluster.gangs[line.waiting[0][1]].is_kept_for:
             return False
         for group in line.groups:  # without what `_helps` asks for nobody is helped in common
             if group[0].startswith(PASSING):
@@ -260,7 +260,7 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     if line.groups:
         return
     owner, priority, shape, _, apart, _, _ = line.key
-    live = cluster.gangs[line.waiting[0][2]]
+    live = cluster.gangs[line.waiting[0][1]]
     is_guest = live.is_guest
     is_growing = bool(live.pods or live.strangers)
     groups: list[GroupKey] = []

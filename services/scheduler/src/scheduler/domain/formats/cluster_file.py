@@ -23,6 +23,7 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
+from scheduler.domain.core.ordering import FAIR_SHARE
 from scheduler.domain.formats.fields import (
     MAX_NUMBER,
     MAX_PORT,
@@ -37,6 +38,11 @@ from scheduler.domain.formats.writing import whole
 CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=2_000_000)
 """Some hundred bytes and ten values a node are enough for 100,000 nodes."""
 
+MAX_WEIGHT = 1_000_000
+"""Of a user in fair share."""
+
+USUAL_ORDER = ("priority", FAIR_SHARE, "age")
+
 STRICT = "strict"
 """The order in which nobody passes."""
 
@@ -49,6 +55,7 @@ _CELL = frozenset(("type", "name", "nodes", "children", "index", "pin"))
 _NODE = frozenset(("cpu", "memoryMB", "ports", "resources"))
 _VIRTUAL_CLUSTER = frozenset(("cells", "pins"))
 _QUOTA = frozenset(("type", "count"))
+_FAIR_SHARE = frozenset(("halfLifeSeconds", "weights"))
 _POLICY = frozenset(
     (
         "lazyPreemption",
@@ -59,6 +66,7 @@ _POLICY = frozenset(
         "order",
         "assumedSeconds",
         "maxPassSeconds",
+        "orderBy",
         "fairShare",
     )
 )
@@ -185,8 +193,6 @@ def _quota(table: Table) -> QuotaCells:
 def _policy(table: Table | None) -> Policy:
     if table is None:
         return Policy()
-    if table.flag("fairShare"):
-        table.wrong("fairShare", "can't be true; write false, or leave it out")
     given: dict[str, Any] = {
         "is_lazy": table.flag("lazyPreemption"),
         "grace_s": table.seconds("graceSeconds"),
@@ -196,8 +202,31 @@ def _policy(table: Table | None) -> Policy:
         "assumed_s": table.seconds("assumedSeconds", is_above=True),
         "max_pass_s": table.seconds("maxPassSeconds"),
         "is_strict": _is_strict(table),
+        **_order(table),
     }
     return Policy(**{name: value for name, value in given.items() if value is not None})
+
+
+def _order(table: Table) -> dict[str, Any]:
+    """What the order goes by, and how fair share counts."""
+    names = table.names("orderBy")
+    if names == () and table.items("orderBy") == []:
+        table.wrong("orderBy", "must not be empty; null orders by what is usual")
+    if not table.has_mapping("fairShare"):
+        is_fair = table.flag("fairShare")
+        if names is None and is_fair is not None:
+            names = USUAL_ORDER if is_fair else tuple(n for n in USUAL_ORDER if n != FAIR_SHARE)
+        elif names is not None and is_fair is (FAIR_SHARE not in names):
+            table.wrong("fairShare", "says something else than orderBy; keep one of them")
+        return {"order_by": names}
+    fair = table.table("fairShare", _FAIR_SHARE)
+    assert fair is not None
+    weights = fair.read_by_name("weights", lambda users, user: users.number(user, MAX_WEIGHT))
+    return {
+        "order_by": USUAL_ORDER if names is None else names,
+        "half_life_s": fair.seconds("halfLifeSeconds", is_above=True),
+        "weights": {user: float(weight) for user, weight in weights.items()},
+    }
 
 
 def _is_strict(table: Table) -> bool | None:
@@ -227,6 +256,11 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
             "graceSeconds": whole(policy.grace_s),
             **({} if policy.is_enforced else {"enforceGrace": False}),
             "requeue": policy.is_requeued,
+            "orderBy": list(policy.order_by),
+            "fairShare": {
+                "halfLifeSeconds": whole(policy.half_life_s),
+                "weights": {user: whole(weight) for user, weight in policy.weights.items()},
+            },
             **({"order": STRICT} if policy.is_strict else {}),
             "backfill": policy.is_backfilling,
             "assumedSeconds": whole(policy.assumed_s),

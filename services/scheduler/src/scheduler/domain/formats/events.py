@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import Finding
+from scheduler.domain.core.model import GangClass, RestoredUsage
 from scheduler.domain.formats.cluster_file import cluster_of
 from scheduler.domain.formats.fields import (
     MAX_FINDINGS,
@@ -17,6 +18,7 @@ from scheduler.domain.formats.fields import (
 )
 from scheduler.domain.formats.gangs import (
     GANG,
+    read_class,
     read_gang,
     read_pods,
     read_reservation,
@@ -42,6 +44,7 @@ from scheduler.domain.formats.model import (
     PodReleased,
     ReservationRestored,
     SchedulerRestarted,
+    UsageRestored,
 )
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -116,6 +119,20 @@ def _reservation_restored(line: _Line) -> Event:
     return ReservationRestored(line.at, restored, line=line.number)
 
 
+def _usage_restored(line: _Line) -> Event:
+    table = line.table
+    table.needs("virtualCluster", "user", "class", "used", "usedAt")
+    amounts = table.read_by_name("used", lambda used, name: used.seconds(name))
+    restored = RestoredUsage(
+        virtual_cluster=table.name("virtualCluster") or "",
+        user=table.name("user") or "",
+        is_opportunistic=read_class(table) is GangClass.OPPORTUNISTIC,
+        at=table.seconds("usedAt", -MAX_NUMBER) or 0.0,
+        used=amounts,
+    )
+    return UsageRestored(line.at, restored, line=line.number)
+
+
 def _cycle(line: _Line) -> Event:
     is_settled = line.table.flag("settled")
     most = line.table.count("most", least=0)
@@ -176,6 +193,7 @@ _OF_RESTORED = _known(
     "reserved",
     "passed",
 )
+_OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound")
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
@@ -189,6 +207,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-grown": (_known("gang", "pods", "told"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),
+    "usage-restored": (_OF_USAGE, _usage_restored),
     "pod-released": (
         _known("gang", "pod"),
         lambda it: PodReleased(it.at, it.name("gang"), it.name("pod"), line=it.number),

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import sha256
 
-from scheduler.domain.core.model import Gang, PodPlace, Restored, RestoredReservation, Role
+from scheduler.domain.core.model import (
+    Gang,
+    GangClass,
+    PodPlace,
+    Restored,
+    RestoredReservation,
+    RestoredUsage,
+    Role,
+)
 from scheduler.domain.formats.decisions import kept_fields, place_fields
 from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.formats.model import GangFile, Pods
@@ -75,6 +83,19 @@ def reservation_event(restored: RestoredReservation) -> Fields:
         "startsAt": whole(restored.starts_at),
         "since": whole(restored.since),
         "bound": [{"cell": use.cell, "quota": use.quota} for use in restored.bound],
+    }
+
+
+def usage_event(restored: RestoredUsage) -> Fields:
+    """What a user has used."""
+    kind = GangClass.OPPORTUNISTIC if restored.is_opportunistic else GangClass.GUARANTEED
+    return {
+        "event": "usage-restored",
+        "virtualCluster": name_of(restored.virtual_cluster),
+        "user": name_of(restored.user),
+        "class": kind.value,
+        "used": {name_of(name): whole(amount_s) for name, amount_s in restored.used.items()},
+        "usedAt": whole(restored.at),
     }
 
 

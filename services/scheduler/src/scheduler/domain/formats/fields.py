@@ -205,6 +205,10 @@ class Table:
             return float(value)
         return None
 
+    def has_mapping(self, name: str) -> bool:
+        """Whether a field is there and is a mapping."""
+        return isinstance(self._values.get(name), dict)
+
     def table(self, name: str, known: frozenset[str]) -> "Table | None":
         """A mapping in this one."""
         value = self._values.get(name)

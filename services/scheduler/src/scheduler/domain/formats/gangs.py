@@ -237,6 +237,14 @@ def _with_pods(gang: Gang, kept: Iterable[str]) -> Gang:
 
 
 def _class(table: Table, priority: int) -> GangClass | None:
+    found = read_class(table)
+    if priority == OPPORTUNISTIC and found not in (None, GangClass.OPPORTUNISTIC):
+        table.wrong("class", f"must be opportunistic where the priority is {OPPORTUNISTIC}")
+    return found
+
+
+def read_class(table: Table) -> GangClass | None:
+    """The field ``class``."""
     name = table.name("class")
     if name is None:
         return None
@@ -244,10 +252,7 @@ def _class(table: Table, priority: int) -> GangClass | None:
     if name not in known:
         table.wrong("class", f"must be one of {', '.join(known)}, not {name!a}")
         return None
-    found = GangClass(name)
-    if priority == OPPORTUNISTIC and found is not GangClass.OPPORTUNISTIC:
-        table.wrong("class", f"must be opportunistic where the priority is {OPPORTUNISTIC}")
-    return found
+    return GangClass(name)
 
 
 def _cells(table: Table) -> tuple[CellUse, ...]:

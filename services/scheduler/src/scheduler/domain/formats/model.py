@@ -4,7 +4,14 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Gang, Kind, Restored, RestoredReservation, Role
+from scheduler.domain.core.model import (
+    Gang,
+    Kind,
+    Restored,
+    RestoredReservation,
+    RestoredUsage,
+    Role,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,13 @@ class ReservationRestored(Happening):
     """Cells were kept for a waiting gang before the file begins."""
 
     restored: RestoredReservation
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRestored(Happening):
+    """What a user had used before the file begins."""
+
+    restored: RestoredUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +222,7 @@ Event: TypeAlias = (
     GangRequested
     | GangRestored
     | ReservationRestored
+    | UsageRestored
     | GangGrown
     | GangReleased
     | GangWithdrawn

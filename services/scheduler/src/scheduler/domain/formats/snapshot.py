@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Gang, Restored, RestoredReservation, Role
+from scheduler.domain.core.model import Gang, Restored, RestoredReservation, RestoredUsage, Role
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
@@ -20,6 +20,7 @@ from scheduler.domain.formats.export import (
     requested_event,
     reservation_event,
     restored_event,
+    usage_event,
 )
 from scheduler.domain.formats.writing import whole
 
@@ -30,14 +31,15 @@ STEP = 500
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
-    they were told. ``kept``: the cells that are kept for gangs. ``tried``: the event that says that
-    all were, if they were.
+    they were told. ``kept``: the cells that are kept for gangs. ``used``: by users. ``tried``: the
+    event that says that all were, if they were.
     """
 
     nodes: list[Fields] = field(default_factory=list)
     placed: list[tuple[Restored, tuple[Role, ...], str | None]] = field(default_factory=list)
     waiting: list[tuple[Gang, str | None]] = field(default_factory=list)
     kept: list[RestoredReservation] = field(default_factory=list)
+    used: list[RestoredUsage] = field(default_factory=list)
     tried: list[Fields] = field(default_factory=list)
 
     def events(self) -> Iterator[Fields]:
@@ -56,6 +58,7 @@ class Taken:
         for gang, told in self.waiting:
             yield requested_event(gang, told)
         yield from map(reservation_event, self.kept)
+        yield from map(usage_event, self.used)
         yield from self.tried
 
 
@@ -74,6 +77,7 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
         how: Fields = {} if cluster.is_settled else {"settled": False}
         taken.tried.append({"event": "gangs-tried"} | how)
     taken.kept.extend(cluster.reservations.exported())
+    taken.used.extend(cluster.usage.exported())
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
             taken.nodes.extend(_of_node(name, machine))

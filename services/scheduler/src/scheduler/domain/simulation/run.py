@@ -5,13 +5,14 @@ gang id; then the file's events in their order; then one cycle. What a cycle mak
 grace of 0) is another round at the same moment.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -25,6 +26,7 @@ from scheduler.domain.core.model import (
     Reserved,
     Upgraded,
 )
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
@@ -40,6 +42,7 @@ from scheduler.domain.formats.model import (
     PodReleased,
     ReservationRestored,
     SchedulerRestarted,
+    UsageRestored,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
 from scheduler.domain.simulation.gang_run import GangRun
@@ -56,9 +59,14 @@ class Simulation:
     events. ``cluster`` is the core's; ``runs`` are the gangs that are not over; ``tally`` has sums.
     """
 
-    def __init__(self, config: ClusterConfig, warn: Warn) -> None:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        warn: Warn,
+        policies: Mapping[str, OrderPolicy] = BUILT_IN,
+    ) -> None:
         """Raises ConfigError where the configuration can't be honoured."""
-        self.cluster = Cluster(config)
+        self.cluster = Cluster(config, policies)
         self._policy = config.policy
         self._cycle = USUAL
         self._warn = warn
@@ -162,8 +170,8 @@ class Simulation:
         match event:
             case GangRequested() | GangRestored():
                 self._begin(event)
-            case ReservationRestored(restored=restored):
-                self.cluster.keep_again(restored)
+            case ReservationRestored() | UsageRestored():
+                self._remember(event)
             case GangReleased(gang=gang) | GangWithdrawn(gang=gang):
                 self._release(gang)
             case PodReleased():
@@ -227,6 +235,13 @@ class Simulation:
     def _note_end(self, gang: str, at: float | None) -> None:
         if at is not None:
             self._agenda.add(max(self.tally.now, at), End.RUN, gang)
+
+    def _remember(self, event: ReservationRestored | UsageRestored) -> None:
+        """What a cluster knew beside its gangs."""
+        if isinstance(event, ReservationRestored):
+            keep_again(self.cluster, event.restored)
+        else:
+            self.cluster.usage.restore(event.restored)
 
     def _release(self, gang: str) -> None:
         run = self.runs.pop(gang, None)
@@ -301,7 +316,7 @@ class Simulation:
 
     def _forget_all(self) -> None:
         """What is there is told anew."""
-        self.cluster = Cluster(self.cluster.hardware.forest.config)
+        self.cluster = Cluster(self.cluster.hardware.forest.config, self.cluster.policies)
         self.runs.clear()
         self._agenda = Agenda()
         self.tally.space = Space(self.cluster.hardware.forest)

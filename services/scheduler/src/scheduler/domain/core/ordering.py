@@ -1,0 +1,122 @@
+"""Who goes first in a virtual cluster: small policies, one after another, each of which says who
+goes before whom; of gangs that are equal in all of them the one with the lowest id.
+
+A site can have its own: an object of one of these two protocols, by the name under which it is
+known (docs/scheduling.md, "Order").
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from scheduler.domain.core.config import Finding, Policy, listed
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.holdings import Order
+from scheduler.domain.core.model import Gang
+
+
+class UserUsage(NamedTuple):
+    """What a user's gangs of one virtual cluster and class use, as shares of what the cluster has,
+    by resource: a GPU type, ``cpu``, ``memoryMB`` or a counted one.
+
+    ``now``; and ``lately``: the mean of the past, in which what is one half-life older counts half.
+    ``weight``: as the policy has it.
+    """
+
+    virtual_cluster: str
+    user: str
+    weight: float
+    now: Mapping[str, float]
+    lately: Mapping[str, float]
+
+
+@runtime_checkable
+class GangOrder(Protocol):
+    """An order of gangs that stays the same while they wait."""
+
+    def rank(self, gang: Gang) -> float:
+        """The lower goes first."""
+
+
+@runtime_checkable
+class UserOrder(Protocol):
+    """An order of users, which changes as they use the cluster."""
+
+    def rank_user(self, usage: UserUsage) -> float:
+        """The lower goes first, with all the user's gangs."""
+
+
+OrderPolicy: TypeAlias = GangOrder | UserOrder
+
+
+class ByPriority:
+    """The highest priority goes first."""
+
+    def rank(self, gang: Gang) -> float:
+        """As `GangOrder` says."""
+        return -gang.priority
+
+
+class ByAge:
+    """Who was submitted first goes first."""
+
+    def rank(self, gang: Gang) -> float:
+        """As `GangOrder` says."""
+        return gang.submitted_at
+
+
+class ByFairShare:
+    """Who has, and lately had, least of the resource of which he has most goes first, by weight:
+    dominant resource fairness (Ghodsi et al., NSDI 2011) over a window that fades.
+    """
+
+    def rank_user(self, usage: UserUsage) -> float:
+        """As `UserOrder` says."""
+        shares = (share + usage.now.get(name, 0.0) for name, share in usage.lately.items())
+        return max(shares, default=0.0) / usage.weight
+
+
+FAIR_SHARE = "fair-share"
+
+BUILT_IN: Mapping[str, OrderPolicy] = {
+    "priority": ByPriority(),
+    FAIR_SHARE: ByFairShare(),
+    "age": ByAge(),
+}
+"""By name. A site's own are beside these."""
+
+Rank: TypeAlias = tuple[tuple[float, ...], str]
+"""A gang's place among all: of two the lower goes first."""
+
+
+def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Ordering":
+    """What a configuration names. Raises ConfigError where there is no such policy."""
+    unknown = [
+        Finding(f"policy.orderBy[{number}]", f"is {name!a}; there are {listed(policies)}")
+        for number, name in enumerate(policy.order_by)
+        if name not in policies
+    ]
+    if unknown:
+        raise ConfigError(unknown)
+    return Ordering([policies[name] for name in policy.order_by])
+
+
+class Ordering:
+    """These policies, one after another. ``has_users``: some are of users."""
+
+    def __init__(self, policies: Sequence[OrderPolicy]) -> None:
+        self.policies = tuple(policies)
+        self.of_users = [each for each in policies if isinstance(each, UserOrder)]
+        self._of_gangs = [each.rank for each in policies if isinstance(each, GangOrder)]
+        self._is_of_user = [isinstance(each, UserOrder) for each in policies]
+        self.has_users = bool(self.of_users)
+
+    def order(self, gang: Gang) -> Order:
+        """What of its place stays the same while it waits."""
+        return tuple([rank(gang) for rank in self._of_gangs]), gang.id
+
+    def rank(self, order: Order, of_user: Sequence[float]) -> Rank:
+        """Its place now; ``of_user``: its user's, by the policies that are of users."""
+        ranks, gang = order
+        fixed, moving = iter(ranks), iter(of_user)
+        found = [next(moving if is_of_user else fixed) for is_of_user in self._is_of_user]
+        return tuple(found), gang

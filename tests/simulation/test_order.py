@@ -1,0 +1,167 @@
+"""Who goes first: priority, fair share, age, and a site's own policy in their place."""
+
+from importlib.metadata import EntryPoint, EntryPoints
+
+import pytest
+from order_suite import a_cluster, check
+from scenes import Scene, config, gang, owning
+from scheduler import order_policies
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.model import Gang, Kind, Placed, Role
+from scheduler.domain.core.ordering import BUILT_IN, UserUsage
+
+FAIR = Policy(order_by=("priority", "fair-share", "age"), half_life_s=1_000.0, is_strict=True)
+
+
+class Smallest:
+    """A site's own: who wants the fewest pods goes first."""
+
+    def rank(self, gang: Gang) -> float:
+        return sum(len(role.pods) for role in gang.roles)
+
+
+class Favoured:
+    """A site's own: these users go first."""
+
+    def rank_user(self, usage: UserUsage) -> float:
+        return 0.0 if usage.user == "eve" else 1.0
+
+
+OWN = {"smallest": Smallest(), "favoured": Favoured()}
+
+
+@pytest.mark.parametrize(
+    "order_by",
+    [
+        ("priority", "age"),
+        ("priority", "fair-share", "age"),
+        ("age",),
+        ("fair-share",),
+        ("priority", "smallest", "age"),
+        ("favoured", "smallest"),
+    ],
+)
+def test_any_order_keeps_its_promises(order_by: tuple[str, ...]) -> None:
+    for seed in range(5):
+        check(OWN, order_by, seed)
+
+
+def placed(scene: Scene) -> list[str]:
+    return [each.gang for each in scene.cycle() if isinstance(each, Placed)]
+
+
+def a_scene(policy: Policy = FAIR) -> Scene:
+    return Scene(config(policy=policy, x=owning(("rack/node", 4))))
+
+
+def of(user: str, name: str, machines: int = 1, **more: object) -> Gang:
+    kind = Kind(4)
+    roles = (Role(kind, tuple(f"p{number}" for number in range(machines))),)
+    return Gang(name, "x", user, 0, roles, **more)  # type: ignore[arg-type]
+
+
+def test_who_uses_least_goes_first() -> None:
+    scene = a_scene()
+    scene.core.request(of("ann", "a1", 3))
+    assert placed(scene) == ["a1"]
+    scene.core.request(of("ann", "a2", submitted_at=1.0))
+    scene.core.request(of("ben", "b1", submitted_at=2.0))
+    assert placed(scene) == ["b1"]
+
+
+def test_who_is_placed_counts_at_once() -> None:
+    scene = a_scene()
+    for number in range(4):
+        scene.core.request(of("ann", f"a{number}", submitted_at=0.0))
+    for number in range(4):
+        scene.core.request(of("ben", f"b{number}", submitted_at=1.0))
+    assert placed(scene) == ["a0", "b0", "a1", "b1"]
+
+
+def test_what_was_used_fades() -> None:
+    scene = a_scene()
+    scene.core.request(of("ann", "a1", 4))
+    scene.cycle()
+    scene.now = 500.0
+    scene.leave("a1")
+    scene.core.request(of("ben", "b1", 4))
+    assert placed(scene) == ["b1"]
+    scene.now = 10_000.0
+    scene.leave("b1")
+    scene.cycle()
+    scene.core.request(of("ann", "a2", 4))
+    scene.core.request(of("ben", "b2", 4))
+    assert placed(scene) == ["a2"]  # ben has used more, and more lately
+
+
+def test_a_weight_is_due_so_much_more() -> None:
+    scene = a_scene(
+        Policy(order_by=FAIR.order_by, half_life_s=1.0, weights={"ann": 3.0}, is_strict=True)
+    )
+    for number in range(4):
+        scene.core.request(of("ann", f"a{number}", submitted_at=1.0))
+        scene.core.request(of("ben", f"b{number}", submitted_at=0.0))
+    assert placed(scene) == ["b0", "a0", "a1", "a2"]
+
+
+def test_fair_share_converges() -> None:
+    """Two users with more work than there is room for use the cluster by their weights, though one
+    of them asks for ten times as much.
+    """
+    cluster = a_cluster({}, FAIR.order_by)
+    used, ends_at = {"ann": 0.0, "ben": 0.0}, dict[str, float]()
+    for number in range(600):
+        now = number * 10.0
+        for name in [name for name, at in ends_at.items() if at <= now]:
+            cluster.release(name)
+            del ends_at[name]
+        for count in range(10):
+            cluster.request(of("ann", f"a{number}-{count}", submitted_at=now))
+        cluster.request(of("ben", f"b{number}", submitted_at=now))
+        for decision in run_cycle(cluster, now):
+            if isinstance(decision, Placed):
+                live = cluster.gangs[decision.gang]
+                ends_at[decision.gang] = now + 60.0
+                used[live.gang.user] += 60.0
+        for name in [n for n in cluster.queue.gangs if int(n[1:].partition("-")[0]) < number - 50]:
+            cluster.withdraw(name)
+    assert used["ann"] / used["ben"] == pytest.approx(1.0, rel=0.1)
+
+
+def test_a_policy_that_is_not_known_is_told() -> None:
+    with pytest.raises(ConfigError) as told:
+        a_cluster({}, ("priority", "luck"))
+    (finding,) = told.value.findings
+    assert finding.path == "policy.orderBy[1]"
+    assert "'luck'; there are age, fair-share, priority" in finding.message
+
+
+def test_a_site_offers_its_own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints(
+        EntryPoint(name, f"{__name__}:{what}", order_policies.GROUP)
+        for name, what in (("smallest", "Smallest"), ("age", "Smallest"))
+    )
+    monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.value.partition(":")[2]])
+    monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
+    found = order_policies.load()
+    assert isinstance(found["smallest"], Smallest)
+    assert isinstance(found["age"], Smallest)
+    assert found["priority"] is BUILT_IN["priority"]
+
+
+def test_what_is_no_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints([EntryPoint("wrong", "builtins:dict", order_policies.GROUP)])
+    monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
+    with pytest.raises(order_policies.WrongPolicyError, match=r"wrong .* neither"):
+        order_policies.load()
+
+
+def test_the_order_is_not_whom_it_costs() -> None:
+    """An older gang of a lower priority goes first where the order says so, and preempts nobody."""
+    scene = a_scene(Policy(order_by=("age",)))
+    scene.asks(gang("high", "x", 4, pods=4, priority=5))
+    assert placed(scene) == []
+    scene.core.request(gang("old", "x", 4, priority=0, submitted_at=-10.0))
+    assert placed(scene) == []

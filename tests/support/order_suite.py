@@ -1,0 +1,90 @@
+"""What must hold of any policies of the order, Muster's own and a site's."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import (
+    CellType,
+    ClusterConfig,
+    PhysicalCell,
+    Policy,
+    QuotaCells,
+    VirtualCluster,
+)
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.model import Gang, Kind, Placed, Preempted, Role
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
+
+NODES = 6
+
+
+def a_cluster(policies: Mapping[str, OrderPolicy], order_by: Sequence[str]) -> Cluster:
+    """Some machines of four GPUs, all of one virtual cluster."""
+    cells = PhysicalCell("rack", name="r", nodes=tuple(f"n{number}" for number in range(NODES)))
+    types = {
+        "node": CellType("gpu", 4, is_node=True),
+        "rack": CellType("node", NODES),
+    }
+    policy = Policy(order_by=tuple(order_by), is_strict=True, half_life_s=1_000.0)
+    owned = VirtualCluster((QuotaCells("rack/node", NODES),))
+    config = ClusterConfig(types, (cells,), {}, {"x": owned}, policy)
+    cluster = Cluster(config, {**BUILT_IN, **policies})
+    for number in range(NODES):
+        cluster.nodes.set_node_health(f"n{number}", True)
+    return cluster
+
+
+def a_gang(chance: Random, name: str, at: float) -> Gang:
+    """Of one of three users; it fits where as many GPUs are free as it has pods."""
+    pods = tuple(f"w-{number}" for number in range(chance.choice((1, 2, 3, 8, 16))))
+    return Gang(
+        name,
+        "x",
+        chance.choice(("ann", "ben", "eve")),
+        chance.choice((0, 0, 1)),
+        (Role(Kind(1), pods),),
+        submitted_at=at,
+        expected_s=chance.choice((10.0, 100.0)),
+    )
+
+
+def check(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: int) -> None:
+    """Where nobody may pass nobody passes; who waits starts; the same again is the same."""
+    once, again = (starts(policies, order_by, seed) for _ in range(2))
+    assert once == again, seed
+
+
+def starts(policies: Mapping[str, OrderPolicy], order_by: Sequence[str], seed: int) -> list[str]:
+    """Who starts, in order, until all that were asked for have."""
+    chance, cluster = Random(seed), a_cluster(policies, order_by)
+    ends_at: dict[str, float] = {}
+    preempted: dict[str, Gang] = {}
+    started: list[str] = []
+    asked, now = 0, 0.0
+    while now < 400.0 or cluster.queue.gangs or preempted:
+        for gang in [gang for gang, at in ends_at.items() if at <= now or gang in preempted]:
+            cluster.release(gang)
+            del ends_at[gang]
+        for again in preempted.values():
+            cluster.request(again)
+        preempted.clear()
+        for _ in range(chance.randint(0, 3) if now < 400.0 else 0):
+            cluster.request(a_gang(chance, f"g{asked}", now))
+            asked += 1
+        for decision in run_cycle(cluster, now):
+            if isinstance(decision, Placed):
+                started.append(decision.gang)
+                ends_at[decision.gang] = now + (cluster.gangs[decision.gang].gang.expected_s or 0.0)
+            elif isinstance(decision, Preempted):
+                preempted[decision.gang] = cluster.gangs[decision.gang].gang
+        waiting = [cluster.gangs[gang] for gang in cluster.queue.gangs]
+        if waiting:
+            first = min(waiting, key=cluster.rank_of)
+            free = 4 * NODES - sum(live.gpus for live in cluster.gangs.values())
+            would_fit = free >= len(first.waiting[0].pods)
+            assert not would_fit or preempted, (seed, f"{first.id} is first, and would fit")
+        now += 10.0
+        assert now < 100_000.0, (seed, "somebody never starts")
+    assert len(set(started)) == asked, seed
+    return started
