@@ -132,6 +132,8 @@ class Cluster:
             lost = Downgraded(gang, None)
             self.said = [each for each in self.said if each != lost]
         self.cancel(live)
+        if live.started_at is not None:
+            self.usage.end(live, live.pods.values())
         for pod in list(live.pods.values()):
             self._leave(live, pod)
         self.told_to_leave.discard(gang)
@@ -148,13 +150,13 @@ class Cluster:
             self.cancel(live)
         found = live.pods.get(pod)
         if found is not None:
-            self._leave(live, found)
+            self._leave_one(live, found)
         else:
             self._drop_waiting(live, pod)
         if live.strangers:
             live.strangers = tuple(place for place in live.strangers if place.pod != pod)
             for name in [name for name in live.pods if name.startswith(pod + REMNANT)]:
-                self._leave(live, live.pods[name])
+                self._leave_one(live, live.pods[name])
         if not live.strangers and len(live.pods) == len(live.reserved):
             live.started_at = None
         self.looked_at_anew(live)
@@ -195,11 +197,14 @@ class Cluster:
             for state in pod.machine.slots if pod.state is None else (pod.state,):
                 self.hardware.refresh(state)
 
+    def _leave_one(self, live: Live, pod: Pod) -> None:
+        if live.started_at is not None:
+            self.usage.end(live, (pod,))
+        self._leave(live, pod)
+
     def _leave(self, live: Live, pod: Pod) -> None:
         if is_charged := live.is_charged:
             self.charges.count(live, pod, -1)
-        if live.started_at is not None and pod.name not in live.reserved:
-            self.usage.end(live, (pod,))
         self.freed.left_by(pod)
         self.hardware.leave(pod, is_charged=is_charged, is_reserved=pod.name in live.reserved)
         del live.pods[pod.name]

@@ -111,7 +111,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
             if line.reason is None:
                 failed.append(line)
             continue
-        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, cluster.rank(line))):
+        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, line)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()

@@ -13,7 +13,6 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.keeping import freed_by, set_apart, unreserve
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
-from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp
@@ -108,9 +107,9 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     return found
 
 
-def keep(cluster: Cluster, owner: str, until: Rank | None = None) -> list[Decision]:
+def keep(cluster: Cluster, owner: str, until: Line | None = None) -> list[Decision]:
     """Keep cells for the first gangs of a virtual cluster that can't start, one for each chain; and
-    of those that are kept what has become free. ``until``: for those before this one in order.
+    of those that are kept what has become free. ``until``: for those that come before its first.
     """
     kept, lines = cluster.reservations, cluster.queue.tried.get((owner, False))
     of_owner = kept.of(owner)
@@ -190,16 +189,17 @@ def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
 
 
 def _keep_first(
-    cluster: Cluster, owner: str, lines: Iterable[Line], until: Rank | None
+    cluster: Cluster, owner: str, lines: Iterable[Line], until: Line | None
 ) -> list[Decision]:
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
+    last = None if until is None else cluster.rank(until)
     ranked = ((cluster.rank(line), cluster.gangs[line.waiting[0][1]]) for line in lines)
     firsts = (
         (rank, live)
         for rank, live in ranked
-        if (until is None or rank < until)
+        if (last is None or rank < last)
         and live.id not in kept.by_gang
         and not (live.pods or live.strangers)
         and fits_when_empty(cluster, live)

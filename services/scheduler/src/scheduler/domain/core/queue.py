@@ -214,14 +214,15 @@ class Queue:
                     if line.waiting and line not in inside:
                         number += 1
                         inside.add(line)
-                        heappush(heads, (rank(line), number, line.waiting[0], line))
+                        only = ((), "") if len(lines) == 1 and not heads else None
+                        heappush(heads, (only or rank(line), number, line.waiting[0], line))
                 lines = ()
                 if not heads:
                     break
                 known, _, order, reached = heappop(heads)
                 inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
-                    if known != rank(reached):
+                    if heads and known != rank(reached):
                         lines, reached = (reached,), None
                         continue
                     if is_idle(reached):

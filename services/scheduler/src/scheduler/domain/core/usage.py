@@ -4,8 +4,8 @@ What is used is known from one cycle to the next: who leaves in between counts u
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from math import exp2, log
 
 from scheduler.domain.core.config import Policy
@@ -17,17 +17,23 @@ from scheduler.domain.core.ordering import Ordering, UserUsage
 UserKey = tuple[str, bool, str]
 """Virtual cluster, whether of opportunistic gangs, user."""
 
+LN2 = log(2)
+
 LEAST = 1.0
 """Less than so many seconds of one GPU, CPU, or MB is forgotten."""
 
 
+Amounts = list[int]
+"""By the number of the resource."""
+
+
 @dataclass(slots=True)
 class Account:
-    """``used``: by resource, amounts times seconds up to ``at``, faded; ``now``: amounts."""
+    """By resource: ``used``, amounts times seconds up to ``at``, faded; ``now``, amounts."""
 
     at: float
-    used: dict[str, float] = field(default_factory=dict)
-    now: dict[str, int] = field(default_factory=dict)
+    used: list[float]
+    now: list[int]
 
 
 class Usage:
@@ -37,26 +43,30 @@ class Usage:
         self.is_kept = ordering.has_users
         self._ordering = ordering
         self._policy = policy
-        self._capacity = _capacity(hardware)
+        capacity = _capacity(hardware) if self.is_kept else {}
+        self._names = sorted(name for name, amount in capacity.items() if amount)
+        self._capacity = [capacity[name] for name in self._names]
+        self._numbers = {name: number for number, name in enumerate(self._names)}
+        self._has_more = len(self._names) > len(hardware.gpu_types)
         self._accounts: dict[UserKey, Account] = {}
-        self._left: list[tuple[UserKey, dict[str, int]]] = []
+        self._left: list[tuple[UserKey, Amounts]] = []
         self._ranks: dict[UserKey, tuple[float, ...]] = {}
         self._ranks_at = 0.0
 
     def begin(self, live: Live, pods: Iterable[Pod], now: float) -> None:
         """Pods of a gang run from now on."""
         if self.is_kept:
-            self._add(key_of_user(live), _amounts(pods), now)
+            self._add(key_of_user(live), self._amounts(pods), now, 1)
 
     def end(self, live: Live, pods: Iterable[Pod]) -> None:
         """They don't any more."""
         if self.is_kept:
-            self._left.append((key_of_user(live), _amounts(pods)))
+            self._left.append((key_of_user(live), self._amounts(pods)))
 
     def settle(self, now: float) -> None:
         """A cycle begins."""
         for key, amounts in self._left:
-            self._add(key, {name: -amount for name, amount in amounts.items()}, now)
+            self._add(key, amounts, now, -1)
         self._left.clear()
 
     def ranks(self, live: Live, now: float) -> tuple[float, ...]:
@@ -79,50 +89,78 @@ class Usage:
         account = self._accounts.get(key)
         if account is None:
             return UserUsage(virtual_cluster, user, weight, {}, {})
-        mean_s = self._policy.half_life_s / log(2)
-        capacity, used = self._capacity, self._used(account, now)
-        lately = {n: amount_s / mean_s / capacity[n] for n, amount_s in used.items() if capacity[n]}
-        current = {n: amount / capacity[n] for n, amount in account.now.items() if capacity[n]}
+        left, added_s = self._faded(now - account.at)
+        mean_s = self._policy.half_life_s / LN2
+        lately, current = dict[str, float](), dict[str, float]()
+        for number, name in enumerate(self._names):
+            amount, capacity = account.now[number], self._capacity[number]
+            used = account.used[number] * left + amount * added_s
+            lately[name] = used / mean_s / capacity if used >= LEAST else 0.0
+            current[name] = amount / capacity
         return UserUsage(virtual_cluster, user, weight, current, lately)
 
     def exported(self) -> list[RestoredUsage]:
         """All that is kept of it, apart from what gangs that run tell."""
         return [
-            RestoredUsage(virtual_cluster, user, is_guest, account.at, dict(account.used))
+            RestoredUsage(
+                virtual_cluster,
+                user,
+                is_guest,
+                account.at,
+                {n: used for n, used in zip(self._names, account.used, strict=True) if used},
+            )
             for (virtual_cluster, is_guest, user), account in sorted(self._accounts.items())
-            if account.now or max(account.used.values(), default=0.0) >= LEAST
+            if any(account.now) or max(account.used, default=0.0) >= LEAST
         ]
 
     def restore(self, restored: RestoredUsage) -> None:
         """What a user used before."""
         if self.is_kept:
             key = restored.virtual_cluster, restored.is_opportunistic, restored.user
-            account = self._accounts.setdefault(key, Account(restored.at))
-            account.at, account.used = restored.at, dict(restored.used)
+            account = self._account(key, restored.at)
+            account.at = restored.at
+            account.used = [restored.used.get(name, 0.0) for name in self._names]
 
-    def _add(self, key: UserKey, amounts: Mapping[str, int], now: float) -> None:
+    def _account(self, key: UserKey, now: float) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account(now)
-        account.used, account.at = self._used(account, now), max(account.at, now)
-        for name, amount in amounts.items():
-            left = account.now.get(name, 0) + amount
-            account.used.setdefault(name, 0.0)
-            if left:
-                account.now[name] = left
-            else:
-                del account.now[name]
+            count = len(self._names)
+            account = self._accounts[key] = Account(now, [0.0] * count, [0] * count)
+        return account
+
+    def _add(self, key: UserKey, amounts: Amounts, now: float, times: int) -> None:
+        account = self._account(key, now)
+        if now > account.at:
+            left, added_s = self._faded(now - account.at)
+            for number, amount in enumerate(account.now):
+                account.used[number] = account.used[number] * left + amount * added_s
+            account.at = now
+        for number, amount in enumerate(amounts):
+            account.now[number] += times * amount
         self._ranks.pop(key, None)
 
-    def _used(self, account: Account, now: float) -> dict[str, float]:
-        """By now: what was used fades by the half-life; what is used all the time is added, and
-        fades too.
+    def _faded(self, elapsed_s: float) -> tuple[float, float]:
+        """What is left of what was used so long ago; and what has come of one that is used all the
+        time since, which fades too.
         """
         half_life_s = self._policy.half_life_s
-        left = exp2(-max(now - account.at, 0.0) / half_life_s)
-        added_s = (1.0 - left) * half_life_s / log(2)
-        found = {n: s * left + account.now.get(n, 0) * added_s for n, s in account.used.items()}
-        return {n: amount_s if amount_s >= LEAST else 0.0 for n, amount_s in found.items()}
+        left = exp2(-max(elapsed_s, 0.0) / half_life_s)
+        return left, (1.0 - left) * half_life_s / LN2
+
+    def _amounts(self, pods: Iterable[Pod]) -> Amounts:
+        found = [0] * len(self._names)
+        for pod in pods:
+            if pod.state is not None:
+                found[self._numbers[pod.state.gpu_type]] += pod.gpus.bit_count()
+            if self._has_more:
+                kind = pod.kind
+                for name, amount in (("cpu", kind.cpu), ("memoryMB", kind.memory_mb)):
+                    if amount and name in self._numbers:
+                        found[self._numbers[name]] += amount
+                for name, amount in kind.resources:
+                    if name in self._numbers:
+                        found[self._numbers[name]] += amount
+        return found
 
 
 def key_of_user(live: Live) -> UserKey:
@@ -131,20 +169,7 @@ def key_of_user(live: Live) -> UserKey:
     return gang.virtual_cluster, gang.priority == OPPORTUNISTIC, gang.user
 
 
-def _amounts(pods: Iterable[Pod]) -> dict[str, int]:
-    """By resource."""
-    found: defaultdict[str, int] = defaultdict(int)
-    for pod in pods:
-        kind = pod.kind
-        if pod.state is not None and pod.gpus:
-            found[pod.state.gpu_type] += pod.gpus.bit_count()
-        for name, amount in (("cpu", kind.cpu), ("memoryMB", kind.memory_mb), *kind.resources):
-            if amount:
-                found[name] += amount
-    return found
-
-
-def _capacity(hardware: Hardware) -> defaultdict[str, int]:
+def _capacity(hardware: Hardware) -> dict[str, int]:
     """What all nodes have together; 0 where it is not limited."""
     found: defaultdict[str, int] = defaultdict(int)
     for machine in hardware.machines.values():
