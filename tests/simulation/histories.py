@@ -98,8 +98,8 @@ class _Dice:
         """One thing happens."""
         kinds = (
             ("request", 46), ("release", 16), ("release_pod", 3), ("withdraw", 3), ("grow", 3),
-            ("node", 6), ("gpu", 5), ("cordon", 2), ("drain", 2), ("uncordon", 5),
-            ("change", self._traits.changes),
+            ("checkpoint", 6), ("node", 6), ("gpu", 5), ("cordon", 2), ("drain", 2),
+            ("uncordon", 5), ("change", self._traits.changes),
         )  # fmt: skip
         out = () if self._traits.has_faults else ("node", "gpu", "cordon", "drain")
         names, weights = zip(*(kind for kind in kinds if kind[0] not in out), strict=True)
@@ -143,6 +143,10 @@ class _Dice:
             return None
         role = self._random.choice(self._run.state.records[name].gang.roles)
         return ("grow", name, (replace(role, pods=(f"more-{len(self._run.events)}",)),))
+
+    def _checkpoint(self, now: float) -> Event | None:
+        name = self._pick(self._running())
+        return None if name is None else ("checkpoint", name)
 
     def _node(self, now: float) -> Event:
         bad = sorted(self._run.state.bad_nodes)

@@ -260,6 +260,7 @@ def a_gang(
         group="g" if has_group else None,
         is_lazy=random.choice((None, None, True, False)),
         allowed_nodes=allowed,
+        checkpoint_s=random.choice((None, None, 15.0, 40.0)),
     )
 
 

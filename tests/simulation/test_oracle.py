@@ -374,7 +374,7 @@ def test_a_gang_without_gpus_that_goes_to_another_machine_than_the_fullest_is_se
 
 def test_a_scheduler_that_does_not_care_how_near_pods_are_is_found_out() -> None:
     traits = replace(SLOW, judges="all")
-    found = [text for seed in range(20) for text in history(seed, SlowCluster, traits).problems]
+    found = [text for seed in range(60) for text in history(seed, SlowCluster, traits).problems]
     assert any("at level" in text for text in found)
     assert any("racks, not" in text for text in found)
 

@@ -1,6 +1,6 @@
 """What the definitions choose for one gang: whether, at whose cost, how near, and why not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, combinations, product
 
@@ -154,13 +154,34 @@ def may_be_opportunistic(gang: Gang) -> bool:
     return gang.priority > OPPORTUNISTIC and is_without_gpus(gang) and not is_growth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Price:
-    """What a set of victims costs."""
+    """What a set of victims costs: GPUs, gangs without any, and GPUs (of such a gang 1) times the
+    milliseconds that are lost.
+    """
 
     gpus: int
-    longest_s: float
-    victims: frozenset[str]
+    without: int
+    lost: int
+
+
+def price_of(state: State, victims: Iterable[Record], now: float) -> Price:
+    """What it costs that these leave."""
+    gpus = without = lost = 0
+    for record in victims:
+        if record.started_at is not None:
+            own = len(state.leaves_of(record))
+            gpus, without = gpus + own, without + (not own)
+            lost += (own or 1) * (round(now * 1000) - round(saved_at(record, now) * 1000))
+    return Price(gpus, without, lost)
+
+
+def saved_at(record: Record, now: float) -> float:
+    """Up to when the gang's work is saved."""
+    began, every_s = record.started_at, record.gang.checkpoint_s
+    assert began is not None
+    periods = 0.0 if every_s is None else (now - began) // every_s * every_s
+    return max(began + periods, began if record.checkpointed_at is None else record.checkpointed_at)
 
 
 def prices(state: State, gang: Gang, now: float) -> Iterator[tuple[Price, Terms]]:
@@ -171,24 +192,17 @@ def prices(state: State, gang: Gang, now: float) -> Iterator[tuple[Price, Terms]
     free = frozenset(record.gang.id for record in some if record.is_reserved)
     some = [record for record in some if not record.is_reserved]
     sets = chain.from_iterable(combinations(some, size) for size in range(len(some) + 1))
-    priced = [
-        Price(
-            sum(len(state.leaves_of(record)) for record in victims),
-            max((now - r.started_at for r in victims if r.started_at is not None), default=0.0),
-            frozenset(record.gang.id for record in victims),
-        )
-        for victims in sets
-    ]
-    priced.sort(key=lambda price: (price.gpus, price.longest_s, len(price.victims)))
+    priced = [(price_of(state, some, now), frozenset(r.gang.id for r in some)) for some in sets]
+    priced.sort(key=lambda each: (each[0], len(each[1])))
     lazy = lazy_ones(state, gang)
-    for price in priced:
-        yield price, Terms(leaving(state) | free | price.victims, lazy - price.victims)
+    for price, victims in priced:
+        yield price, Terms(leaving(state) | free | victims, lazy - victims)
 
 
 def cheapest_victims(
     state: State, gang: Gang, now: float, types: tuple[str | None, ...] | None = None
 ) -> Price | None:
-    """The fewest GPUs of victims; None: too many candidates to try all sets."""
+    """The least price of victims; None: too many candidates to try all sets."""
     if len(candidates(state, gang)) > CANDIDATES:
         return None
     found = (price for price, terms in prices(state, gang, now) if find(state, gang, terms, types))

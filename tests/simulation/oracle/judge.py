@@ -144,17 +144,16 @@ class Judge:
         is_known = len(bill.cancelled) == 1  # of several, some may have been taken by others
         if is_known and choices.find(state, gang, lost):
             yield f"{name} waits for others to leave beside GPUs that are free"
-        paid = sum(len(state.leaves_of(state.records[told.gang])) for told in bill.victims)
+        paid = choices.price_of(
+            state, [state.records[told.gang] for told in bill.victims], self.now
+        )
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
-        if best is None or paid < best.gpus:
+        if best is None or paid <= best:
             return  # Too many sets; or cells of a gang that stays were exchanged to make room.
-        if paid != best.gpus:
-            yield f"{name} costs {paid} GPUs of victims; it could be {best}"
-            return
-        started = [state.records[told.gang].started_at for told in bill.victims]
-        ran = max((self.now - at for at in started if at is not None), default=0.0)
-        if ran > best.longest_s:
-            yield f"{name} ends gangs that ran {ran} s; it could be {best}"
+        if paid.gpus != best.gpus:
+            yield f"{name} costs {paid.gpus} GPUs of victims; it could be {best}"
+        else:
+            yield f"{name} costs {paid} of work; it could be {best}"
 
     def _victims(self, gang: Gang, record: Record, bill: Bill) -> Iterator[str]:
         """Only those that may be victims, and that use something of the place or of the quota."""

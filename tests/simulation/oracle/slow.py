@@ -68,6 +68,9 @@ class SlowCluster:
     def release_pod(self, gang_id: str, pod: str) -> None:
         release_pod(self.state, gang_id, pod)
 
+    def checkpointed(self, gang_id: str, at: float) -> None:
+        self.state.replace_record(gang_id, checkpointed_at=at)
+
     def set_node_health(self, node: str, is_healthy: bool) -> None:
         (self.state.bad_nodes.discard if is_healthy else self.state.bad_nodes.add)(node)
 
@@ -98,6 +101,7 @@ class SlowCluster:
             record.started_at,
             record.preempted_until,
             record.preempted_for,
+            checkpointed_at=record.checkpointed_at,
         )
 
     def restore(self, kept: Restored, now: float) -> None:
@@ -115,6 +119,7 @@ class SlowCluster:
             kept.started_at,
             kept.preempted_until,
             kept.preempted_for,
+            kept.checkpointed_at,
         )
 
     def decide(self, now: float) -> list[Decision]:

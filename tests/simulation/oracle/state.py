@@ -23,6 +23,7 @@ class Record:
     started_at: float | None = None
     preempted_until: float | None = None
     preempted_for: str | None = None
+    checkpointed_at: float | None = None
 
     @property
     def is_leaving(self) -> bool:

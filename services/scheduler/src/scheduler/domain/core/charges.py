@@ -89,7 +89,7 @@ class Charges:
         return any(gangs and other < priority for other, gangs in charged.items())
 
     def priced_anew(self, live: Live) -> None:
-        """The gang's class, GPUs or start may be others now."""
+        """The gang's class, GPUs or what it has saved may be others now."""
         if not self._order.is_read:
             return
         if self._order.is_long:  # before this one is noted, which is not yet what it is to be
@@ -98,7 +98,7 @@ class Charges:
 
     def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
         """Gangs of an owner with cells and a lower priority: those with the fewest GPUs first, of
-        these the ones that have run least, then by id.
+        these the ones that lose least, then by id.
         """
         self._order.read(self.guaranteed, self.gangs)
         lower = [other for other in self.guaranteed.get(owner, {}) if other < priority]
@@ -135,8 +135,8 @@ class Charges:
 CHANGES_KEPT = 1_000
 """After so many changes an order of gangs is brought up to date, whether it is asked for or not."""
 
-Size = tuple[int, float, str]
-"""GPUs, when it started, negated, and id."""
+Size = tuple[int, int, str]
+"""GPUs, up to when its work is saved, negated, and id."""
 
 
 class SizeOrder:
@@ -167,7 +167,7 @@ class SizeOrder:
                 del sizes[bisect_left(sizes, known[1])]
             key = (live.owner, live.rank)
             if live.id in gangs.get(key[0], {}).get(key[1], ()):
-                size = (live.gpus, -(live.started_at or 0.0), live.id)
+                size = (live.gpus, -live.saved_ms, live.id)
                 insort(self._sizes.setdefault(key, []), size)
                 self._known[live.id] = key, size
         self.is_read = True

@@ -32,6 +32,7 @@ from scheduler.domain.core.prices import Prices
 from scheduler.domain.core.queue import Line, Queue, Shape, key_of, place_of
 from scheduler.domain.core.reservations import Reservations
 from scheduler.domain.core.restoring import carry_over, export, restore
+from scheduler.domain.core.saving import Saving
 from scheduler.domain.core.stamps import Stamps
 from scheduler.domain.core.usage import Usage
 from scheduler.domain.core.waking import put_aside, settled_under
@@ -81,6 +82,7 @@ class Cluster:
         self.is_settled = True
         self.moved: set[str] = set()
         self.kinds = Kinds()
+        self.saving = Saving()
 
     # Gangs.
 
@@ -140,6 +142,12 @@ class Cluster:
         self.downgraded.discard(gang)
         self.sort_in(live)
         self.groups.discard(live)
+
+    def checkpointed(self, gang: str, at: float) -> None:
+        """A gang's work up to then is saved. Unknown ones are ignored."""
+        live = self.gangs.get(gang)
+        if live is not None and self.saving.checkpointed(live, at):
+            self.looked_at_anew(live)
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""

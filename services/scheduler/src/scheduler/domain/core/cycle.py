@@ -57,6 +57,8 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     """``began``: when the first part of the cycle was run."""
     cluster.hardware.searches_left = SEARCHES
     cluster.usage.settle(cluster.now)
+    for live in cluster.saving.due(began, cluster.gangs):
+        cluster.looked_at_anew(live)
     _try_due(cluster)
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []

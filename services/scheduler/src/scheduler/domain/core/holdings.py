@@ -19,8 +19,10 @@ Order = tuple[tuple[float, ...], str]
 """By what of the policies of the order stays the same while it waits, then by id: low ones first.
 """
 
-Price = tuple[int, float]
-"""GPUs of gangs that leave, and when the one that has run longest started, negated."""
+Price = tuple[int, int]
+"""What it costs that gangs leave: their GPUs (`prices.GPU` each), and when their work was saved
+last, in milliseconds times GPUs, negated: of as many GPUs, what is lost.
+"""
 
 REMNANT = "\n"
 """In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
@@ -92,6 +94,7 @@ class Live:
     ``apart``: from others that want the same (`queue.Key`). ``is_kept_for``: cells are kept for it;
     ``unplanned``: in which state none were found. ``passed``: the gang on whose kept cells it
     is, as it was expected to be gone in time; ``is_overdue``: it has to go for that.
+    ``saved_ms``: up to when its work is saved; ``checkpointed_at``: when it said so last.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
     on sufferance.
     ``among``: the set of `Charges` that it is in. ``cost``: its rank, and the price of
@@ -116,6 +119,8 @@ class Live:
     unplanned: tuple[int, ...] = ()
     passed: str | None = None
     is_overdue: bool = False
+    saved_ms: int = 0
+    checkpointed_at: float | None = None
     rank: int = field(init=False)
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None

@@ -139,6 +139,7 @@ class Restored:
     is reserved, and it waits for the gangs there to leave. ``preempted_until``: it was told to
     leave by then. ``reserved``: pods by which a running gang grows, whose places are reserved. Pods
     of the gang that have no place are over. ``passed``: the gang on whose kept cells it is.
+    ``checkpointed_at``: when it said last that its work is saved.
     """
 
     gang: Gang
@@ -150,6 +151,7 @@ class Restored:
     preempted_for: str | None = None
     reserved: tuple[str, ...] = ()
     passed: str | None = None
+    checkpointed_at: float | None = None
 
 
 NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, merge
-from math import inf
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.holdings import Live, Price
@@ -19,8 +18,13 @@ from scheduler.domain.core.ranks import Needs
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
-NOBODY: Price = (0, -inf)
-ANY_PRICE: Price = (1 << 62, inf)
+NOBODY: Price = (0, 0)
+ANY_PRICE: Price = (1 << 62, 0)
+
+GPU = 1 << 12
+"""In a price, of which a gang without GPUs, or that has to go anyway, is 1: so it costs less than a
+GPU, and more than nobody.
+"""
 
 STAYS = 1 << 30
 """The rank of who can't be made to leave."""
@@ -46,9 +50,13 @@ def cost_of(live: Live) -> tuple[int, Price]:
         rank = live.rank if live.gang_class is GangClass.GUARANTEED else OPPORTUNISTIC
         if live.is_leaving or live.gang_class is None:  # which costs nobody more, or who comes
             rank = STAYS
-        since = inf if live.started_at is None else live.started_at
-        live.cost = rank, (0 if live.is_overdue else live.gpus_in_use, -since)
+        live.cost = rank, NOBODY if live.started_at is None else _price(live)
     return live.cost
+
+
+def _price(live: Live) -> Price:
+    gpus = 0 if live.is_overdue else live.gpus_in_use
+    return gpus * GPU or 1, -(gpus or 1) * live.saved_ms
 
 
 def price_of(gangs: Iterable[Live]) -> Price:
@@ -58,7 +66,7 @@ def price_of(gangs: Iterable[Live]) -> Price:
 
 def both(one: Price, other: Price) -> Price:
     """What both cost together."""
-    return one[0] + other[0], max(one[1], other[1])
+    return one[0] + other[0], one[1] + other[1]
 
 
 @dataclass(slots=True)
@@ -212,9 +220,9 @@ class Prices:
         if len(here) == 1:
             return found + [here[0][0]] * here[0][1]
         best = [NOBODY]
-        for (gpus, since), leaves in here:
+        for (gpus, saved), leaves in here:
             before = [best[0]] * leaves + best  # had without it, had with it
-            more = [(g + gpus, s if s > since else since) for g, s in before]
+            more = [(g + gpus, s + saved) for g, s in before]
             more[: len(best)] = map(min, best, more)
             best = more
         return found + best[1:]

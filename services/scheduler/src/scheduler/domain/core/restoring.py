@@ -36,6 +36,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     live.started_at = None if is_waiting else restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
     live.passed = restored.passed
+    cluster.saving.began(live, restored.checkpointed_at)
     live.gang_class = restored.gang_class or _class_of(gang)
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
@@ -215,6 +216,7 @@ def export(live: Live) -> Restored:
         live.preempted_for,
         () if live.started_at is None else live.reserved,
         live.passed,
+        live.checkpointed_at,
     )
 
 

@@ -30,13 +30,14 @@ def settle(cluster: Cluster, live: Live, pods: Sequence[Pod], gang_class: GangCl
     cluster.sort_in(live)
 
 
-def start(live: Live, names: Iterable[str], now: float) -> Decision:
+def start(cluster: Cluster, live: Live, names: Iterable[str], now: float) -> Decision:
     """The pods run."""
     places = tuple([live.pods[name].place() for name in names])
     live.waiting, live.told = (), None
     if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)
     live.started_at = now
+    cluster.saving.began(live)
     return Placed(live.id, places)
 
 
@@ -54,7 +55,7 @@ def begin(
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
     cluster.usage.begin(live, pods, now)
-    return [start(live, names_of(live.waiting), now)]
+    return [start(cluster, live, names_of(live.waiting), now)]
 
 
 def start_at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -100,7 +101,7 @@ def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     for pod in pods:
         cluster.hardware.start(pod)
     cluster.usage.begin(live, pods, now)
-    return [start(live, names, now)]
+    return [start(cluster, live, names, now)]
 
 
 def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:

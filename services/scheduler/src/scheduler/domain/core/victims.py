@@ -1,4 +1,4 @@
-"""Which gangs have to leave so that another fits: the fewest GPUs, then the shortest run."""
+"""Which gangs have to leave so that another fits: the fewest GPUs, then the least work lost."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce

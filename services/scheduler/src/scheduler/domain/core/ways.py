@@ -54,8 +54,8 @@ class NodeWays:
         else:
             prices = [NOBODY]
             for each in here:  # of sets without it, and of the same with it
-                gpus, since = each.price
-                prices += [(g + gpus, s if s > since else since) for g, s in prices]
+                gpus, saved = each.price
+                prices += [(g + gpus, s + saved) for g, s in prices]
             self._prices = prices
             self._order = sorted(_subsets(len(here)), key=prices.__getitem__)
         self._here = here

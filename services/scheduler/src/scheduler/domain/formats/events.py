@@ -192,6 +192,7 @@ _OF_RESTORED = _known(
     "preemptedFor",
     "reserved",
     "passed",
+    "checkpointedAt",
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound")

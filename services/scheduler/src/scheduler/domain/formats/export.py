@@ -69,6 +69,7 @@ def restored_event(restored: Restored, told: str | None = None) -> Fields:
         **_set(
             reserved=[name_of(pod) for pod in restored.reserved] or None,
             passed=None if restored.passed is None else name_of(restored.passed),
+            checkpointedAt=restored.checkpointed_at,
             told=told,
         ),
     }

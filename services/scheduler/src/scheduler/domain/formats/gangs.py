@@ -178,6 +178,7 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         preempted_for=table.name("preemptedFor"),
         reserved=_reserved(table, places, started_at),
         passed=table.name("passed"),
+        checkpointed_at=_checkpointed_at(table, started_at, at),
     )
 
 
@@ -279,6 +280,15 @@ def _reserved(
         if pod not in places:
             table.wrong("reserved", f"has {pod!a} in place {number}, which has no placement")
     return reserved
+
+
+def _checkpointed_at(table: Table, started_at: float | None, at: float) -> float | None:
+    saved_at = table.seconds("checkpointedAt", -MAX_NUMBER)
+    if saved_at is not None and started_at is None:
+        table.wrong("checkpointedAt", "can't be there where startedAt is null")
+    if saved_at is not None and saved_at > at:
+        table.wrong("checkpointedAt", "must not be after at")
+    return saved_at
 
 
 def _preempted_until(table: Table, started_at: float | None) -> float | None:

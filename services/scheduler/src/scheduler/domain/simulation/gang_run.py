@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.holdings import joined
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
+from scheduler.domain.core.saving import saved_s
 from scheduler.domain.formats.model import GangFile, Pods
 
 
@@ -90,12 +91,9 @@ class GangRun:
         """How much of its run since its last start is saved."""
         if self.started_at is None:
             return 0.0
-        ran_s, saved_s, every_s = now - self.started_at, 0.0, self.gang.checkpoint_s
-        if self.checkpoint_at is not None:
-            saved_s = self.checkpoint_at - self.started_at
-        if every_s is not None:
-            saved_s = max(saved_s, ran_s // every_s * every_s)
-        return min(saved_s, ran_s)
+        ran_s = now - self.started_at
+        said_s = 0.0 if self.checkpoint_at is None else self.checkpoint_at - self.started_at
+        return min(max(said_s, saved_s(ran_s, self.gang.checkpoint_s)), ran_s)
 
     def more(self, pods: Pods) -> Role:
         """What it wants if it wants these too: counted on from those of the same name."""

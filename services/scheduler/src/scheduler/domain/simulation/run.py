@@ -181,6 +181,7 @@ class Simulation:
             case GangCheckpointed(gang=gang):
                 if gang in self.runs:
                     self.runs[gang].checkpoint_at = event.at
+                    self.cluster.checkpointed(gang, event.at)
             case ClusterChanged():
                 self._change(event)
             case CycleRun():
@@ -218,6 +219,7 @@ class Simulation:
         if restored.started_at is None or not running:
             return
         self._note_end(run.gang.id, run.start(restored.started_at, running))
+        run.checkpoint_at = restored.checkpointed_at
         self.tally.space.take(running)
         if restored.preempted_until is not None and self._policy.is_enforced:
             self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
