@@ -11,9 +11,8 @@ import pytest
 from muster.db import Connection
 from muster.service import Runtime
 from pydantic import SecretStr
-from scheduler import store
+from scheduler import configuring, store
 from scheduler.domain.core.forest import ConfigError, Finding
-from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 from scheduler.store.nodes import KnownNode
 from scheduler_watched import measured, until
@@ -193,7 +192,7 @@ async def test_a_standby_whose_file_cannot_be_honoured_is_there_when_it_can(
     async with scheduler() as leader:
         await until(lambda: measured(leader, "is_leader") == 1)
         with monkeypatch.context() as patched:
-            patched.setattr(State, "change", refuses)
+            patched.setattr(configuring, "made", refuses)
             async with scheduler(remake_share=1.0) as standby:
                 await until(lambda: refused >= 3)
                 assert measured(standby, "is_warm") == 0

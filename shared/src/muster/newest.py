@@ -21,8 +21,8 @@ class Newest:
         after it.
         """
         key = record.key or ""
-        revision = _named_by(record) if model is None else getattr(model, "revision", None)
-        if not isinstance(revision, int):
+        revision = revision_of(record, model)
+        if revision is None:
             self._known.pop(key, None)
             return True
         return self.note(key, revision, is_removed=model is None)
@@ -36,8 +36,13 @@ class Newest:
         return True
 
 
-def _named_by(record: Received) -> int | None:
-    """The revision in the event's id, which ends with the key and its revision."""
+def revision_of(record: Received, model: Model | None) -> int | None:
+    """A record's own revision; of a null record the one in the event's id, which ends with the key
+    and its revision. None where it names none.
+    """
+    if model is not None:
+        named = getattr(model, "revision", None)
+        return named if isinstance(named, int) else None
     head, _, revision = record.event_id.rpartition("/")
     is_revision = revision.isascii() and revision.isdecimal() and len(revision) <= REVISION_DIGITS
     return int(revision) if is_revision and head.endswith(f"/{record.key}") else None

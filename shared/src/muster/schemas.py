@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from muster.contracts.node_orders import NodeOrder
+from muster.contracts.scheduling import SchedulingConfig
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.topics import DEAD_LETTER, TOPICS, dead_letter_topic
 
@@ -24,7 +25,7 @@ KNOWN_VALUES = "x-known-values"
 def published_models() -> list[type[BaseModel]]:
     """The records of all topics, and the values of settings, by name."""
     models: set[type[BaseModel]] = {topic.model for topic in TOPICS.values()}
-    models |= {dead_letter_topic(DEAD_LETTER).model, NodeOrder, Subscription}
+    models |= {dead_letter_topic(DEAD_LETTER).model, NodeOrder, SchedulingConfig, Subscription}
     return sorted(models, key=lambda model: model.__name__)
 
 

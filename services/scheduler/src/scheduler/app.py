@@ -236,7 +236,8 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
     """Take the cluster's file again whenever its content is another, until cancelled. It is read
     and checked in a thread, and what was looked at already is not checked again.
     """
-    looked_at = None if decider.file is None else decider.file.content
+    file = decider.configuring.file
+    looked_at = None if file is None else file.content
     refused: list[str] | None = None
     while True:
         await asyncio.sleep(every_s)
@@ -253,7 +254,8 @@ async def follow_file(decider: Decider, path: Path, every_s: float) -> None:
                 _log.error("the cluster's file is refused; the one before goes on", why=refused)
             continue
         refused = None
-        if decider.file is None or content != decider.file.content:
+        before = decider.configuring.file
+        if before is None or content != before.content:
             _warn(file)
             decider.file_came(file)
 

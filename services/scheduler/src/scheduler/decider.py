@@ -22,11 +22,10 @@ from muster.subjects import Say, say_all
 
 from scheduler import order_policies, store
 from scheduler.cluster_file import Loaded
-from scheduler.domain.core.config import ClusterConfig
+from scheduler.configuring import Configuring
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
-from scheduler.domain.plans import made_with_line
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
 from scheduler.metrics import SchedulerMetrics
@@ -58,8 +57,8 @@ class Decider:
         self.metrics = SchedulerMetrics(runtime.registry)
         self.settings = settings
         self.holder = holder
-        self.file = file
         self._policies = order_policies.load()
+        self.configuring = Configuring(settings, self.metrics, file)
         self.epoch = 0
         self.is_leading = False
         self.deciding = asyncio.Lock()
@@ -71,8 +70,6 @@ class Decider:
         self._tidied_at = 0.0
         self._woken = asyncio.Event()
         self._has_words = True
-        self._has_file = False
-        self._remake_from = 0.0
         self._clock = (0.0, 0.0)
         self._last_at = 0.0
         self._recorded = End()
@@ -94,14 +91,8 @@ class Decider:
 
     def file_came(self, file: Loaded) -> None:
         """The cluster's file is another."""
-        self.file = file
-        self._has_file = True
+        self.configuring.file = file
         self._woken.set()
-
-    @property
-    def config(self) -> ClusterConfig | None:
-        """The cluster's file, as it was read last; None: the nodes make the cluster."""
-        return None if self.file is None else self.file.config
 
     def _blank(self) -> Stored:
         """Without any hardware: that takes long, and is not needed before this process leads."""
@@ -123,19 +114,20 @@ class Decider:
         await self.watch.wait_for_reports()
         started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
-            await self.load(conn)
+            await self.load(conn, leaves_out=True)
         await self._begin()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
 
-    async def load(self, conn: Connection) -> None:
-        """Memory anew: what nodes have reported, then what the database has.
+    async def load(self, conn: Connection, *, leaves_out: bool = False) -> None:
+        """Memory anew: what nodes have reported, then what the database has. Raises ConfigError
+        where the cluster can't be made, unless it ``leaves_out`` what is set.
 
         Placements and gangs come in parts, between which a leader renews its leadership.
         """
         if self._collector is not None:
             self._collector.hold()
-        now, file = time.monotonic(), self.config
+        now = time.monotonic()
         state, limit = self._blank(), self.settings.load_gangs
         await self.read_clock(conn)
         nodes = await store.nodes.load_nodes(conn)
@@ -146,7 +138,12 @@ class Decider:
             state.restore_holds(holds, now)
             after = holds[-1].pod
         self.watch.pass_on(state)
-        await asyncio.to_thread(state.change, file, self.at())
+        try:
+            await self.configuring.make(conn, state, self.at())
+        except ConfigError as error:
+            if not leaves_out:
+                raise
+            await self.configuring.make_without(state, self.at(), error)
         hardware, after = state.cluster.hardware, ""
         while gangs := await store.gangs.load_gangs(conn, after, limit):
             for gang in gangs:
@@ -161,7 +158,8 @@ class Decider:
 
     async def _begin(self) -> None:
         """All is known that a leader before has decided."""
-        self._has_words, self._has_file = True, self.state.file is not self.config
+        self._has_words = True
+        self.configuring.begin(self.state)
         self.watch.lead(self.known.values())
         self.state.restored(time.monotonic(), self.at())
         await self.recorder.begin(self._recorded, self.state.cluster, self._moment())
@@ -230,7 +228,7 @@ class Decider:
         async with self.deciding:
             watch = self.watch
             if not self.state.is_under_way:
-                await self._remake()
+                await self.configuring.remake(self.state, watch.told_setting(), self.at)
             has_news = self._has_words or watch.to_lose or watch.to_return or watch.to_remove
             if has_news and not self.state.is_under_way:
                 self._has_words = False
@@ -242,7 +240,8 @@ class Decider:
                     await self._write(conn, outcome, now)
             else:
                 outcome = self._decide([])
-                if outcome or self.recorder.is_due:
+                is_due = self.recorder.is_due or self.configuring.is_unsaved(self.state)
+                if outcome or is_due:
                     async with self._transaction() as (conn, now):
                         await self._write(conn, outcome, now)
         state = self.state
@@ -308,31 +307,6 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
 
-    async def _remake(self) -> None:
-        """Take the file's new content, and nodes that are new or of another size. It is made in a
-        thread, beside which heartbeats are heard and questions answered, and taken in one step.
-        """
-        state, started = self.state, time.monotonic()
-        is_due = state.is_outdated and started >= self._remake_from
-        if not (self._has_file or is_due):
-            return
-        plan = state.plan(self.config if self._has_file else state.file)
-        self._has_file = False
-        try:
-            state.adopt(
-                plan, *await asyncio.to_thread(made_with_line, state.cluster, plan, self.at())
-            )
-        except ConfigError as error:
-            self.metrics.configs.labels("refused").inc()
-            _log.error(
-                "the configuration can't be honoured; the one before goes on", why=str(error)
-            )
-            state.keep_config(plan)
-        else:
-            self.metrics.configs.labels("taken").inc()
-        took = time.monotonic() - started
-        self._remake_from = started + took / self.settings.remake_share
-
     async def _write(self, conn: Connection, outcome: Outcome, now: datetime) -> None:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
         changes, state = outcome.changes, self.state
@@ -353,6 +327,7 @@ class Decider:
         await store.gangs.keep_gangs(conn, kept)
         await store.nodes.save_nodes(conn, known)
         await store.run_times.save(conn, changes.histories)
+        await self.configuring.save(conn, state)
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)

@@ -49,6 +49,13 @@ class SchedulerMetrics:
         self.configs = self._counter(
             "configurations", "Configurations of the cluster, by what became of them.", "outcome"
         )
+        self.config_version = self._gauge(
+            "configuration_version",
+            "Of what administrators have set, the version that holds; or 0.",
+        )
+        self.config_behind = self._gauge(
+            "configuration_behind", "1 while the newest configuration can't be honoured."
+        )
 
     def _add_gangs_and_nodes(self) -> None:
         self.leaving = self._gauge(

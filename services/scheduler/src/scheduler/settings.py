@@ -150,6 +150,12 @@ class SchedulerSettings(DatabaseSettings):
     whole_exports: PositiveInt = Field(
         1, description="Of the cluster of now, made at the same time, at the most: decisions wait."
     )
+    configuration_checks: PositiveInt = Field(
+        1, description="Configurations checked at the same time, at the most."
+    )
+    configuration_bytes: PositiveInt = Field(
+        512 * 1024, description="Of a configuration that is to be checked."
+    )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
     cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
 

@@ -156,12 +156,12 @@ class Standby:
 
     def _is_outdated(self) -> bool:
         """The cluster that memory is of is not the one that is there."""
-        state, file = self._decider.state, self._decider.config
+        state, file = self._decider.state, self._decider.configuring.config
         if state.file is not file:
             return True
         if not state.is_outdated:
             return False
-        plan = state.plan(file)
+        plan = state.plan(file, state.made_of.setting)
         if plan.config() != state.cluster.hardware.forest.config:
             return True
         state.keep_config(plan)
@@ -177,7 +177,9 @@ class Standby:
         decider, now = self._decider, time.monotonic()
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             changed = await store.changes.since(conn, seen)
-            if changed is None:
+            made_of = decider.state.made_of.setting
+            is_same = await store.configuration.is_at(conn, made_of and made_of.revision)
+            if changed is None or not is_same:
                 self._seen = None
                 return False
             source = _Database(conn, decider)

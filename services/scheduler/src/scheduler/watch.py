@@ -17,11 +17,13 @@ from muster.contracts.model import Model
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder, Order
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
 from muster.contracts.notices import SettingChanged
+from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.contracts.topics import Service
-from muster.newest import Newest
+from muster.newest import Newest, revision_of
 from muster.readers import Follower
 from muster.records import Received
 
+from scheduler.domain.configured import Setting
 from scheduler.domain.leases import Judgement, Leases
 from scheduler.domain.nodes import Node, nonsense
 from scheduler.domain.stored import Stored
@@ -62,6 +64,7 @@ class Watch:
     reports: Follower = field(init=False)
     heartbeats: Follower = field(init=False)
     orders: Follower = field(init=False)
+    setting: Setting | None = None
     heard: dict[str, tuple[float, str]] = field(default_factory=dict)
     to_lose: set[str] = field(default_factory=set)
     to_return: set[str] = field(default_factory=set)
@@ -118,15 +121,40 @@ class Watch:
         self.wake()
 
     def on_setting(self, record: Received, word: Model | None) -> None:
-        """An operator's order about a node, or a null record: there is none any more."""
+        """An operator's order about a node, or what is set of virtual clusters and policy; or a
+        null record: there is none any more.
+        """
         key = record.key or ""
-        if not key.startswith(NODE_SETTING) or not self._newest.is_news(record, word):
+        is_scheduling = key == SCHEDULING_SETTING
+        if not (is_scheduling or key.startswith(NODE_SETTING)):
+            return
+        if not self._newest.is_news(record, word):
+            return
+        if is_scheduling:
+            self._set(record, word)
             return
         order = Order.NONE
         if isinstance(word, SettingChanged):
             order = NodeOrder.model_validate(word.value).order
         self.state.order(key.removeprefix(NODE_SETTING), order)
         self.wake()
+
+    def _set(self, record: Received, word: Model | None) -> None:
+        revision = revision_of(record, word)
+        if isinstance(word, SettingChanged):
+            config = SchedulingConfig.model_validate(word.value)
+            self.setting = Setting(word.revision, config.version, config.content)
+        elif revision is not None:
+            self.setting = Setting(revision)
+        elif self.setting is not None:  # somebody's own null record
+            self.setting = Setting(self.setting.revision + 1)
+        self.wake()
+
+    def told_setting(self) -> Setting | None:
+        """What is set of virtual clusters and policy; None where not all was read yet, or nothing
+        was said of it.
+        """
+        return self.setting if self.orders.caught_up.is_set() else None
 
     def on_heartbeat(self, record: Received, word: Model | None) -> None:
         """A node is alive, or a probe has come round."""

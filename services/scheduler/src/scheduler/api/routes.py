@@ -16,7 +16,9 @@ from scheduler import store
 from scheduler.api import clusters, views
 from scheduler.api.cells import Wanted
 from scheduler.api.cells import cells as cells_of
+from scheduler.api.configuration import Configurations
 from scheduler.api.exporting import Connect, Export, stretch_of
+from scheduler.configuring import Configuring
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.state import State
@@ -34,6 +36,9 @@ class Leading(Protocol):
 
     @property
     def state(self) -> State: ...
+
+    @property
+    def configuring(self) -> Configuring: ...
 
     def at(self) -> float: ...
 
@@ -53,12 +58,14 @@ Handle = Callable[[Request], Awaitable[Response]]
 def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> list[Route]:
     """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
     ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
-    ``/export?since=&until=``. ``connect``: to the database.
+    ``/configuration``, ``POST /configuration/check``, ``/export?since=&until=``. ``connect``: to
+    the database.
     """
     seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
+    configurations = Configurations(decider, settings)
 
-    def route(path: str, handle: Handle) -> Route:
-        return Route(path, _guarded(handle, decider, settings))
+    def route(path: str, handle: Handle, method: str = "GET") -> Route:
+        return Route(path, _guarded(handle, decider, settings), methods=[method])
 
     async def queue(request: Request) -> Response:
         limit = _limit(request, settings.queue_answer)
@@ -107,6 +114,8 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
         route("/nodes", nodes),
         route("/cells", cells),
         route("/virtual-clusters", virtual_clusters),
+        route("/configuration", configurations.show),
+        route("/configuration/check", configurations.check, "POST"),
         route("/export", export),
     ]
 

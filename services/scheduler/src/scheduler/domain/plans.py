@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from scheduler.domain.configured import Setting
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.derived import completed, derived
@@ -13,19 +14,26 @@ from scheduler.domain.nodes import Size
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``file``: the configuration, None: the nodes make it. ``version``: the ledger's, of these
-    sizes.
+    sizes. ``setting``: what administrators have set, None: nothing ever; it is left out where it is
+    not to be ``is_honoured``, as it can't be.
     """
 
     file: ClusterConfig | None
     sizes: Mapping[str, Size]
     policy: Policy
     version: int
+    setting: Setting | None = None
+    is_honoured: bool = True
 
     def config(self) -> ClusterConfig:
-        """The whole configuration."""
+        """The whole configuration. Raises ConfigError where what is set can't be read."""
         if self.file is None:
-            return derived(self.sizes, self.policy)
-        return completed(self.file, self.sizes)
+            base = derived(self.sizes, self.policy)
+        else:
+            base = completed(self.file, self.sizes)
+        if self.setting is None or not self.is_honoured:
+            return base
+        return self.setting.of(base)
 
 
 def made(cluster: Cluster, plan: Plan, at: float) -> Cluster:

@@ -8,6 +8,7 @@ already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import assert_never
@@ -17,6 +18,7 @@ from muster.contracts.model import Reason
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 
+from scheduler.domain.configured import Setting
 from scheduler.domain.core import model
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
@@ -57,34 +59,38 @@ from scheduler.domain.telling import Telling, told, until_left
 
 
 class State:
-    """``file``: the configuration, None: the nodes make it. ``gangs``: those that are not over."""
+    """``made_of``: what the cluster was made of. ``gangs``: those that are not over."""
 
     def __init__(
         self, rules: Rules, file: ClusterConfig | None = None, policy: Policy | None = None
     ) -> None:
-        """Raises ConfigError where the configuration can't be honoured."""
+        """``file``: None: the nodes make the cluster. Raises ConfigError where it can't be."""
         self.rules = rules
-        self.file = file
         self.policy = policy or Policy()
         self.ledger = Ledger(rules)
         self.gangs: dict[str, Asked] = {}
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
         self.run_times = RunTimes(rules.run_times)
-        self.cluster = Cluster(self.plan(file).config(), rules.policies)
+        self.made_of = self.plan(file)
+        self.cluster = Cluster(self.made_of.config(), rules.policies)
         self.given = Given(self.cluster)
         self.has_more = False
         self._seen = Seen()
         self._changes = Changes(Rows())
         self._reserved: set[str] = set()
-        self._made_of = 0
         self._seen.doubt(self.given, self.ledger)
 
     # What operators say.
 
-    def plan(self, file: ClusterConfig | None) -> Plan:
+    @property
+    def file(self) -> ClusterConfig | None:
+        """The cluster's file, None: the nodes make it."""
+        return self.made_of.file
+
+    def plan(self, file: ClusterConfig | None, setting: Setting | None = None) -> Plan:
         """What the cluster is to be made of now."""
-        return Plan(file, self.ledger.sizes(), self.policy, self.ledger.version)
+        return Plan(file, self.ledger.sizes(), self.policy, self.ledger.version, setting)
 
     def change(self, file: ClusterConfig | None, at: float) -> None:
         """Another file. Raises ConfigError, and then nothing has changed."""
@@ -93,10 +99,9 @@ class State:
 
     def adopt(self, plan: Plan, cluster: Cluster, line: str | None = None) -> None:
         """It is so from now on: all that runs stays where it is. ``line``: its event, if known."""
-        self.file = plan.file
+        self.made_of = plan
         self.cluster = cluster
         self.given.change(cluster, line)
-        self._made_of = plan.version
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
         self._seen.forget()
         self._seen.doubt(self.given, self.ledger)
@@ -104,12 +109,12 @@ class State:
 
     def keep_config(self, plan: Plan) -> None:
         """What the nodes have changed can't be taken: it is not tried again."""
-        self._made_of = plan.version
+        self.made_of = replace(self.made_of, version=plan.version)
 
     @property
     def is_outdated(self) -> bool:
         """Nodes have another size than those that the cluster was made of."""
-        return self._made_of != self.ledger.version
+        return self.made_of.version != self.ledger.version
 
     def order(self, node: str, order: Order) -> None:
         """An operator's order about a node."""
@@ -215,6 +220,8 @@ class State:
 
     def is_settled(self, now: float) -> bool:
         """The cluster is known, and has not grown for a while."""
+        if not self.made_of.is_honoured:  # nobody is refused for what had to be left out
+            return False
         if self.file is not None:
             return True
         grown_at = self.ledger.grown_at

@@ -2,6 +2,6 @@
 transaction.
 """
 
-from scheduler.store import changes, gangs, leadership, nodes, record, run_times
+from scheduler.store import changes, configuration, gangs, leadership, nodes, record, run_times
 
-__all__ = ["changes", "gangs", "leadership", "nodes", "record", "run_times"]
+__all__ = ["changes", "configuration", "gangs", "leadership", "nodes", "record", "run_times"]

@@ -97,10 +97,10 @@ def read_cluster(data: bytes) -> ClusterFile:
     return file
 
 
-def read_tree(data: bytes) -> Node:
+def read_tree(data: bytes, limits: Limits = CLUSTER_FILE) -> Node:
     """A file's values. Raises FormatError where it is no YAML."""
     try:
-        return read_document(data, CLUSTER_FILE)[1]
+        return read_document(data, limits)[1]
     except ProtocolError as error:
         raise FormatError(
             [Finding(each.path, each.message, each.line or 0) for each in error.problems]

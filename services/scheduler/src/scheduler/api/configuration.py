@@ -1,0 +1,151 @@
+"""What administrators have set of virtual clusters and policy: which of it the cluster is made of,
+and whether another text could be, which is asked before it is set.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from scheduler.configuring import Configuring
+from scheduler.domain.configured import Content, Setting, checked, in_force
+from scheduler.domain.core.config import Finding
+from scheduler.domain.core.model import NO_ONE
+from scheduler.domain.core.ordering import OrderPolicy
+from scheduler.domain.formats.cluster_change import VIRTUAL_CLUSTERS
+from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
+from scheduler.domain.formats.writing import to_line
+from scheduler.domain.plans import Plan
+from scheduler.domain.state import State
+from scheduler.settings import SchedulerSettings
+
+Answer = dict[str, Any]
+
+BODY_S = 10.0
+"""A configuration to be checked has come by then."""
+
+
+class Deciding(Protocol):
+    """What the answers are read from."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def configuring(self) -> Configuring: ...
+
+
+class Configurations:
+    """``/configuration`` and ``/configuration/check``."""
+
+    def __init__(self, decider: Deciding, settings: SchedulerSettings) -> None:
+        self._decider = decider
+        self._settings = settings
+        self._seats = asyncio.Semaphore(settings.configuration_checks)
+
+    async def show(self, _: Request) -> Response:
+        """``revision``, ``version`` of the setting that the cluster is made of (null: of none), the
+        ``newest`` that was heard, why it is made of another (``problems``), and ``inForce``: the
+        whole of what could be set, wherever it comes from.
+        """
+        state, configuring = self._decider.state, self._decider.configuring
+        answer = {
+            "asOf": state.cluster.cycle,
+            **_named(state.made_of.setting),
+            "isHonoured": state.made_of.is_honoured,
+            "newest": _named(configuring.setting),
+            "problems": _told(configuring.problems[:MAX_FINDINGS]),
+            "inForce": in_force(state.cluster.hardware.forest.config),
+        }
+        return _json(answer)
+
+    async def check(self, request: Request) -> Response:
+        """``content``: what the text sets, null where it can't be set, and then ``errors`` say why.
+        ``warnings``: what in it has no effect, or one that nobody may have meant. It is looked at
+        in a thread, against the hardware as it is now, and changes nothing.
+        """
+        if self._seats.locked():
+            return _error(503, "BusyError", "Another configuration is being checked; try again.")
+        async with self._seats:
+            try:
+                text = await self._body(request)
+            except TimeoutError:
+                return _error(408, "RequestTimeoutError", "The body did not come in time.")
+            if text is None:
+                return _error(413, "RequestTooLargeError", "The configuration is too large.")
+            state = self._decider.state
+            plan = state.plan(self._decider.configuring.config)
+            answer = await asyncio.to_thread(_check, text, plan, state.cluster.policies)
+            if answer["content"] is not None:
+                answer["warnings"] += _told(_left_out(self._decider.state, answer["content"]))
+            return _json({"asOf": state.cluster.cycle, **answer})
+
+    async def _body(self, request: Request) -> bytes | None:
+        """The request's; None where it is too large. Raises TimeoutError where it does not come."""
+        body = bytearray()
+        async with asyncio.timeout(BODY_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > self._settings.configuration_bytes:
+                    return None
+        return bytes(body)
+
+
+def _check(text: bytes, plan: Plan, policies: Mapping[str, OrderPolicy]) -> Answer:
+    try:
+        found = checked(text, plan.config(), policies)
+    except FormatError as error:
+        return {
+            "content": None,
+            "errors": _told(error.findings, error.more),
+            "warnings": [],
+        }
+    return {
+        "content": found.content,
+        "errors": [],
+        "warnings": _told(found.warnings, found.more),
+    }
+
+
+def _left_out(state: State, content: Content) -> list[Finding]:
+    """Virtual clusters in which gangs are, and which would go."""
+    kept = content.get(VIRTUAL_CLUSTERS)
+    if not isinstance(kept, Mapping):
+        return []
+    gangs = Counter(live.gang.virtual_cluster for live in state.cluster.gangs.values())
+    return [
+        Finding(
+            VIRTUAL_CLUSTERS,
+            f"leaves out {name}, in which gangs are ({count}): what runs goes on without cells,"
+            " what waits is refused",
+        )
+        for name, count in sorted(gangs.items())
+        if name != NO_ONE and name not in kept
+    ][:MAX_FINDINGS]
+
+
+def _told(findings: Iterable[Finding], more: int = 0) -> list[Answer]:
+    said = [
+        {"path": each.path, "line": each.line or None, "message": each.message} for each in findings
+    ]
+    if more:
+        said.append({"path": "", "line": None, "message": f"and {more} more"})
+    return said
+
+
+def _named(setting: Setting | None) -> Answer:
+    return {
+        "revision": None if setting is None else setting.revision,
+        "version": None if setting is None else setting.version,
+    }
+
+
+def _json(answer: Answer) -> Response:
+    return Response(to_line(answer), media_type="application/json")
+
+
+def _error(status: int, code: str, message: str) -> JSONResponse:
+    return JSONResponse({"code": code, "message": message}, status)

@@ -1,0 +1,24 @@
+"""Which virtual clusters there are and how the Scheduler decides, as administrators have set it:
+REST publishes it (in the setting ``scheduling``) and the Scheduler reads it.
+"""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from muster.contracts.model import Model
+
+SCHEDULING_SETTING = "scheduling"
+"""The setting whose value this is; null: what the cluster's file or the nodes say holds again."""
+
+
+class SchedulingConfig(Model):
+    """``content``: ``virtualClusters`` or ``policy`` of a cluster's file, or both, each whole: what
+    is in it replaces that part of the file. ``version``: its number, of which ``by`` made it.
+    """
+
+    version: int = Field(ge=1, le=2**62)
+    content: dict[str, Any]
+    by: str
+    at: datetime
