@@ -113,7 +113,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
             if line.reason is None:
                 failed.append(line)
             continue
-        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, line)):
+        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()

@@ -107,9 +107,9 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     return found
 
 
-def keep(cluster: Cluster, owner: str, until: Line | None = None) -> list[Decision]:
+def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decision]:
     """Keep cells for the first gangs of a virtual cluster that can't start, one for each chain; and
-    of those that are kept what has become free. ``until``: for those that come before its first.
+    of those that are kept what has become free. ``until``: for those that come before it.
     """
     kept, lines = cluster.reservations, cluster.queue.tried.get((owner, False))
     of_owner = kept.of(owner)
@@ -189,12 +189,12 @@ def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
 
 
 def _keep_first(
-    cluster: Cluster, owner: str, lines: Iterable[Line], until: Line | None
+    cluster: Cluster, owner: str, lines: Iterable[Line], until: Live | None
 ) -> list[Decision]:
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
-    last = None if until is None else cluster.rank(until)
+    last = None if until is None else cluster.rank_of(until)
     ranked = ((cluster.rank(line), cluster.gangs[line.waiting[0][1]]) for line in lines)
     firsts = (
         (rank, live)
