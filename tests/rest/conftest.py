@@ -243,16 +243,22 @@ async def agent() -> AsyncIterator[FakeAgent]:
 
 @dataclass
 class FakeScheduler:
-    """A Scheduler that answers these paths; ``seen`` are the paths that it was asked for."""
+    """A Scheduler that answers these paths; ``seen`` are the paths that it was asked for,
+    ``bodies`` what it was sent.
+    """
 
     url: str
     answers: dict[str, Any] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
+    bodies: list[bytes] = field(default_factory=list)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
         path = lines[0].split(" ")[1]
         self.seen.append(path)
+        for line in lines:
+            if line.lower().startswith("content-length:"):
+                self.bodies.append(await reader.readexactly(int(line.split(":")[1])))
         content = self.answers.get(path.split("?")[0])
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         code = "404 Not Found" if content is None else "200 OK"

@@ -25,6 +25,7 @@ COMMANDS = {
     "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
     "cells": ("cli.commands.cluster:cells", "The cells: used, free, whose, how they are."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
+    "config": ("cli.commands.config:app", "Virtual clusters and policy: show, set, roll back."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),
     "simulate": ("cli.commands.simulate:simulate", "Try the scheduler in virtual time."),
     "import": ("cli.commands.import_trace:import_trace", "A public trace, to be simulated."),

@@ -83,10 +83,13 @@ class Client:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         return self.call("GET", f"{API}{path}" + (f"?{urlencode(given)}" if given else ""))
 
-    def send(self, method: str, path: str, content: object) -> Answer:
+    def send(
+        self, method: str, path: str, content: object, headers: Mapping[str, str] | None = None
+    ) -> Answer:
         """Send a JSON body below /api/v2; CommandError where the answer is not 2xx."""
         body = json.dumps(content).encode()
-        return self.call(method, f"{API}{path}", body, {"Content-Type": "application/json"})
+        more = {"Content-Type": "application/json", **(headers or {})}
+        return self.call(method, f"{API}{path}", body, more)
 
     def call(
         self,

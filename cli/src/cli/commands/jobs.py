@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from cli import jobs as rest
 from cli.client import Client, CommandError, Exit, job_path, told
-from cli.commands.session import JobName, Output, client, full_name
+from cli.commands.session import JobName, Output, client, full_name, read_given
 from cli.output import (
     Format,
     length,
@@ -23,7 +23,6 @@ from cli.output import (
 from cli.reasons import told_by_scheduler
 
 POLL_S = 0.5
-FILE_MAX_BYTES = 1 << 20
 
 
 def submit(
@@ -39,7 +38,7 @@ def submit(
 ) -> Exit:
     """Submit a job file."""
     server = client()
-    answer = rest.submit(server, _read(file), name)
+    answer = rest.submit(server, read_given(file, "a job file"), name)
     job = str(answer["name"])
     if output is Format.JSON and not wait:
         print_json(answer)
@@ -176,21 +175,6 @@ def _how_it_failed(status: dict[str, Any]) -> Iterator[tuple[str, object]]:
 def _reason(status: dict[str, Any]) -> str | None:
     reason = status.get("reason")
     return reason.get("text") if isinstance(reason, dict) else reason
-
-
-def _read(file: Path) -> str:
-    try:
-        with sys.stdin.buffer if str(file) == "-" else file.open("rb") as source:
-            content = source.read(FILE_MAX_BYTES + 1)
-        if len(content) > FILE_MAX_BYTES:
-            raise CommandError(
-                Exit.USAGE, f"{file} is larger than 1 MiB: too large for a job file."
-            )
-        return content.decode()
-    except OSError as error:
-        raise CommandError(Exit.USAGE, f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(Exit.USAGE, f"{file} is not UTF-8: {error.reason}") from error
 
 
 def _wait(server: Client, job: str, timeout_s: float | None, output: Format) -> Exit:

@@ -13,6 +13,7 @@ from rest.api.context import Context
 from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
+from rest.handlers.configure import Configuration
 from rest.handlers.maintain import maintain
 from rest.handlers.publish import TOPIC as SETTINGS
 from rest.handlers.publish import SettingsPublisher
@@ -60,6 +61,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         cluster=cluster,
         peers=peers,
         virtual_clusters=virtual_clusters,
+        configuration=Configuration(runtime.pool, peers, settings, metrics, publisher.wake),
         stopping=runtime.stopping,
     )
     runtime.asgi = build_app(context, health_routes(runtime))

@@ -37,6 +37,12 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
+        self.config_changes = Counter(
+            "muster_rest_config_changes",
+            "Changes of virtual clusters and policy, by what became of them.",
+            ["outcome"],
+            registry=registry,
+        )
         self.settings_said = Counter(
             "muster_rest_settings_said", "Settings published, repeats included.", registry=registry
         )

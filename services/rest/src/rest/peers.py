@@ -5,7 +5,7 @@ the Scheduler. It changes nothing there.
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -163,11 +163,23 @@ class Peers:
         if self._settings.scheduler_url is None:
             return None
         url = self._settings.scheduler_url.rstrip("/") + path
+        opening = self._client.stream("GET", url, params=query)
+        return await self._answer(url, opening, self._settings.peer_timeout_s)
+
+    async def ask_scheduler_about(self, path: str, text: bytes, within_s: float) -> Any:
+        """Its answer to a question that is a text; it has so long for it. Raises Transient where it
+        does not answer, Rejected where there is none to ask.
+        """
+        url = self._must_have_scheduler().rstrip("/") + path
+        timeout = httpx2.Timeout(self._settings.peer_timeout_s, read=within_s)
+        opening = self._client.stream("POST", url, content=text, timeout=timeout)
+        return await self._answer(url, opening, within_s)
+
+    async def _answer(
+        self, url: str, opening: AbstractAsyncContextManager[httpx2.Response], within_s: float
+    ) -> Any:
         try:
-            async with (
-                asyncio.timeout(self._settings.peer_timeout_s),
-                self._client.stream("GET", url, params=query) as answer,
-            ):
+            async with asyncio.timeout(within_s), opening as answer:
                 return await _read(answer)
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError, Transient) as error:
             self._metrics.peer_failures.labels("scheduler").inc()

@@ -40,6 +40,14 @@ class RestSettings(DatabaseSettings):
         1.0, description="At most so often at once, where a job names one that is not known."
     )
 
+    config_bytes: PositiveInt = Field(
+        256 * 1024, description="Of what is set of virtual clusters and policy, at the most."
+    )
+    config_versions: PositiveInt = Field(200, description="So many versions of it are kept.")
+    config_check_s: PositiveFloat = Field(
+        20.0, description="The Scheduler has checked what is to be set by then; or 503."
+    )
+
     submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
     submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
     submit_queue: PositiveInt = Field(2000, description="Submissions that wait; more: 503.")

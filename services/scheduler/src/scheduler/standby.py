@@ -178,7 +178,8 @@ class Standby:
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             changed = await store.changes.since(conn, seen)
             made_of = decider.state.made_of.setting
-            is_same = await store.configuration.is_at(conn, made_of and made_of.revision)
+            revision = None if made_of is None else made_of.revision
+            is_same = await store.configuration.is_at(conn, revision)
             if changed is None or not is_same:
                 self._seen = None
                 return False

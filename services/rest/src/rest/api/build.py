@@ -8,7 +8,7 @@ from fastapi.telemetry import TelemetryConfig
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from rest.api import cluster, errors, info, jobs, logs, subscriptions, tokens, users
+from rest.api import cluster, config, errors, info, jobs, logs, subscriptions, tokens, users
 from rest.api.context import Context
 from rest.api.edge import PREFIX, Edge
 from rest.api.errors import ErrorBody
@@ -55,7 +55,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
     )
     app.state.context = context
     app.router.routes.extend(extra_routes)
-    for module in (jobs, logs, info, tokens, users, cluster, subscriptions):
+    for module in (jobs, logs, info, tokens, users, cluster, config, subscriptions):
         app.include_router(module.router, prefix=PREFIX, responses=REFUSALS)
     errors.install(app)
     _document(app)

@@ -16,6 +16,7 @@ from muster.relay import Relay
 from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
+from rest.handlers.configure import Configuration
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
 from rest.metrics import RestMetrics
@@ -39,6 +40,7 @@ class Context:
     cluster: Cluster
     peers: Peers
     virtual_clusters: KnownVirtualClusters
+    configuration: Configuration
     stopping: asyncio.Event
     followers: Counter[str] = field(default_factory=Counter)
 

@@ -17,6 +17,7 @@ from rest.settings import RestSettings
 
 PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
+CONFIG_PATH = f"{PREFIX}/cluster/config"
 UNTRACED = ("/healthz", "/readyz", "/metrics")
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -78,8 +79,12 @@ class Edge:
                 )
 
     def _limit(self, scope: Scope) -> int:
-        is_submission = scope["method"] == "POST" and scope["path"] == JOBS_PATH
-        return MAX_BYTES if is_submission else self._settings.body_bytes
+        match scope["method"], scope["path"]:
+            case "POST", path if path == JOBS_PATH:
+                return MAX_BYTES
+            case "PUT", path if path == CONFIG_PATH:
+                return self._settings.config_bytes
+        return self._settings.body_bytes
 
     def _hold(self, count: int) -> None:
         """Count bytes of bodies in memory. Raises HTTPException where they are too many."""

@@ -18,6 +18,7 @@ _log = structlog.get_logger()
 STATUS = {
     "InvalidProtocolError": 400,
     "InvalidParametersError": 400,
+    "InvalidConfigError": 400,
     "NoVirtualClusterError": 404,
     "UnauthorizedUserError": 401,
     "IncorrectPasswordError": 401,
@@ -31,12 +32,15 @@ STATUS = {
     "NoNodeError": 404,
     "NoCellError": 404,
     "NoRecordError": 404,
+    "NoConfigError": 404,
     "NoSubscriptionError": 404,
     "NoApiError": 404,
     "ConflictJobError": 409,
     "ConflictUserError": 409,
+    "ConflictConfigError": 412,
     "RequestTooLargeError": 413,
     "IdempotencyKeyError": 422,
+    "NoVersionError": 428,
     "TooManyRequestsError": 429,
     "NotConfiguredError": 501,
 }

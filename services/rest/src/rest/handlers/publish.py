@@ -1,4 +1,5 @@
-"""Subscriptions and orders about nodes on settings-changed: said when they change, and again every
+"""Subscriptions, orders about nodes, and what is set of virtual clusters and policy, on
+settings-changed: said when they change, and again every
 few minutes, so that whoever lost them has them soon. Removed ones are said as removed for a while.
 
 REST hears what it has said: a higher revision than its own, or a setting that it does not have, is
@@ -17,11 +18,12 @@ from muster.contracts.model import Model
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.db import Pool, is_transient
 from muster.errors import Transient
+from muster.newest import revision_of
 from muster.records import Received
 
 from rest.metrics import RestMetrics
 from rest.settings import RestSettings
-from rest.store.settings import PREFIXES, Published, lift_revisions, load_published
+from rest.store.settings import Published, is_own, lift_revisions, load_published
 
 _log = structlog.get_logger()
 
@@ -41,6 +43,7 @@ class SettingsPublisher:
         self._changed = asyncio.Event()
         self._said: dict[str, int] = {}
         self._heard: dict[str, int] = {}
+        self._heard_removed: dict[str, int] = {}
         self._resync = 0
         self._all_at = 0.0
         bus.on_new_bus.append(self._on_new_bus)
@@ -57,10 +60,11 @@ class SettingsPublisher:
         revision = model.revision if isinstance(model, SettingChanged) else 0
         if setting == RESYNC_SETTING:
             self._resync = max(self._resync, revision)
-        elif not setting.startswith(PREFIXES):
+        elif not is_own(setting):
             return
         elif model is None:
             self._heard.pop(setting, None)
+            self._heard_removed[setting] = revision_of(record, None) or 0
         else:
             self._heard[setting] = max(self._heard.get(setting, 0), revision)
         if self._said.get(setting) != revision:
@@ -107,7 +111,11 @@ class SettingsPublisher:
 
     def _behind(self, rows: Sequence[Published], heard: Mapping[str, int]) -> dict[str, int]:
         """The revisions that settings must get, to be above what was said of them before."""
-        known = {row.setting: max(heard.get(row.setting, 0), self._resync) for row in rows}
+        gone = self._heard_removed
+        known = {
+            row.setting: max(heard.get(row.setting, 0), gone.get(row.setting, 0), self._resync)
+            for row in rows
+        }
         clock_ms = int(time.time() * 1000)  # what is heard so far may not be all
         return {
             row.setting: max(clock_ms, known[row.setting] + 1)

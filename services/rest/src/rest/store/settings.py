@@ -1,4 +1,6 @@
-"""What is said on settings-changed: subscriptions to alerts, and orders about nodes."""
+"""What is said on settings-changed: subscriptions to alerts, orders about nodes, and what is set of
+virtual clusters and policy.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,11 +8,14 @@ from typing import Any
 
 import asyncpg
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder
+from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.contracts.subscriptions import SUBSCRIPTION_SETTING
 from muster.db import Connection, fetch
 
+from rest.store import scheduling
+
 PREFIXES = (SUBSCRIPTION_SETTING, NODE_SETTING)
-"""What settings of REST's begin with."""
+"""What most settings of REST's begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +27,33 @@ class Published:
     content: dict[str, Any] | None
 
 
+def is_own(setting: str) -> bool:
+    """Whether REST says it."""
+    return setting == SCHEDULING_SETTING or setting.startswith(PREFIXES)
+
+
 async def load_published(conn: Connection) -> list[Published]:
     """All that is to be told, what is removed or over included."""
     orders = [
         Published(f"{NODE_SETTING}{row['node']}", row["revision"], _order(row))
         for row in await conn.fetch(_ORDERS)
     ]
-    return [*await fetch(Published, conn, _SUBSCRIPTIONS, SUBSCRIPTION_SETTING), *orders]
+    subscriptions = await fetch(Published, conn, _SUBSCRIPTIONS, SUBSCRIPTION_SETTING)
+    set_ = await scheduling.newest(conn)
+    return [*subscriptions, *orders, *([] if set_ is None else [_scheduling(set_)])]
+
+
+def _scheduling(version: scheduling.Version) -> Published:
+    if version.change.content is None:
+        return Published(SCHEDULING_SETTING, version.revision, None)
+    config = SchedulingConfig(
+        version=version.number,
+        content=version.change.content,
+        by=version.change.by,
+        at=version.at,
+    )
+    content = config.model_dump(mode="json", by_alias=True)
+    return Published(SCHEDULING_SETTING, version.revision, content)
 
 
 def _order(row: asyncpg.Record) -> dict[str, Any]:
@@ -47,6 +72,8 @@ async def lift_revisions(conn: Connection, revisions: Mapping[str, int]) -> None
             if setting.startswith(prefix)
         }
         await conn.execute(sql, list(found), list(found.values()))
+    if SCHEDULING_SETTING in revisions:
+        await conn.execute(_LIFT_SCHEDULING, revisions[SCHEDULING_SETTING])
 
 
 _SUBSCRIPTIONS = """
@@ -58,6 +85,10 @@ _LIFT_SUBSCRIPTIONS = """
     UPDATE subscription AS s SET revision = n.revision
     FROM unnest($1::text[], $2::bigint[]) AS n (id, revision)
     WHERE s.id = n.id AND s.revision < n.revision
+"""
+_LIFT_SCHEDULING = """
+    UPDATE scheduling_config SET revision = $1
+    WHERE version = (SELECT max(version) FROM scheduling_config) AND revision < $1
 """
 _LIFT_ORDERS = """
     UPDATE node_order AS o SET revision = n.revision

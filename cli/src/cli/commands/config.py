@@ -1,0 +1,205 @@
+"""`muster config`: what administrators have set of virtual clusters and policy, in versions."""
+
+import sys
+from collections.abc import Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+from cyclopts import App, Parameter
+
+from cli.client import API, Answer, Client, told
+from cli.commands.session import Output, client, read_given
+from cli.output import Format, print_json, print_table, when
+
+PATH = "/cluster/config"
+
+Comment = Annotated[str, Parameter(help="Why: for the list of versions and the audit log.")]
+After = Annotated[
+    int | None,
+    Parameter(name="--after", help="Refuse where another version than this holds by now."),
+]
+Number = Annotated[int, Parameter(help="A version, as `muster config versions` has it.")]
+
+app = App(
+    name="config",
+    help="Virtual clusters and policy: show, set, roll back (for admins).",
+    default_parameter=Parameter(negative=()),
+)
+
+
+@app.default
+def default(*, output: Output = Format.TABLE) -> None:
+    """The same as show."""
+    show(output=output)
+
+
+@app.command
+def show(*, output: Output = Format.TABLE) -> None:
+    """What holds now, as YAML that can be changed and set again. Where nothing is set: what the
+    cluster's file or the nodes say.
+    """
+    found = client().get(PATH).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    newest, running = found["newest"], found["scheduler"]
+    for line in [*_set_by(newest), *_run(found)]:
+        sys.stdout.write(f"# {line}\n")
+    content = None if newest is None else newest["content"]
+    if content is None and running is not None:
+        sys.stdout.write("# What is in force is the cluster's file's, or the nodes':\n")
+        content = running["inForce"]
+    sys.stdout.write(_yaml(content))
+
+
+@app.command
+def versions(
+    *,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
+    output: Output = Format.TABLE,
+) -> None:
+    """The versions, newest first."""
+    found = client().get(f"{PATH}/versions", {"limit": limit}).json()
+    if output is Format.JSON:
+        print_json(found)
+        return
+    rows = [
+        (each["version"], when(each["at"]), each["by"], _action(each), each["comment"])
+        for each in found["versions"]
+    ]
+    print_table(("VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"), rows, ends_in_text=True)
+    if found["before"] is not None:
+        sys.stdout.write("There may be more; --limit shows more of them.\n")
+
+
+@app.command(name="set")
+def set_(
+    file: Annotated[
+        Path,
+        Parameter(
+            allow_leading_hyphen=True,
+            help="virtualClusters, policy or both, as in a cluster's file; - reads the standard"
+            " input.",
+        ),
+    ],
+    *,
+    comment: Comment = "",
+    after: After = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Set virtual clusters, policy or both, each whole. What runs runs on."""
+    server = client()
+    text = read_given(file, "a configuration").encode()
+    query = urlencode({"comment": comment})
+    answer = server.call(
+        "PUT",
+        f"{API}{PATH}?{query}",
+        text,
+        {"Content-Type": "text/yaml", **_follows(server, after)},
+    )
+    _print_made(answer, output)
+
+
+@app.command
+def rollback(
+    version: Number, *, comment: Comment = "", after: After = None, output: Output = Format.TABLE
+) -> None:
+    """Set again what a version has set, as a new version."""
+    server = client()
+    wanted = {"version": version, "comment": comment}
+    headers = _follows(server, after)
+    _print_made(server.send("POST", f"{PATH}/rollback", wanted, headers), output)
+
+
+@app.command
+def remove(*, comment: Comment = "", after: After = None, output: Output = Format.TABLE) -> None:
+    """Set nothing any more: what the cluster's file or the nodes say holds again."""
+    server = client()
+    query = urlencode({"comment": comment})
+    target = f"{API}{PATH}?{query}"
+    _print_made(server.call("DELETE", target, headers=_follows(server, after)), output)
+
+
+@app.command
+def diff(
+    version: Number,
+    other: Annotated[
+        int | None, Parameter(help="With which it is compared; by default the one that holds.")
+    ] = None,
+) -> None:
+    """What has changed from a version to another one, as a unified diff of their YAML."""
+    server = client()
+    before = server.get(f"{PATH}/versions/{version}").json()
+    if other is None:
+        after = server.get(PATH).json()["newest"]
+    else:
+        after = server.get(f"{PATH}/versions/{other}").json()
+    lines = unified_diff(
+        _yaml(before["content"]).splitlines(keepends=True),
+        _yaml(after["content"]).splitlines(keepends=True),
+        f"version {before['version']}",
+        f"version {after['version']}",
+    )
+    sys.stdout.writelines(lines)
+
+
+def _follows(server: Client, after: int | None) -> dict[str, str]:
+    """The version that a change is to follow: the one that holds, if none is named."""
+    number = server.get(PATH).json()["version"] if after is None else after
+    return {"If-Match": f'"{number}"'}
+
+
+def _print_made(answer: Answer, output: Format) -> None:
+    made = answer.json()
+    if output is Format.JSON:
+        print_json(made)
+        return
+    sys.stdout.write(f"version {made['version']}\n")
+    sys.stdout.flush()
+    for warning in made["warnings"]:
+        sys.stderr.write(f"note: {told(warning)}\n")
+
+
+def _set_by(newest: Mapping[str, Any] | None) -> list[str]:
+    if newest is None:
+        return ["version 0: nothing was set ever"]
+    comment = f": {newest['comment']}" if newest["comment"] else ""
+    said = f"{_action(newest)} by {newest['by']} at {when(newest['at'])} UTC"
+    return [" ".join(f"version {newest['version']}, {said}{comment}".split())]
+
+
+def _run(found: Mapping[str, Any]) -> list[str]:
+    running = found["scheduler"]
+    if running is None:
+        return [f"Whether the Scheduler runs it is not known: {found['schedulerProblem']}"]
+    if running["isTaken"]:
+        return [] if found["newest"] is None else ["The Scheduler runs it."]
+    what = "none" if running["version"] is None else f"version {running['version']}"
+    if not running["problems"]:
+        return [f"The Scheduler runs {what} yet."]
+    return [
+        f"The Scheduler runs {what}, as this can't be honoured:",
+        *map(_line, running["problems"]),
+    ]
+
+
+def _line(problem: Mapping[str, Any]) -> str:
+    return "  " + " ".join(told(problem).split())
+
+
+def _action(version: Mapping[str, Any]) -> str:
+    if version["action"] == "rollback":
+        return f"rollback to {version['rolledBackTo']}"
+    return str(version["action"])
+
+
+def _yaml(content: object) -> str:
+    """As people write it. What is empty has no lines."""
+    if content is None:
+        return ""
+    import yaml  # costs time that other commands need not spend
+
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    return text

@@ -1,0 +1,242 @@
+"""What administrators set of virtual clusters and policy, in versions."""
+
+import re
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.responses import JSONResponse, Response
+from muster.errors import Rejected, Transient
+from pydantic import BaseModel, ConfigDict, Field
+
+from rest.api.context import Address, Admin, Context, Here
+from rest.handlers.configure import Made, Who
+from rest.handlers.submit import problem_json
+from rest.store.scheduling import Version
+
+router = APIRouter(prefix="/cluster/config", tags=["cluster"])
+
+MAX_COMMENT = 1000
+MOST = 2**53
+"""Above any version."""
+
+_ETAG = re.compile(r'(?:W/)?"?([0-9]{1,15})"?')
+
+_TEXT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "text/yaml": {"schema": {"type": "string"}},
+            "application/json": {"schema": {"type": "object"}},
+        },
+    }
+}
+
+Number = Annotated[int, Path(ge=1, le=MOST)]
+IfMatch = Annotated[str | None, Header(max_length=64)]
+Comment = Annotated[str, Query(max_length=MAX_COMMENT)]
+
+
+class ShownVersion(BaseModel):
+    """A version. ``action``: `set`, `rollback` (to ``rolledBackTo``), or `remove`: nothing is set
+    by it any more.
+    """
+
+    version: int
+    action: Literal["set", "rollback", "remove"]
+    by: str
+    at: int
+    comment: str
+    rolledBackTo: int | None
+
+
+class WholeVersion(ShownVersion):
+    """A version with what it sets; null: nothing."""
+
+    content: dict[str, Any] | None
+
+
+class ShownProblem(BaseModel):
+    """One thing that is to be said of a configuration."""
+
+    path: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+class AcceptedVersion(WholeVersion):
+    """A version that was made. ``warnings``: what in it has no effect, or may not be meant."""
+
+    warnings: list[ShownProblem]
+
+
+class ShownRunning(BaseModel):
+    """What the Scheduler's cluster is made of, as of its cycle ``asOf``: this ``version`` (null:
+    the cluster's file or the nodes alone). ``isTaken``: it is the newest one; else ``problems`` say
+    why not, or it is on its way. ``inForce``: virtual clusters and policy as they are, wherever
+    they come from.
+    """
+
+    asOf: int
+    isTaken: bool
+    version: int | None
+    problems: list[ShownProblem]
+    inForce: dict[str, Any]
+
+
+class ShownConfig(BaseModel):
+    """What holds now; without a ``version`` (0) nothing was set ever. ``scheduler``: what it runs;
+    null where it can't be asked, and then ``schedulerProblem`` says why.
+    """
+
+    version: int
+    newest: WholeVersion | None
+    scheduler: ShownRunning | None
+    schedulerProblem: str | None
+
+
+class VersionList(BaseModel):
+    """Versions, newest first. ``before``: ask with it for the next page."""
+
+    versions: list[ShownVersion]
+    before: int | None
+
+
+class Rollback(BaseModel):
+    """Which version's content is to be set again."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[int, Field(ge=1, le=MOST)]
+    comment: Annotated[str, Field(max_length=MAX_COMMENT)] = ""
+
+
+def _after(if_match: str | None) -> int:
+    """The version that a change is to follow. Raises Rejected."""
+    if if_match is None:
+        message = (
+            "Say which version yours is to follow: `If-Match: <version>`, 0 where none is set."
+        )
+        raise Rejected("NoVersionError", message)
+    found = _ETAG.fullmatch(if_match.strip())
+    if found is None:
+        message = "If-Match is the number of a version, as `ETag` has it."
+        raise Rejected("InvalidParametersError", message)
+    return int(found[1])
+
+
+async def _asked(
+    caller: Admin, address: Address, comment: Comment = "", if_match: IfMatch = None
+) -> Who:
+    return Who(caller.username, address, _after(if_match), comment)
+
+
+Asked = Annotated[Who, Depends(_asked)]
+
+
+@router.get("", response_model=ShownConfig)
+async def get_config(here: Here, _caller: Admin) -> Response:
+    """What is set of virtual clusters and policy, by whom, and whether the Scheduler has taken
+    it. The `ETag` is what `If-Match` wants.
+    """
+    newest = await here.configuration.newest()
+    running, problem = await _running(here, newest)
+    number = 0 if newest is None else newest.number
+    content = {
+        "version": number,
+        "newest": None if newest is None else _whole(newest),
+        "scheduler": running,
+        "schedulerProblem": problem,
+    }
+    return JSONResponse(content, headers=_etag(number))
+
+
+@router.get("/versions", response_model=VersionList)
+async def list_versions(
+    here: Here,
+    _caller: Admin,
+    before: Annotated[int | None, Query(ge=1, le=MOST)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """The versions that are kept, without what they set."""
+    found = await here.configuration.read(before, limit)
+    last = found[-1].number if len(found) == limit else None
+    return JSONResponse({"versions": [_shown(each) for each in found], "before": last})
+
+
+@router.get("/versions/{number}", response_model=WholeVersion)
+async def get_version(number: Number, here: Here, _caller: Admin) -> Response:
+    """One version."""
+    return JSONResponse(_whole(await here.configuration.find(number)))
+
+
+@router.put("", status_code=202, response_model=AcceptedVersion, openapi_extra=_TEXT)
+async def set_config(request: Request, here: Here, asked: Asked) -> Response:
+    """Set `virtualClusters`, `policy`, or both, each whole, as in a cluster's file (YAML or JSON).
+    What is not set is as the file, or the nodes, say it. It is checked against the hardware as it
+    is, and taken by the Scheduler a moment later; what runs runs on. `If-Match`: the version that
+    it is to follow, 0 where there is none.
+    """
+    return _accepted(await here.configuration.set(await request.body(), asked))
+
+
+@router.post("/rollback", status_code=202, response_model=AcceptedVersion)
+async def roll_back(
+    wanted: Rollback, here: Here, caller: Admin, address: Address, if_match: IfMatch = None
+) -> Response:
+    """Set again what a version has set, as a new version, checked like any other."""
+    who = Who(caller.username, address, _after(if_match), wanted.comment)
+    return _accepted(await here.configuration.roll_back(wanted.version, who))
+
+
+@router.delete("", status_code=202, response_model=AcceptedVersion)
+async def remove_config(here: Here, asked: Asked) -> Response:
+    """Set nothing any more: what the cluster's file, or the nodes, say holds again. It is a version
+    too.
+    """
+    return _accepted(await here.configuration.remove(asked))
+
+
+async def _running(
+    here: Context, newest: Version | None
+) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        told = await here.configuration.running()
+    except (Rejected, Transient) as error:
+        return None, str(error)
+    revision = None if newest is None else newest.revision
+    content = {
+        "asOf": told["asOf"],
+        "isTaken": told["revision"] == revision and told["isHonoured"],
+        "version": told["version"] if told["isHonoured"] else None,
+        "problems": told["problems"],
+        "inForce": told["inForce"],
+    }
+    return content, None
+
+
+def _etag(number: int) -> dict[str, str]:
+    return {"ETag": f'"{number}"'}
+
+
+def _accepted(made: Made) -> Response:
+    warnings = [problem_json(each) for each in made.warnings]
+    content = _whole(made.version) | {"warnings": warnings}
+    return JSONResponse(content, 202, _etag(made.version.number))
+
+
+def _whole(version: Version) -> dict[str, Any]:
+    return _shown(version) | {"content": version.change.content}
+
+
+def _shown(version: Version) -> dict[str, Any]:
+    change = version.change
+    action = "set" if change.content is not None else "remove"
+    return {
+        "version": version.number,
+        "action": action if change.rolled_back_to is None else "rollback",
+        "by": change.by,
+        "at": int(version.at.timestamp() * 1000),
+        "comment": change.comment,
+        "rolledBackTo": change.rolled_back_to,
+    }

@@ -1,0 +1,225 @@
+"""Virtual clusters and policy, as administrators set them: checked by the Scheduler, kept in
+versions, told on settings-changed.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from muster.contracts.scheduling import SCHEDULING_SETTING
+from muster.db import Pool, transaction
+from muster.errors import Problem, Rejected, Transient
+from pydantic import BaseModel, ValidationError
+
+from rest.metrics import RestMetrics
+from rest.peers import Peers
+from rest.settings import RestSettings
+from rest.store import audit, scheduling
+from rest.store.scheduling import Change, Version
+
+CHECK, SHOW = "/configuration/check", "/configuration"
+
+CONFLICT = "ConflictConfigError"
+
+
+class _Told(BaseModel):
+    """Something that the Scheduler says of a configuration."""
+
+    path: str
+    line: int | None = None
+    message: str
+
+    def problem(self) -> Problem:
+        return Problem(self.path, self.message, self.line)
+
+
+class _Checked(BaseModel):
+    """Its answer to whether a text could be set."""
+
+    content: dict[str, Any] | None
+    errors: list[_Told]
+    warnings: list[_Told]
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who changes it, from where, in place of which version (0: nothing was set ever), and why."""
+
+    username: str
+    address: str
+    after: int
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A version that was made. ``warnings``: what in it has no effect, or may not be meant."""
+
+    version: Version
+    warnings: tuple[Problem, ...] = ()
+
+
+class Configuration:
+    """What is set of virtual clusters and policy. ``wake``: there is something to be told."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        peers: Peers,
+        settings: RestSettings,
+        metrics: RestMetrics,
+        wake: Callable[[], None],
+    ) -> None:
+        self._pool = pool
+        self._peers = peers
+        self._settings = settings
+        self._metrics = metrics
+        self._wake = wake
+
+    async def newest(self) -> Version | None:
+        """What holds now; None: nothing was set ever."""
+        async with self._pool.acquire() as conn:
+            return await scheduling.newest(conn)
+
+    async def find(self, number: int) -> Version:
+        """One version. Raises Rejected where it is not kept."""
+        async with self._pool.acquire() as conn:
+            found = await scheduling.find(conn, number)
+        if found is None:
+            kept = self._settings.config_versions
+            message = f"There is no version {number}; the last {kept} are kept."
+            raise Rejected("NoConfigError", message)
+        return found
+
+    async def read(self, before: int | None, limit: int) -> list[Version]:
+        """Versions, newest first."""
+        async with self._pool.acquire() as conn:
+            return await scheduling.read(conn, before, limit)
+
+    async def running(self) -> dict[str, Any]:
+        """What the Scheduler says of what it runs. Raises Transient, Rejected."""
+        answer = await self._peers.must_ask_scheduler(SHOW, {})
+        if not isinstance(answer, dict) or "inForce" not in answer:
+            raise Transient("The Scheduler does not tell what is set.")
+        return answer
+
+    async def set(self, text: bytes, who: Who) -> Made:
+        """Set what a text says. Raises Rejected, Transient."""
+        with self._counted():
+            await self._check_after(who)
+            checked = await self._checked(text, "The configuration")
+            return await self._made(
+                Change(checked.content, who.username, who.comment), who, checked
+            )
+
+    async def roll_back(self, number: int, who: Who) -> Made:
+        """Set again what a version has. Raises Rejected, Transient."""
+        with self._counted():
+            await self._check_after(who)
+            found = await self.find(number)
+            change = Change(found.change.content, who.username, who.comment, number)
+            if change.content is None:
+                return await self._made(change, who)
+            text = json.dumps(change.content).encode()
+            checked = await self._checked(text, f"Version {number}", has_lines=False)
+            return await self._made(change, who, checked)
+
+    async def remove(self, who: Who) -> Made:
+        """Set nothing any more. The Scheduler is not asked: what is below it stands for itself."""
+        with self._counted():
+            return await self._made(Change(None, who.username, who.comment), who)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        outcome = "accepted"
+        try:
+            yield
+        except Rejected as error:
+            outcome = "conflict" if error.code == CONFLICT else "refused"
+            raise
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            self._metrics.config_changes.labels(outcome).inc()
+
+    async def _check_after(self, who: Who) -> None:
+        """Before the Scheduler is asked, which takes longer. Raises Rejected."""
+        newest = await self.newest()
+        if (0 if newest is None else newest.number) != who.after:
+            raise _conflict(newest)
+
+    async def _checked(self, text: bytes, what: str, *, has_lines: bool = True) -> _Checked:
+        """What the Scheduler says of a text that could be set. Raises Rejected where it can't be,
+        Transient where that is not known.
+        """
+        within_s = self._settings.config_check_s
+        try:
+            answer = await self._peers.ask_scheduler_about(CHECK, text, within_s)
+            checked = _Checked.model_validate(answer)
+        except (Transient, ValidationError) as error:
+            message = (
+                "The Scheduler can't be asked whether this can be honoured: nothing is changed."
+            )
+            raise Transient(f"{message} Try again when it answers.") from error
+        if not has_lines:  # nobody has seen the text
+            for each in (*checked.errors, *checked.warnings):
+                each.line = None
+        if checked.content is None:
+            raise _invalid(what, [each.problem() for each in checked.errors])
+        most = self._settings.config_bytes
+        if len(json.dumps(checked.content)) > most:  # aliases are repeated in it
+            raise _invalid(what, [Problem("", f"has more than {most} bytes with all aliases")])
+        # What it would have done to what was recorded is to be asked here, and told in warnings.
+        return checked
+
+    async def _made(self, change: Change, who: Who, checked: _Checked | None = None) -> Made:
+        async with transaction(self._pool) as conn:
+            version = await scheduling.add(conn, change, who.after)
+            if version is None:
+                raise _conflict(await scheduling.newest(conn))
+            await scheduling.forget_old(conn, self._settings.config_versions)
+            entry = audit.Entry(
+                who.username, _action(change), SCHEDULING_SETTING, who.address, _detail(version)
+            )
+            await audit.record(conn, [entry])
+        self._wake()
+        warnings = () if checked is None else tuple(each.problem() for each in checked.warnings)
+        return Made(version, warnings)
+
+
+def _action(change: Change) -> str:
+    if change.rolled_back_to is not None:
+        return "config.rollback"
+    return "config.remove" if change.content is None else "config.set"
+
+
+def _detail(version: Version) -> dict[str, Any]:
+    detail: dict[str, Any] = {"version": version.number}
+    if version.change.comment:
+        detail["comment"] = version.change.comment
+    if version.change.rolled_back_to is not None:
+        detail["rolledBackTo"] = version.change.rolled_back_to
+    return detail
+
+
+def _conflict(newest: Version | None) -> Rejected:
+    if newest is None:
+        message = "Nothing is set now: say version 0."
+    else:
+        message = (
+            f"Version {newest.number} holds now, by {newest.change.by}: look at it, and say this"
+            " number if yours is to follow it."
+        )
+    return Rejected(CONFLICT, message)
+
+
+def _invalid(what: str, problems: list[Problem]) -> Rejected:
+    first = problems[0] if problems else Problem("", "can't be honoured")
+    line = f"Line {first.line}: " if first.line else ""
+    path = f"`{first.path}` " if first.path else ""
+    count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+    message = f"{what} has {count}. {line}{path}{first.message}."
+    return Rejected("InvalidConfigError", message, tuple(problems))

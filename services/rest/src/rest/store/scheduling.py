@@ -1,0 +1,90 @@
+"""Versions of what administrators have set of virtual clusters and policy; the newest holds."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+from muster.db import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be the next version. ``content`` None: nothing is set any more."""
+
+    content: dict[str, Any] | None
+    by: str
+    comment: str = ""
+    rolled_back_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version as it is stored. ``revision``: by which the Scheduler knows it."""
+
+    number: int
+    revision: int
+    change: Change
+    at: datetime
+
+
+async def newest(conn: Connection) -> Version | None:
+    """The version that holds; None: nothing was set ever."""
+    return _version(await conn.fetchrow(f"{_SELECT} ORDER BY version DESC LIMIT 1"))
+
+
+async def find(conn: Connection, number: int) -> Version | None:
+    """One version, if it is kept."""
+    return _version(await conn.fetchrow(f"{_SELECT} WHERE version = $1", number))
+
+
+async def read(conn: Connection, before: int | None, limit: int) -> list[Version]:
+    """Versions, newest first; ``before``: only those before this one."""
+    rows = await conn.fetch(
+        f"{_SELECT} WHERE $1::bigint IS NULL OR version < $1 ORDER BY version DESC LIMIT $2",
+        before,
+        limit,
+    )
+    return [found for row in rows if (found := _version(row))]
+
+
+async def add(conn: Connection, change: Change, after: int) -> Version | None:
+    """Make the version that follows ``after``; None where that is not the newest (any more)."""
+    content = None if change.content is None else json.dumps(change.content)
+    given = (after, content, change.by, change.comment, change.rolled_back_to)
+    return _version(await conn.fetchrow(_ADD, *given))
+
+
+async def forget_old(conn: Connection, kept: int) -> None:
+    """Keep so many versions, the newest."""
+    await conn.execute(
+        "DELETE FROM scheduling_config"
+        " WHERE version <= (SELECT max(version) FROM scheduling_config) - $1",
+        kept,
+    )
+
+
+def _version(row: asyncpg.Record | None) -> Version | None:
+    if row is None:
+        return None
+    content = None if row["content"] is None else json.loads(row["content"])
+    change = Change(content, row["made_by"], row["comment"], row["rolled_back_to"])
+    return Version(row["version"], row["revision"], change, row["made_at"])
+
+
+_COLUMNS = "version, revision, content, made_by, made_at, comment, rolled_back_to"
+_SELECT = f"SELECT {_COLUMNS} FROM scheduling_config"  # noqa: S608 - columns only
+
+# A revision is above all that were said before, also by a database of before this one's backup.
+_ADD = f"""
+    INSERT INTO scheduling_config
+        (version, revision, content, made_by, comment, rolled_back_to)
+    SELECT $1 + 1,
+        greatest(coalesce(max(revision), 0) + 1,
+            (extract(epoch FROM clock_timestamp()) * 1000)::bigint),
+        $2, $3, $4, $5
+    FROM scheduling_config HAVING coalesce(max(version), 0) = $1
+    ON CONFLICT (version) DO NOTHING
+    RETURNING {_COLUMNS}
+"""  # noqa: S608 - columns only

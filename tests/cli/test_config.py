@@ -1,0 +1,187 @@
+"""Administrators show, set, compare and roll back virtual clusters and policy."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from rest_double import Rest, muster
+
+PATH = "/api/v2/cluster/config"
+SPEECH = {"virtualClusters": {"speech": {"cells": [{"type": "node", "count": 2}]}}}
+YAML = """\
+virtualClusters:
+  speech:
+    cells:
+    - type: node
+      count: 2
+"""
+
+
+def version(number: int, content: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "version": number,
+        "action": "set",
+        "by": "admin",
+        "at": 1_700_000_000_000,
+        "comment": "",
+        "rolledBackTo": None,
+        "content": content,
+    } | more
+
+
+def holding(newest: Any, **running: Any) -> dict[str, Any]:
+    return {
+        "version": 0 if newest is None else newest["version"],
+        "newest": newest,
+        "scheduler": {
+            "asOf": 3,
+            "isTaken": True,
+            "version": None if newest is None else newest["version"],
+            "problems": [],
+            "inForce": {"virtualClusters": {"default": {"cells": [], "pins": []}}},
+        }
+        | running,
+        "schedulerProblem": None,
+    }
+
+
+def sent(rest: Rest) -> list[tuple[str, str, bytes, str | None]]:
+    return [
+        (method, path, body, headers.get("If-Match"))
+        for method, path, body, headers in rest.asked
+        if method != "GET"
+    ]
+
+
+def test_what_holds_is_shown_as_a_file_that_can_be_set_again(rest: Rest, tmp_path: Path) -> None:
+    newest = version(4, SPEECH, comment="speech\nmoves in")
+    rest.answer(f"GET {PATH}", holding(newest))
+    head = "# version 4, set by admin at 2023-11-14 22:13:20 UTC: speech moves in\n"
+    for words in (("config",), ("config", "show")):
+        ran = muster(rest, tmp_path, *words)
+        assert (ran.code, ran.err) == (0, "")
+        assert ran.out == f"{head}# The Scheduler runs it.\n{YAML}"
+    shown = muster(rest, tmp_path, "config", "show", "-o", "json")
+    assert json.loads(shown.out) == holding(newest)
+
+    problem = {"path": "virtualClusters.speech.cells[0].count", "line": None, "message": "is 2"}
+    rest.answer(f"GET {PATH}", holding(newest, isTaken=False, version=3, problems=[problem]))
+    assert muster(rest, tmp_path, "config").out.splitlines()[1:3] == [
+        "# The Scheduler runs version 3, as this can't be honoured:",
+        "#   virtualClusters.speech.cells[0].count: is 2",
+    ]
+    rest.answer(f"GET {PATH}", holding(newest, isTaken=False, version=None))
+    assert muster(rest, tmp_path, "config").out.splitlines()[1] == "# The Scheduler runs none yet."
+    away = holding(newest) | {"scheduler": None, "schedulerProblem": "It does not answer."}
+    rest.answer(f"GET {PATH}", away)
+    line = "# Whether the Scheduler runs it is not known: It does not answer."
+    assert muster(rest, tmp_path, "config").out.splitlines()[1] == line
+
+
+def test_where_nothing_is_set_what_is_in_force_is_shown(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"GET {PATH}", holding(None))
+    lines = muster(rest, tmp_path, "config").out.splitlines()
+    assert lines[0] == "# version 0: nothing was set ever"
+    assert lines[1] == "# What is in force is the cluster's file's, or the nodes':"
+    assert lines[2:4] == ["virtualClusters:", "  default:"]
+    rest.answer(f"GET {PATH}", holding(version(2, None, action="remove")))
+    assert "remove by admin" in muster(rest, tmp_path, "config").out
+    away = holding(version(2, None)) | {"scheduler": None, "schedulerProblem": "Away."}
+    rest.answer(f"GET {PATH}", away)
+    assert muster(rest, tmp_path, "config").out.splitlines()[-1].endswith("not known: Away.")
+
+
+def test_versions_are_listed(rest: Rest, tmp_path: Path) -> None:
+    listed = [
+        version(3, None, action="rollback", rolledBackTo=1, comment="too early"),
+        version(2, None),
+    ]
+    content = {"versions": listed, "before": 2}
+    rest.answer(f"GET {PATH}/versions?limit=2", content)
+    ran = muster(rest, tmp_path, "config", "versions", "--limit", "2")
+    assert [re.split("  +", line) for line in ran.out.splitlines()] == [
+        ["VERSION", "MADE (UTC)", "BY", "ACTION", "COMMENT"],
+        ["3", "2023-11-14 22:13:20", "admin", "rollback to 1", "too early"],
+        ["2", "2023-11-14 22:13:20", "admin", "set"],
+        ["There may be more; --limit shows more of them."],
+    ]
+    ran = muster(rest, tmp_path, "config", "versions", "--limit", "2", "-o", "json")
+    assert json.loads(ran.out) == content
+
+
+def test_a_file_is_set_after_the_version_that_holds(rest: Rest, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(YAML)
+    rest.answer(f"GET {PATH}", holding(version(4, SPEECH)))
+    warning = {"path": "virtualClusters.speech", "line": 2, "message": "owns nothing"}
+    made = version(5, SPEECH) | {"warnings": [warning]}
+    rest.answer(f"PUT {PATH}?comment=why+not", made, 202)
+    rest.answer(f"PUT {PATH}?comment=", made, 202)
+    ran = muster(rest, tmp_path, "config", "set", str(file), "--comment", "why not")
+    assert (ran.code, ran.out) == (0, "version 5\n")
+    assert ran.err == "note: line 2: virtualClusters.speech: owns nothing\n"
+    ran = muster(rest, tmp_path, "config", "set", "-", "--after", "3", "-o", "json", text="{}")
+    assert json.loads(ran.out) == made
+    assert sent(rest) == [
+        ("PUT", f"{PATH}?comment=why+not", YAML.encode(), '"4"'),
+        ("PUT", f"{PATH}?comment=", b"{}", '"3"'),
+    ]
+    assert muster(rest, tmp_path, "config", "set", str(tmp_path / "none.yaml")).code == 2
+
+
+def test_what_is_refused_is_told_by_line(rest: Rest, tmp_path: Path) -> None:
+    problems = [
+        {"path": "policy.graceSeconds", "line": 7, "message": "is no number"},
+        {"path": "", "message": "and 3 more"},
+    ]
+    refusal = {"code": "InvalidConfigError", "message": "Two problems.", "errors": problems}
+    rest.answer(f"PUT {PATH}?comment=", refusal, 400)
+    ran = muster(rest, tmp_path, "config", "set", "-", "--after", "0", text=YAML)
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.splitlines() == [
+        "muster: Two problems.",
+        "  line 7: policy.graceSeconds: is no number",
+        "  and 3 more",
+    ]
+    conflict = {"code": "ConflictConfigError", "message": "Version 2 holds now.", "errors": []}
+    rest.answer(f"PUT {PATH}?comment=", conflict, 412)
+    ran = muster(rest, tmp_path, "config", "set", "-", "--after", "0", text=YAML)
+    assert (ran.code, ran.err) == (4, "muster: Version 2 holds now.\n")
+
+
+def test_a_version_is_rolled_back_to_and_what_is_set_removed(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"GET {PATH}", holding(version(4, SPEECH)))
+    rest.answer(f"POST {PATH}/rollback", version(5, SPEECH) | {"warnings": []}, 202)
+    rest.answer(f"DELETE {PATH}?comment=", version(6, None) | {"warnings": []}, 202)
+    ran = muster(rest, tmp_path, "config", "rollback", "2", "--comment", "back")
+    assert (ran.code, ran.out, ran.err) == (0, "version 5\n", "")
+    ran = muster(rest, tmp_path, "config", "remove", "--after", "5")
+    assert (ran.code, ran.out, ran.err) == (0, "version 6\n", "")
+    (rolled, removed) = sent(rest)
+    assert (json.loads(rolled[2]), rolled[3]) == ({"version": 2, "comment": "back"}, '"4"')
+    assert removed[3] == '"5"'
+
+
+def test_versions_are_compared_as_yaml(rest: Rest, tmp_path: Path) -> None:
+    other = {"virtualClusters": {"speech": {"cells": [{"type": "node", "count": 3}]}}}
+    rest.answer(f"GET {PATH}/versions/1", version(1, SPEECH))
+    rest.answer(f"GET {PATH}/versions/2", version(2, other))
+    rest.answer(f"GET {PATH}/versions/3", version(3, None))
+    rest.answer(f"GET {PATH}", holding(version(2, other)))
+    ran = muster(rest, tmp_path, "config", "diff", "1")
+    assert ran.out.splitlines() == [
+        "--- version 1",
+        "+++ version 2",
+        "@@ -2,4 +2,4 @@",
+        "   speech:",
+        "     cells:",
+        "     - type: node",
+        "-      count: 2",
+        "+      count: 3",
+    ]
+    assert muster(rest, tmp_path, "config", "diff", "1", "2").out == ran.out
+    removed = muster(rest, tmp_path, "config", "diff", "1", "3").out
+    assert removed.splitlines()[2:4] == ["@@ -1,5 +0,0 @@", "-virtualClusters:"]
+    assert muster(rest, tmp_path, "config", "diff", "2", "2").out == ""
+    assert muster(rest, tmp_path, "config", "diff", "9").code == 4
