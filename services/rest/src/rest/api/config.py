@@ -206,11 +206,11 @@ async def _running(
         return None, str(error)
     revision = None if newest is None else newest.revision
     content = {
-        "asOf": told["asOf"],
-        "isTaken": told["revision"] == revision and told["isHonoured"],
-        "version": told["version"] if told["isHonoured"] else None,
-        "problems": told["problems"],
-        "inForce": told["inForce"],
+        "asOf": told.asOf,
+        "isTaken": told.revision == revision and told.isHonoured,
+        "version": told.version if told.isHonoured else None,
+        "problems": [each.model_dump() for each in told.problems],
+        "inForce": told.inForce,
     }
     return content, None
 

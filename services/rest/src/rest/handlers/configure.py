@@ -43,6 +43,17 @@ class _Checked(BaseModel):
     warnings: list[_Told]
 
 
+class Running(BaseModel):
+    """What the Scheduler says of what it runs; ``revision`` None: nothing that was ever set."""
+
+    asOf: int
+    revision: int | None
+    version: int | None
+    isHonoured: bool
+    problems: list[_Told]
+    inForce: dict[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Who:
     """Who changes it, from where, in place of which version (0: nothing was set ever), and why."""
@@ -98,12 +109,13 @@ class Configuration:
         async with self._pool.acquire() as conn:
             return await scheduling.read(conn, before, limit)
 
-    async def running(self) -> dict[str, Any]:
+    async def running(self) -> Running:
         """What the Scheduler says of what it runs. Raises Transient, Rejected."""
         answer = await self._peers.must_ask_scheduler(SHOW, {})
-        if not isinstance(answer, dict) or "inForce" not in answer:
-            raise Transient("The Scheduler does not tell what is set.")
-        return answer
+        try:
+            return Running.model_validate(answer)
+        except ValidationError as error:
+            raise Transient("The Scheduler does not tell what is set.") from error
 
     async def set(self, text: bytes, who: Who) -> Made:
         """Set what a text says. Raises Rejected, Transient."""

@@ -1,0 +1,100 @@
+"""Virtual clusters set through REST, down to the job that runs in a new one, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.embedded.broker import EmbeddedBroker
+from muster.contracts.topics import Service
+from whole_muster import Muster, a_job, a_muster, eventually
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+PATH = "/api/v2/cluster/config"
+CLUSTER = """
+cellTypes:
+  node: {child: simulated, count: 4, node: true}
+physicalCells:
+  - {type: node, name: node-1}
+nodes: {node-1: {cpu: 64}}
+virtualClusters:
+  default: {cells: [{type: node/simulated, count: 4}]}
+"""
+CONFIG = """
+virtualClusters:
+  default: {cells: [{type: node/simulated, count: 2}]}
+  speech: {cells: [{type: node/simulated, count: 2}]}
+policy: {graceSeconds: 3}
+"""
+
+
+def in_speech(name: str, command: str) -> str:
+    return a_job(name, command, gpus=2) + "defaults: {virtualCluster: speech}\n"
+
+
+async def changed(muster: Muster, method: str, path: str, after: int, **more: Any) -> Any:
+    answer = await muster.call(method, path, headers={"If-Match": str(after)}, **more)
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+async def is_taken(muster: Muster) -> bool:
+    scheduler = (await muster.call("GET", PATH)).json()["scheduler"]
+    return scheduler is not None and bool(scheduler["isTaken"])
+
+
+async def submitted(muster: Muster, job: str) -> int:
+    return int((await muster.call("POST", "/api/v2/jobs", content=job)).status_code)
+
+
+async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        scheduler={"cluster_file": file},
+        runtime_agent={"fake_gpus": 4},
+        rest={"virtual_clusters_every_s": 0.2, "virtual_clusters_again_s": 0.01},
+    ) as muster:
+
+        async def names() -> set[str]:
+            return set((await muster.call("GET", "/api/v2/virtual-clusters")).json())
+
+        await eventually(names, lambda found: found == {"default"})
+        assert await submitted(muster, in_speech("early", "true")) == 404
+        bad = await muster.call(
+            "PUT", PATH, content=CONFIG.replace("2", "3"), headers={"If-Match": "0"}
+        )
+        assert bad.status_code == 400
+        assert {each["line"] for each in bad.json()["errors"]} <= {3, 4}
+        first = CLUSTER.partition("virtualClusters")
+        await changed(muster, "PUT", PATH, 0, content="".join(first[1:]))
+        await changed(muster, "PUT", PATH, 1, content=CONFIG)
+        await eventually(lambda: is_taken(muster), bool)
+        held = await muster.submit(in_speech("held", "sleep 600"))
+        await eventually(lambda: muster.state(held), lambda state: state == "RUNNING")
+
+        await muster.stop(Service.SCHEDULER)
+        await muster.start(Service.SCHEDULER)
+        await eventually(lambda: is_taken(muster), bool)
+        assert await names() == {"default", "speech"}
+
+        await changed(muster, "POST", f"{PATH}/rollback", 2, json={"version": 1})
+        await eventually(lambda: is_taken(muster), bool)
+        await eventually(names, lambda found: found == {"default"})
+        assert await muster.state(held) == "RUNNING"
+        why = (await muster.call("GET", f"/api/v2/jobs/{held}/why")).json()
+        (gang,) = why["scheduler"]["gangs"]
+        assert (gang["class"], gang["downgrade"]["gang"]) == ("downgraded", None)
+
+        async def refuses() -> int:
+            return await submitted(muster, in_speech("late", "true"))
+
+        await eventually(refuses, lambda status: status == 404, 15.0)
+        audit = (await muster.call("GET", "/api/v2/audit")).json()["entries"]
+        found = [e["action"] for e in audit if e["action"].startswith("config.")]
+        assert found == ["config.rollback", "config.set", "config.set"]
