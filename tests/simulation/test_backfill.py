@@ -171,3 +171,11 @@ def test_who_is_next_is_tried_when_the_first_is_refused() -> None:
     scene = a_scene(replace(KEEPING, is_strict=True))
     told = scene.asks(a_gang("too-large", 5), a_gang("small", 1))
     assert placed(told) == ["small"]
+
+
+def test_the_first_that_asks_for_less_is_tried_again_where_nobody_may_pass() -> None:
+    scene = a_scene(replace(KEEPING, is_strict=True))
+    scene.asks(a_gang("most", 3))
+    assert placed(scene.asks(a_gang("first", 2), a_gang("second", 1))) == []
+    scene.core.release_pod("first", "p1")
+    assert placed(scene.cycle()) == ["first"]

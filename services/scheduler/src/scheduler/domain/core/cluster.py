@@ -8,6 +8,7 @@ from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.downgraded import DowngradedGangs
 from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.forecast import Forecast
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.groups import Groups
@@ -74,6 +75,7 @@ class Cluster:
         self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
         self.fits_unwell: dict[tuple[str, Shape, frozenset[str] | None], tuple[int, bool]] = {}
         self.usage = Usage(self.hardware, self.policy, self.ordering)
+        self.forecast = Forecast()
         self.freed = Freed()
         self.nodes = Nodes(self.hardware, self.freed)
         self.cycle = 0
@@ -130,6 +132,7 @@ class Cluster:
             return
         self.queue.remove(live)
         unreserve(self, live)
+        self.forecast.forget(gang)
         if self.said:
             lost = Downgraded(gang, None)
             self.said = [each for each in self.said if each != lost]
@@ -268,6 +271,7 @@ class Cluster:
         carry_over(self, fresh, now)
         fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
         fresh.cycle = self.cycle
+        fresh.forecast.carry(self.forecast)
         fresh.is_settled, fresh.moved = self.is_settled, self.moved
         return fresh
 

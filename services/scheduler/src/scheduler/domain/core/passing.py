@@ -224,6 +224,7 @@ def _keep_first(
             if not _chains(cluster, each).isdisjoint(_chains(cluster, mine)):
                 said.append(_lose(cluster, each))
         kept.add(mine)
+        cluster.forecast.kept(live, cluster.now, mine.starts_at)
         set_apart(cluster, live)
         said.append(_said(cluster, mine))
     return said

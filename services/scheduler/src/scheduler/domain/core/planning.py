@@ -2,8 +2,8 @@
 cells it has then.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from scheduler.domain.core.admitting import GANG_STEPS
 from scheduler.domain.core.choosing import Chooser
@@ -15,6 +15,8 @@ from scheduler.domain.core.preempting import is_alone
 from scheduler.domain.core.queue import key_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
+
+Found = TypeVar("Found")
 
 SHAPES_REMEMBERED = 10_000
 """What gangs want of whom it is known whether they fit on the nodes that are well."""
@@ -37,10 +39,14 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     hardware.limit = hardware.steps + GANG_STEPS
     try:
         with hardware.ahead():
-            return _earliest(cluster, live, ends)
+            found = earliest(cluster, ends, lambda: _leaves(cluster, live))
     finally:
         hardware.limit = limit
         hardware.unchanged(versions)
+    if found is None:
+        return None
+    leaves, count = found
+    return Plan(leaves, ends[count - 1][0], [other for _, _, other in ends[:count]])
 
 
 def fits_when_empty(cluster: Cluster, live: Live) -> bool:
@@ -75,42 +81,44 @@ def _fits_when_empty(cluster: Cluster, live: Live) -> bool:
     return found
 
 
-def _earliest(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Live]]) -> Plan | None:
-    """Doubled until it fits, then halved between what did and what did not."""
+def earliest(
+    cluster: Cluster, ends: Sequence[tuple[float, str, Live]], look: Callable[[], Found | None]
+) -> tuple[Found, int] | None:
+    """What is found when the fewest have ended, one at least, and how many these are. Doubled until
+    it fits, then halved between what did and what did not.
+    """
     removals: list[Removal] = []
-    fails, fits, found = 0, len(ends) + 1, dict[int, int]()
+    fails, fits, found = 0, len(ends) + 1, None
     while fails + 1 < fits:
         known = fits <= len(ends)
         number = (fails + fits) // 2 if known else min(2 * len(removals) + 1, len(ends))
         undo_all(removals[number:])
         del removals[number:]
         removals += [Removal(cluster, other) for _, _, other in ends[len(removals) : number]]
-        leaves = _leaves(cluster, live)
-        if leaves:
-            fits, found = number, leaves
+        seen = look()
+        if seen is not None:
+            fits, found = number, seen
         else:
             fails = number
-        if not known and number == len(ends) and not leaves:
+        if not known and number == len(ends) and seen is None:
             break
     undo_all(removals)
-    if not found:
-        return None
-    return Plan(found, ends[fits - 1][0], [other for _, _, other in ends[:fits]])
+    return None if found is None else (found, fits)
 
 
-def _leaves(cluster: Cluster, live: Live) -> dict[int, int]:
-    """What the gang would be charged now, by node; none where it does not fit."""
+def _leaves(cluster: Cluster, live: Live) -> dict[int, int] | None:
+    """What the gang would be charged now, by node; None where it does not fit, or costs nothing."""
     seeker = seeker_of(cluster, live, is_guest=False)
     if seeker.place(live.waiting):
         leaves = _of(seeker.pods)
         seeker.undo()
-        return leaves
+        return leaves or None
     if is_alone(cluster, live):
-        return {}
+        return None
     chooser = Chooser(cluster, live, seeker)
     leaves = _of(seeker.pods) if chooser.place() else {}
     chooser.undo()
-    return leaves
+    return leaves or None
 
 
 def _of(pods: Sequence[Pod]) -> dict[int, int]:

@@ -91,7 +91,8 @@ class Queue:
     """Every waiting gang. ``added``: lines to be tried in any case; ``news``: those with gangs that
     were not told; ``rechecks``: those whose reason may become another one without their help. Sets
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
-    reason is looked for. ``tried``: in vain, of a virtual cluster's gangs of one class.
+    reason is looked for; ``version``: whenever who waits changes. ``tried``: in vain, of a virtual
+    cluster's gangs of one class.
     ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
     ``firsts``: who was tried as the first, where nobody may pass.
     """
@@ -103,6 +104,7 @@ class Queue:
     news: dict[Line, None] = field(default_factory=dict)
     rechecks: Rechecks = field(default_factory=Rechecks)
     explained: int = 0
+    version: int = 0
     tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
     firsts: dict[Place, str] = field(default_factory=dict)
     changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -113,6 +115,7 @@ class Queue:
         if line is None:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
+        self.version += 1
         self.news[line] = None
         if line.reason is None:  # else the same holds for it as for the others in the line
             self.added[line] = None
@@ -124,6 +127,9 @@ class Queue:
         line = self.gangs.pop(live.id, None)
         if line is None:
             return
+        self.version += 1
+        if self.firsts and self.firsts.get(place := place_of(line.key)) == live.id:
+            del self.firsts[place]  # if it comes again, as another, it is tried again
         index = bisect_left(line.waiting, live.order)
         del line.waiting[index]
         if index == 0 and line.groups:

@@ -13,6 +13,7 @@ from scheduler.domain.core.passing import goes_before, out_of_the_way
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
+from scheduler.domain.core.wellness import all_well
 
 HEALTH, QUOTA, SHAPE, RESOURCE, PREEMPTING = "health", "quota", "shape", "resource", "preempting"
 RESERVATION, ORDER = "reservation", "order"
@@ -182,23 +183,8 @@ class Explainer:
                 found.add(live.id)
         if not others:
             return found
-        before = [
-            (m, m.is_healthy, m.is_cordoned, m.is_drained, [state.usable for state in m.slots])
-            for m in self.bad
-        ]
-        for machine in self.bad:
-            machine.is_healthy, machine.is_cordoned, machine.is_drained = True, False, False
-            for state in machine.slots:
-                state.usable = state.slot.shape.full
-                self.cluster.hardware.refresh(state)
-        for live in others:
-            if could_be_placed(self.cluster, live):
-                found.add(live.id)
-        for machine, *flags, usable in before:
-            machine.is_healthy, machine.is_cordoned, machine.is_drained = flags
-            for state, mask in zip(machine.slots, usable, strict=True):
-                state.usable = mask
-                self.cluster.hardware.refresh(state)
+        with all_well(self.cluster.hardware, self.bad):
+            found |= {live.id for live in others if could_be_placed(self.cluster, live)}
         return found
 
     def _takes(self, machine: Machine, live: Live) -> bool:

@@ -55,6 +55,7 @@ def begin(
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
     cluster.usage.begin(live, pods, now)
+    cluster.forecast.started(live, now)
     return [start(cluster, live, names_of(live.waiting), now)]
 
 
@@ -101,6 +102,7 @@ def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     for pod in pods:
         cluster.hardware.start(pod)
     cluster.usage.begin(live, pods, now)
+    cluster.forecast.started(live, now)
     return [start(cluster, live, names, now)]
 
 

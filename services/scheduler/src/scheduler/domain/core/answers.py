@@ -1,0 +1,323 @@
+"""What would have to be otherwise for a waiting gang to start: tried on the one state, of which
+nothing is changed.
+
+What is answered is true; what is not found within the bounds is left out, and that is said.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from scheduler.domain.core.admitting import may_be_guest
+from scheduler.domain.core.choosing import Chooser
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.ends import by_end
+from scheduler.domain.core.holdings import Live, Pod
+from scheduler.domain.core.names import wrong_name
+from scheduler.domain.core.passing import goes_before
+from scheduler.domain.core.planning import earliest
+from scheduler.domain.core.preempting import is_alone
+from scheduler.domain.core.reasons import HEALTH
+from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.reservations import Reservation, may_pass
+from scheduler.domain.core.seeking import Seeker, seeker_of
+from scheduler.domain.core.shortages import quota_short
+from scheduler.domain.core.wellness import all_well
+
+ENDS_LOOKED = 256
+"""Gangs, the first to end, of which some may have to end."""
+
+SPARED = 16
+"""Gangs of those of which it is tried whether it does without their end."""
+
+STEPS = 800
+"""Places that are tried for one part of an answer, of some 40 us each; a look that was begun is
+taken to its end.
+"""
+
+SEARCH_STEPS = 100
+"""Of these in one search in every way."""
+
+ENDS, FEWER, OPPORTUNISTIC, NODES = "ends", "fewer", "opportunistic", "nodes"
+
+Spot: TypeAlias = tuple[str, int, int]
+"""Of a place that was found: the machine, the number of its node's GPUs (-1: none), and these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """It starts, or its preemption is published, when these ``gangs`` have ended, expected at
+    ``at``: if nobody who comes before it waited any more. None: only those are in its way.
+    ``is_least``: none of them may be left out.
+    """
+
+    gangs: tuple[Live, ...]
+    at: float
+    is_least: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fewer:
+    """With so many ``pods`` of a role instead of ``wanted`` it would start now."""
+
+    role: str
+    pods: int
+    wanted: int
+
+
+@dataclass(slots=True)
+class Answer:
+    """``ends``, ``fewer``: None where there is nothing of that kind. ``is_opportunistic``: with
+    priority -1 it would start now; None: not asked. ``nodes``: if they were well, it would start
+    or its preemption be published. ``left_out``: parts that were not found within the bounds.
+    """
+
+    ends: Ends | None = None
+    fewer: Fewer | None = None
+    is_opportunistic: bool | None = None
+    nodes: tuple[str, ...] = ()
+    left_out: list[str] = field(default_factory=list)
+
+
+def answer(cluster: Cluster, live: Live) -> Answer:
+    """Of a gang in the queue, between two cycles: in the midst of one all is left out."""
+    found = Answer()
+    if cluster.under_way is not None:
+        found.left_out = [ENDS, FEWER, OPPORTUNISTIC]
+        return found
+    if wrong_name(cluster.hardware, live) is not None:
+        return found
+    for part in (_opportunistic, _fewer, _ends, _nodes):
+        with _asking(cluster):
+            part(cluster, live, found)
+    return found
+
+
+@contextmanager
+def _asking(cluster: Cluster) -> Iterator[None]:
+    """What is done is undone exactly: nobody notices."""
+    hardware = cluster.hardware
+    versions, limit, searches = hardware.versions(), hardware.limit, hardware.searches_left
+    hardware.limit, hardware.searches_left = hardware.steps + STEPS, 0
+    try:
+        yield
+    finally:
+        hardware.unchanged(versions)
+        hardware.limit, hardware.searches_left = limit, searches
+
+
+@contextmanager
+def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterator[None]:
+    """What is kept is free for the moment; then it is in the very cells in which it was."""
+    taken = [(each.live, pod, pod.bindings) for each in reservations for pod in each.held]
+    for live, pod, _ in reversed(taken):
+        cluster.charges.count(live, pod, -1)
+        cluster.hardware.discharge(pod)
+    try:
+        yield
+    finally:
+        for live, pod, bindings in taken:
+            cluster.hardware.recharge(pod, bindings)
+            cluster.charges.count(live, pod, 1)
+
+
+# Fewer pods, or no guarantee.
+
+
+def _opportunistic(cluster: Cluster, live: Live, found: Answer) -> None:
+    """Not asked where others would have what it gives up, or come before it then."""
+    is_new = not live.pods and not live.strangers
+    if live.is_guest or not is_new or live.is_kept_for or cluster.policy.is_strict:
+        return
+    if all(role.kind.pin is None for role in live.waiting):
+        found.is_opportunistic = _place(cluster, live, is_guest=True) is not None
+
+
+def _fewer(cluster: Cluster, live: Live, found: Answer) -> None:
+    """Of the role with the most pods."""
+    number = max(range(len(live.waiting)), key=lambda each: len(live.waiting[each].pods))
+    role, roles = live.waiting[number], live.waiting
+    if live.pods or live.strangers or not _keeps_its_turn(cluster, live):
+        return
+    fits, fails = 0, len(role.pods)
+    try:
+        while fits + 1 < fails and not cluster.hardware.is_late:
+            count = (fits + fails) // 2
+            less = replace(role, pods=role.pods[:count])
+            live.waiting = (*roles[:number], less, *roles[number + 1 :])
+            fits, fails = (count, fails) if _starts_now(cluster, live) else (fits, count)
+    finally:
+        live.waiting = roles
+    if fits + 1 < fails:
+        found.left_out.append(FEWER)
+    elif fits:
+        found.fewer = Fewer(role.name, fits, len(role.pods))
+
+
+def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
+    """When it asks anew nobody gets before it."""
+    if not (cluster.policy.is_strict or live.is_kept_for):
+        return True
+    ahead = cluster.forecast.ahead(cluster, live)
+    return ahead is not None and ahead.position == 1
+
+
+def _starts_now(cluster: Cluster, live: Live) -> bool:
+    """As `passing.tries` would have it, at nobody's cost."""
+    if may_be_guest(live) and _place(cluster, live, is_guest=True):
+        return True
+    if live.is_guest or quota_short(cluster, live):
+        return False
+    others = cluster.reservations.of(live.owner)
+    behind = [each for each in others if goes_before(live, each)]
+    with _set_aside(cluster, behind):
+        if _place(cluster, live, is_guest=False):
+            return True
+    before = [each for each in others if each not in behind]
+    passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
+    if not passed:
+        return False
+    with _set_aside(cluster, passed):
+        return _place(cluster, live, is_guest=False) is not None
+
+
+# Who has to end.
+
+
+def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
+    charges, hardware = cluster.charges, cluster.hardware
+    if live.is_guest:
+        owners = list(charges.guaranteed)
+        some = [each for owner in owners for each in charges.charged_to(owner)]
+        some += [cluster.gangs[gang] for gang in charges.guests]
+        some = [each for each in some if each.id not in cluster.reserved]
+    else:
+        some = [e for e in charges.charged_to(live.owner) if e.rank >= live.gang.priority]
+    some = [each for each in some if each is not live]
+    every = by_end(some, cluster.policy, cluster.now)
+    ends = every[:ENDS_LOOKED]
+    with _set_aside(cluster, cluster.reservations.of(live.owner)):
+        if live.is_guest:
+            found.ends = _of_these(cluster, live, ends)
+        else:
+            with hardware.ahead():
+                found.ends = _of_these(cluster, live, ends)
+    if found.ends is None and (hardware.is_late or len(ends) < len(every)):
+        found.left_out.append(ENDS)
+
+
+Look: TypeAlias = Callable[[], "list[Spot] | None"]
+
+
+def _of_these(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Live]]) -> Ends | None:
+    def look() -> list[Spot] | None:
+        return None if cluster.hardware.is_late else _room(cluster, live)
+
+    if look() is not None:
+        return Ends((), cluster.now)
+    found = earliest(cluster, ends, look)
+    if found is None:
+        return None
+    spots, number = found
+    gangs = [other for _, _, other in ends[:number]]
+    there = [other for other in gangs if _is_in(other, spots)]
+    if len(there) < len(gangs) and _fits_without(cluster, there, look):
+        gangs = there
+    is_least = len(gangs) <= SPARED
+    for other in gangs[-1 : -SPARED - 1 : -1]:  # who ends last first
+        if cluster.hardware.is_late:
+            is_least = False
+            break
+        fewer = [each for each in gangs if each is not other]
+        if _fits_without(cluster, fewer, look):
+            gangs = fewer
+    left = {other.id for other in gangs}
+    at = max((end for end, gang, _ in ends if gang in left), default=cluster.now)
+    return Ends(tuple(gangs), at, is_least)
+
+
+def _fits_without(cluster: Cluster, gangs: Sequence[Live], look: Look) -> bool:
+    removals = [Removal(cluster, other) for other in gangs]
+    found = look()
+    undo_all(removals)
+    return found is not None
+
+
+def _is_in(other: Live, spots: Sequence[Spot]) -> bool:
+    """It has something of the place that was found, or of its machine where no GPU is wanted."""
+    return any(
+        pod.machine.name == name
+        and (number < 0 or (pod.state is not None and _overlaps(pod, number, mask)))
+        for pod in other.pods.values()
+        for name, number, mask in spots
+    )
+
+
+def _overlaps(pod: Pod, number: int, mask: int) -> bool:
+    state = pod.state
+    return state is not None and state.slot.number == number and (pod.leaves | pod.gpus) & mask != 0
+
+
+# Which nodes would have to be well.
+
+
+def _nodes(cluster: Cluster, live: Live, found: Answer) -> None:
+    """Those of the place that it would have if all were well."""
+    line, hardware = cluster.queue.gangs.get(live.id), cluster.hardware
+    if line is None or line.reason is None or line.reason.code != HEALTH:
+        return
+    bad = [hardware.unwell[number] for number in sorted(hardware.unwell)]
+    with _set_aside(cluster, cluster.reservations.of(live.owner)):
+        with all_well(hardware, bad):
+            spots = _room(cluster, live)
+        names = {name for name, *_ in spots or ()}
+        some = [machine for machine in bad if machine.name in names]
+        with all_well(hardware, some):
+            is_enough = bool(some) and _room(cluster, live) is not None
+    if is_enough:
+        found.nodes = tuple(machine.name for machine in some)
+    else:
+        found.left_out.append(NODES)
+
+
+# A place.
+
+
+def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
+    """Its place, perhaps after others had to leave for it."""
+    if may_be_guest(live) and (found := _place(cluster, live, is_guest=True)) is not None:
+        return found
+    if live.is_guest or quota_short(cluster, live):
+        return None
+    found = _place(cluster, live, is_guest=False)
+    if found is not None or is_alone(cluster, live):
+        return found
+    seeker = _seeker(cluster, live, is_guest=False)
+    chooser = Chooser(cluster, live, seeker)
+    found = _spots(seeker.pods) if chooser.place() else None
+    chooser.undo()
+    return found
+
+
+def _place(cluster: Cluster, live: Live, *, is_guest: bool) -> list[Spot] | None:
+    """Its place at nobody's cost; never empty."""
+    seeker = _seeker(cluster, live, is_guest=is_guest)
+    found = _spots(seeker.pods) if seeker.place(live.waiting) else None
+    seeker.undo()
+    return found
+
+
+def _seeker(cluster: Cluster, live: Live, *, is_guest: bool) -> Seeker:
+    seeker = seeker_of(cluster, live, is_guest=is_guest)
+    seeker.search_steps = SEARCH_STEPS
+    return seeker
+
+
+def _spots(pods: Sequence[Pod]) -> list[Spot]:
+    return [
+        (pod.machine.name, -1, 0)
+        if pod.state is None
+        else (pod.machine.name, pod.state.slot.number, pod.leaves | pod.gpus)
+        for pod in pods
+    ]

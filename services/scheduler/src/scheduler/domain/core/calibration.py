@@ -1,0 +1,49 @@
+"""How far off expectations were: what was expected of waits is compared with what happened, and
+later ones are scaled by that.
+"""
+
+from collections import deque
+from statistics import median
+
+NEWEST = 200
+"""Waits of one kind that are remembered."""
+
+LEAST = 5
+"""From so many on expectations are scaled, and their error is told."""
+
+SHORTEST_S = 1.0
+"""Waits count as so long at the least."""
+
+SCALED_AT_MOST = 100.0
+"""Expectations are made so many times longer, or shorter, at the most."""
+
+
+class Calibration:
+    """Of each kind of expectation, how many times as long as expected gangs have waited."""
+
+    def __init__(self) -> None:
+        self._ratios: dict[str, deque[float]] = {}
+
+    def note(self, kind: str, expected_s: float, waited_s: float) -> None:
+        """What was expected, as it was before any scaling, and what happened."""
+        ratio = max(waited_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
+        self._ratios.setdefault(kind, deque(maxlen=NEWEST)).append(ratio)
+
+    def known(self, kind: str) -> int:
+        """Waits that are remembered."""
+        return len(self._ratios.get(kind, ()))
+
+    def factor(self, kind: str) -> float:
+        """What expectations are multiplied by: the median of what they should have been."""
+        if self.known(kind) < LEAST:
+            return 1.0
+        return min(max(median(self._ratios[kind]), 1 / SCALED_AT_MOST), SCALED_AT_MOST)
+
+    def error(self, kind: str) -> float | None:
+        """By which part of it the middle one of the remembered waits missed what is expected now;
+        None: too few are known.
+        """
+        if self.known(kind) < LEAST:
+            return None
+        factor = self.factor(kind)
+        return median(abs(ratio / factor - 1) for ratio in self._ratios[kind])

@@ -1,0 +1,64 @@
+"""How long an answer to "why" takes with 10,000 waiting gangs: what would have to be otherwise, who
+is ahead, and when it is expected to start.
+
+    python tests/bench/bench_answers.py [--nodes 1024] [--asked 300]
+"""
+
+import argparse
+import random
+import time
+
+import overload
+import w2_run
+from meter import quantile
+from scheduler.domain.core.answers import answer
+from scheduler.domain.core.cluster import Cluster
+
+SEED = 7
+ARRIVALS = 3_000
+AIM_MS = 100
+
+
+def full(nodes: int) -> Cluster:
+    """A cluster with 10,000 waiting."""
+    run = w2_run.start(nodes, ARRIVALS)
+    while run.is_filling:
+        run.advance(10_000)
+    queue = overload.start(run.busy, SEED)
+    while queue.is_queueing:
+        queue.queue_up(overload.QUEUED_PER_CYCLE)
+    queue.release(3)
+    return run.busy.cluster
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1_024)
+    parser.add_argument("--asked", type=int, default=300, help="Gangs that are asked about.")
+    arguments = parser.parse_args()
+    cluster = full(arguments.nodes)
+    lot = random.Random(SEED)
+    waiting = sorted(cluster.queue.gangs)
+    took: dict[str, list[float]] = {"what would have to be otherwise": [], "place and start": []}
+    left_out = 0
+    for gang in (lot.choice(waiting) for _ in range(arguments.asked)):
+        live = cluster.gangs[gang]
+        began = time.process_time()
+        found = answer(cluster, live)
+        then = time.process_time()
+        cluster.queue.version += 1  # as if a gang had come: nothing is remembered
+        cluster.forecast.ahead(cluster, live)
+        cluster.forecast.expected(cluster, live)
+        took["what would have to be otherwise"].append(then - began)
+        took["place and start"].append(time.process_time() - then)
+        left_out += bool(found.left_out)
+    print(f"{arguments.nodes:,} nodes, {len(waiting):,} wait, {arguments.asked} asked about")
+    for what, times in took.items():
+        times.sort()
+        middle, p99, most = (quantile(times, share) * 1e3 for share in (0.5, 0.99, 1))
+        print(f"  {what}: p50 {middle:.1f} ms, p99 {p99:.1f} ms, longest {most:.1f} ms")
+    print(f"  not all within the bounds: {left_out}; aim: {AIM_MS} ms together")
+
+
+if __name__ == "__main__":
+    main()
