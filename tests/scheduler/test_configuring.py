@@ -177,6 +177,9 @@ async def test_a_restart_has_what_was_taken_whatever_the_bus_has_kept(
         assert set(found["inForce"]["virtualClusters"]) == {"speech"}
         await set_(others, 8, owning(default=2))
         await until_version(client, 8)
+        async with asyncio.timeout(60):
+            while await runtime.pool.fetchval("SELECT version FROM configuration") != 8:
+                await asyncio.sleep(0.02)
     async with scheduler(port, cluster_file=file) as runtime, door(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         assert (await shown(client))["version"] == 8
