@@ -146,6 +146,8 @@ async def test_who_was_faster_is_not_overwritten(start_rest: Any, scheduler: Any
         ):
             stale = await rest.client.request(method, path, json=body, headers={"If-Match": "0"})
             assert stale.status_code == 412
+        unheard = await rest.client.delete(PATH, headers={"If-Match": "7"})
+        assert unheard.status_code == 412
         assert (await rest.client.get(PATH)).json()["version"] == 1
 
 
