@@ -8,6 +8,7 @@ from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Nodes
+from scheduler.domain.core.waking import all_tried
 
 
 class CoreDoor:
@@ -22,6 +23,10 @@ class CoreDoor:
     def change(self, config: ClusterConfig, now: float) -> None:
         """Another configuration. Raises ConfigError, and then nothing has changed."""
         self.core = self.core.changed(config, now)
+
+    def all_tried(self) -> None:
+        """All that wait were tried as things are."""
+        all_tried(self.core)
 
     def decide(self, now: float) -> Sequence[Decision]:
         """One cycle."""

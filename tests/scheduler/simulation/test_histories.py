@@ -86,6 +86,8 @@ def _pods(chance: random.Random, name: str) -> Event:
         "gpus": chance.choice([0, 1, 1, 2, 3, 4]),
     }
     if chance.random() < 0.3:
+        pods["min"] = chance.randint(1, pods["count"])
+    if chance.random() < 0.3:
         pods["cpu"] = chance.choice([1, 8])
     if chance.random() < 0.3:
         pods["gpuType"] = chance.choice(["gpu", "other-gpu"])
@@ -98,6 +100,7 @@ def _of_gang(chance: random.Random, gangs: list[str], _: int) -> Event:
     if event["event"] == "pod-released":
         event["pod"] = chance.choice(["w-0", "w-1", "v-0", "w-3"])
     if event["event"] == "gang-grown":
+        event["elastic"] = chance.random() < 0.3
         event["pods"] = [{"name": "more", "count": chance.randint(1, 2), "gpus": 1}]
     return event
 
@@ -153,10 +156,10 @@ def holds(simulation: Simulation, decision: Any) -> None:
     match decision:
         case Placed(gang, pods):
             run = simulation.runs[gang]
-            wanted = {pod: role.kind for role in run.gang.roles for pod in role.pods}
-            assert {place.pod: len(place.gpus) for place in pods} == {
-                pod: kind.gpus for pod, kind in wanted.items()
-            }
+            needed = {pod for role in run.gang.roles for pod in role.pods[: role.least]}
+            wanted = {pod: role.kind.gpus for role in run.gang.roles for pod in role.pods}
+            assert needed <= {place.pod for place in pods}
+            assert all(wanted[place.pod] == len(place.gpus) for place in pods)
         case Preempted(gang):
             assert simulation.runs[gang].started_at is not None
 

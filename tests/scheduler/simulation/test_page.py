@@ -72,6 +72,6 @@ def test_the_page_has_every_field() -> None:
 def test_the_page_has_every_code() -> None:
     source = "".join(path.read_text() for path in sorted(CORE.glob("*.py")))
     codes = set(re.findall(r'Reason\(\s*"([a-z-]+)"', source))
-    codes |= {"health", "quota", "shape", "resource", "preempting"}
+    codes |= {"health", "quota", "shape", "resource", "preempting", "order", "reservation"}
     assert len(codes) > 8
     assert {code for code in codes if f"`{code}`" not in PAGE} == set()

@@ -14,6 +14,7 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Refused,
     Reserved,
+    Shrunk,
     Upgraded,
 )
 from scheduler.domain.formats.decisions import decision_fields
@@ -34,7 +35,7 @@ def topic_of(decision: Decision, before: str | None) -> str:
             topic = DEFERRED
         case Refused():
             topic = REFUSED
-        case Preempted():
+        case Preempted() | Shrunk():
             topic = PREEMPTED
         case _:
             assert_never(decision)
@@ -64,6 +65,8 @@ def log(decision: Decision) -> None:
                 code=reason.code,
                 reason=reason.text,
             )
+        case Shrunk(gang=gang, pods=names, for_gang=other, until=until):
+            _log.info("shrunk", gang=gang, pods=list(names), for_gang=other, until=until)
         case Downgraded(gang=gang, for_gang=other):
             _log.info("downgraded", gang=gang, for_gang=other)
         case Reserved(gang=gang, cells=cells, starts_at=at):

@@ -34,9 +34,9 @@ class Asked:
     """A gang that is not over, as the Launcher wants it and as it was told.
 
     ``said``: the reason that its last word gave, at ``said_at``. ``preemption``: it was told to
-    leave. ``downgrade``: since when and for whom it has no cells. ``shape``: of all pods that were
-    wanted first; ``expected_s``: how long it will run, as it was learnt then. ``ran_from``: since
-    when the last pods that it let go had run.
+    leave; ``leaving``: only these pods of it. ``downgrade``: since when and for whom it has no
+    cells. ``shape``: of all pods that were wanted first; ``expected_s``: how long it will run, as
+    it was learnt then. ``ran_from``: since when the last pods that it let go had run.
     """
 
     request: GangRequest
@@ -46,6 +46,7 @@ class Asked:
     is_refused: bool = False
     preemption: Preemption | None = None
     downgrade: Downgrade | None = None
+    leaving: set[str] = field(default_factory=set)
     shape: str | None = None
     expected_s: float | None = None
     ran_from: float | None = None

@@ -9,11 +9,10 @@ already: its GPUs are waited for, and cost its virtual cluster nothing.
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import count
 from typing import assert_never
 
-from muster.contracts.gangs import GangRequest, PodRelease, Preemption
+from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.model import Reason
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
@@ -34,6 +33,7 @@ from scheduler.domain.core.model import (
     PreemptionCancelled,
     Refused,
     Reserved,
+    Shrunk,
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
@@ -55,7 +55,7 @@ from scheduler.domain.requests import (
 from scheduler.domain.rules import Rules
 from scheduler.domain.run_times import RunTimes, shape_of
 from scheduler.domain.seen import Seen
-from scheduler.domain.telling import Telling, told, until_left
+from scheduler.domain.telling import Telling, give_back, told, until_left
 
 
 class State:
@@ -289,9 +289,8 @@ class State:
                 return False
             case Refused(reason=reason):
                 gang.is_refused, gang.said = True, told(reason)
-            case Preempted(for_gang=for_gang, until=until, reason=reason):
-                when = datetime.fromtimestamp(until, UTC)
-                gang.preemption = Preemption(gang=for_gang, until=when, reason=told(reason))
+            case Preempted() | Shrunk():
+                give_back(gang, decision)
             case Downgraded(for_gang=for_gang):
                 gang.downgrade = Downgrade(for_gang, at)
             case Upgraded():

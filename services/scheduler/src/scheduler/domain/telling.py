@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
+from muster.contracts.gangs import Preemption
 from muster.contracts.model import Reason
 
 from scheduler.domain.core import model
@@ -88,6 +89,16 @@ class Telling:
 def told(reason: model.Reason) -> Reason:
     """A reason as it is said."""
     return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))
+
+
+def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
+    """A gang is told to leave, or some of its pods are."""
+    when, reason = datetime.fromtimestamp(decision.until, UTC), told(decision.reason)
+    gang.preemption = Preemption(gang=decision.for_gang, until=when, reason=reason)
+    if isinstance(decision, model.Shrunk):
+        gang.leaving.update(decision.pods)
+    else:
+        gang.leaving.clear()
 
 
 def until_left(reason: model.Reason) -> Reason:

@@ -30,7 +30,7 @@ def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
         pods.append(
             PodDecision(pod=pod, state=unplaced)
             if hold is None
-            else placed(hold, is_leaving=is_leaving)
+            else placed(hold, is_leaving=is_leaving and (not gang.leaving or pod in gang.leaving))
         )
     is_waiting = any(pod.state is unplaced for pod in pods)
     live = state.cluster.gangs.get(gang.name)

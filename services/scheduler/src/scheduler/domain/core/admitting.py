@@ -25,7 +25,13 @@ from scheduler.domain.core.preempting import after_victims, is_alone, lazy_below
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
-from scheduler.domain.core.starting import begin, reserve, start_at_once, start_reserved
+from scheduler.domain.core.starting import (
+    begin,
+    reserve,
+    start_at_once,
+    start_reserved,
+    start_whole,
+)
 
 DOWNGRADED = 1_024
 """Gangs of which some are downgraded together, at the most."""
@@ -51,6 +57,11 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
         return None
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
+    if live.extra_of is not None:
+        yield (_as_guest if live.is_guest else start_at_once)(cluster, live, cluster.now)
+        return
+    if live.surplus:
+        yield start_whole(cluster, live, cluster.now)
     if not live.is_guest and not quota_short(cluster, live):
         for attempt in (start_at_once, _after_leaving, _after_downgrades, after_victims):
             yield attempt(cluster, live, cluster.now)

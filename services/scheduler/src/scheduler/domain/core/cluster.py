@@ -8,6 +8,15 @@ from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.downgraded import DowngradedGangs
 from scheduler.domain.core.ends import bounds_of
+from scheduler.domain.core.extras import (
+    adopt,
+    exported_extras,
+    forget,
+    lives_of,
+    of_same_gang,
+    parted,
+    restore_extras,
+)
 from scheduler.domain.core.forecast import Forecast
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.freed import Freed
@@ -22,7 +31,6 @@ from scheduler.domain.core.model import (
     Gang,
     GangClass,
     PreemptionCancelled,
-    Reason,
     Restored,
     Role,
 )
@@ -30,13 +38,12 @@ from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, Rank, ordering_of
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
-from scheduler.domain.core.queue import Line, Queue, Shape, key_of, place_of
+from scheduler.domain.core.queue import Line, Queue, Shape, key_of
 from scheduler.domain.core.reservations import Reservations
 from scheduler.domain.core.restoring import carry_over, export, restore
 from scheduler.domain.core.saving import Saving
 from scheduler.domain.core.stamps import Stamps
 from scheduler.domain.core.usage import Usage
-from scheduler.domain.core.waking import put_aside, settled_under
 from scheduler.domain.core.ways import Ways
 
 
@@ -68,6 +75,7 @@ class Cluster:
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.ways = Ways(self)
+        self.extras: dict[str, dict[str, str]] = {}
         self.told_to_leave: set[str] = set()
         self.reserved: set[str] = set()
         self.said: list[Decision] = []
@@ -91,14 +99,17 @@ class Cluster:
     def request(self, gang: Gang, told: str | None = None) -> None:
         """A gang wants its pods. ``told``: the code that it was told before a restart."""
         assert gang.id not in self.gangs, gang.id
-        live = self.take_in(gang, self.kinds.of(gang.roles))
+        needed, surplus = parted(gang.roles)
+        live = self.take_in(gang, self.kinds.of(needed))
+        live.surplus = self.kinds.of(surplus)
         live.told = told
         self.enqueue(live)
 
-    def take_in(self, gang: Gang, waiting: tuple[Role, ...]) -> Live:
-        """A gang is known from now on."""
-        order = self.ordering.order(gang)
+    def take_in(self, gang: Gang, waiting: tuple[Role, ...], extra_of: str | None = None) -> Live:
+        """A gang is known from now on. ``extra_of``: as `Live` has it."""
+        order = self.ordering.order(gang, is_extra=extra_of is not None)
         live = Live(gang, order, owner_of(gang.virtual_cluster), waiting)
+        live.extra_of = extra_of
         if self.policy.is_keeping:
             live.apart = bounds_of(gang)
         if self.ordering.has_users:
@@ -127,9 +138,13 @@ class Cluster:
 
     def release(self, gang: str) -> None:
         """A gang is over: what it held is free at once. Unknown ones are ignored."""
+        for extra in list(self.extras.get(gang, {}).values()):
+            self.release(extra)
         live = self.gangs.pop(gang, None)
         if live is None:
             return
+        if live.extra_of is not None:
+            forget(self, live)
         self.queue.remove(live)
         unreserve(self, live)
         self.forecast.forget(gang)
@@ -157,6 +172,10 @@ class Cluster:
         live = self.gangs.get(gang)
         if live is None:
             return
+        if (extra := self.extras.get(gang, {}).get(pod)) is not None:
+            self.release(extra)
+            return
+        live.surplus = without(live.surplus, (pod,))
         if pod in live.reserved:
             self.cancel(live)
         found = live.pods.get(pod)
@@ -171,7 +190,7 @@ class Cluster:
         if not live.strangers and len(live.pods) == len(live.reserved):
             live.started_at = None
         self.looked_at_anew(live)
-        if live.pods or live.strangers:
+        if live.pods or live.strangers or adopt(self, live):
             return
         if live.waiting:
             self._begin_anew(live)
@@ -226,6 +245,14 @@ class Cluster:
         downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
         live = self.take_in(restored.gang, ())
+        extra = {each.pod for each in restored.extra}
+        own = tuple(place for place in restored.places if place.pod not in extra)
+        self.restore_live(live, replace(restored, places=own), now)
+        if extra:
+            restore_extras(self, live, restored, now)
+
+    def restore_live(self, live: Live, restored: Restored, now: float) -> None:
+        """The same for one of which nothing is known yet but what it wants."""
         restore(self, live, restored)
         if live.started_at is not None:
             running = [pod for name, pod in live.pods.items() if name not in live.reserved]
@@ -236,26 +263,10 @@ class Cluster:
         if not live.reserved:
             self.enqueue(live)
 
-    def all_tried(self, *, is_settled: bool = True) -> None:
-        """Everything is as it was in another cluster after a cycle: who was told there why it waits
-        was tried in this state, and is not tried again before something changes.
-        """
-        self.is_settled = is_settled
-        for line in self.queue.lines.values():
-            put_aside(self, line)
-        settled_under(self)
-        for line in self.queue.lines.values():
-            codes = {self.gangs[gang].told for _, gang in line.waiting}
-            if None in codes:
-                self.queue.added[line] = None
-            else:
-                reason = Reason(self.gangs[line.waiting[0][1]].told or "", "", {})
-                self.queue.explain(line, reason, ())  # of no state: its text is not known
-                line.untold.clear()
-
     def exported(self, gang: str) -> Restored:
         """All that is kept of a gang that has places."""
-        return export(self.gangs[gang])
+        live = self.gangs[gang]
+        return exported_extras(self, live, export(live))
 
     def settle(self, is_settled: bool) -> None:
         """Whether what can never be placed is refused from now on."""
@@ -279,11 +290,6 @@ class Cluster:
         """When a cycle is to be run though nothing happens; None: it need not be."""
         return self.reservations.next_at(self.now)
 
-    def has_passers(self) -> bool:
-        """Some gang may yet have to go for one whose cells it is on."""
-        kept = self.reservations.by_gang
-        return bool(kept) and any(live.passed in kept for live in self.gangs.values())
-
     # For the cycle.
 
     def enqueue(self, live: Live) -> None:
@@ -293,7 +299,7 @@ class Cluster:
 
     def racks_near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""
-        ids = self.groups.of(live)
+        ids = self.groups.of(live) | of_same_gang(self, live)
         numbers = {state.slot.number for other in ids for state in self.gangs[other].states()}
         racks = {
             (rack.cell.chain.leaf, rack.number): rack
@@ -329,21 +335,19 @@ class Cluster:
             return live.order
         return self.ordering.rank(live.order, self.usage.ranks(live, self.now))
 
-    def first(self, live: Live) -> Live:
-        """Of those that wait in the gang's virtual cluster in its class, and were tried, and the
-        gang itself the first.
-        """
-        own = self.queue.gangs[live.id]
-        lines = self.queue.tried.get(place_of(own.key), ())
-        line = min((own, *lines), key=self.rank)
-        return live if line is own else self.gangs[line.waiting[0][1]]
-
     def is_lazy(self, live: Live) -> bool:
         """It is downgraded before it is killed."""
         return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
 
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
+        for extra in lives_of(self, live.id):
+            if not extra.pods:
+                live.surplus = joined(live.surplus, extra.waiting)
+                self.release(extra.id)
+            elif not extra.is_leaving:
+                self.withdraw_cells(extra)
+                self.tell_to_leave(extra, for_gang, until)
         self.queue.remove(live)
         live.preempted_until, live.preempted_for = until, for_gang
         self.told_to_leave.add(live.id)
@@ -351,6 +355,14 @@ class Cluster:
         self.hardware.told_to_leave(live.pods.values())
         self.freed.yielded_by(live.pods.values())
         self.sort_in(live)
+
+    def withdraw_cells(self, live: Live) -> None:
+        """The gang is about to leave: its cells are free for others of its virtual cluster."""
+        if live.is_charged:
+            for pod in live.pods.values():
+                self.charges.count(live, pod, -1)
+                self.hardware.discharge(pod)
+            self.stamps.touch(live.owner)
 
     def downgrade(self, live: Live) -> None:
         """The gang runs on without cells."""

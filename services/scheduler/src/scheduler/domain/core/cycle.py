@@ -6,9 +6,10 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 from collections.abc import Callable, Iterator
 
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
-from scheduler.domain.core.passing import keep, tries
+from scheduler.domain.core.passing import first_of, keep, tries
 from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
@@ -108,10 +109,8 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     waking = Waking(cluster)
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
-        if cluster.policy.is_strict and cluster.first(live) is not live:
-            put_aside(cluster, line)
-            if line.reason is None:
-                failed.append(line)
+        if cluster.policy.is_strict and first_of(cluster, live) is not live:
+            _set_aside(cluster, line, live, failed)
             continue
         if cluster.policy.is_keeping and (said := keep(cluster, live.owner, live)):
             yield said
@@ -126,9 +125,17 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
             yield []
         else:
             cluster.hardware.unchanged(versions)
-            put_aside(cluster, line)
-            failed.append(line)
+            _set_aside(cluster, line, live, failed)
             yield []
+
+
+def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:
+    """Its first gang can't be placed, which is to be explained."""
+    put_aside(cluster, line)
+    if live.extra_of is not None:
+        line.reason = NO_ROOM
+    else:
+        failed.append(line)
 
 
 def _said(cluster: Cluster) -> list[Decision]:
@@ -150,18 +157,9 @@ def _drain(cluster: Cluster) -> list[Decision]:
                 if gang not in machine.pods:
                     cluster.enqueue(live)
                     continue
-            _withdraw_cells(cluster, live)
+            cluster.withdraw_cells(live)
             decisions.append(preempt(cluster, live, None, cluster.now))
     return decisions
-
-
-def _withdraw_cells(cluster: Cluster, live: Live) -> None:
-    """The gang leaves: its cells are free for others of its virtual cluster at once."""
-    if live.is_charged:
-        for pod in live.pods.values():
-            cluster.charges.count(live, pod, -1)
-            cluster.hardware.discharge(pod)
-        cluster.stamps.touch(live.owner)
 
 
 def _start_reserved(cluster: Cluster) -> list[Decision]:

@@ -1,6 +1,6 @@
 """Gangs and their pods while the scheduler runs."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.binding import Binding
@@ -97,6 +97,8 @@ class Live:
     ``saved_ms``: up to when its work is saved; ``checkpointed_at``: when it said so last.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
     on sufferance.
+    ``surplus``: pods that it wants beside, and can start without. ``extra_of``: the gang that has
+    grown, or is to grow, by this one's only pod.
     ``among``: the set of `Charges` that it is in. ``cost``: its rank, and the price of
     letting it go (`prices.cost_of`); None: not worked out since one of them may have changed.
     """
@@ -121,6 +123,8 @@ class Live:
     is_overdue: bool = False
     saved_ms: int = 0
     checkpointed_at: float | None = None
+    surplus: tuple[Role, ...] = ()
+    extra_of: str | None = None
     rank: int = field(init=False)
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None
@@ -177,10 +181,17 @@ class Live:
         return (pod.state for pod in self.pods.values() if pod.state is not None)
 
 
-def without(roles: Sequence[Role], pods: Collection[str]) -> tuple[Role, ...]:
+def without(roles: Iterable[Role], pods: Collection[str]) -> tuple[Role, ...]:
     """Roles less some pods."""
-    left = (replace(r, pods=tuple(p for p in r.pods if p not in pods)) for r in roles)
+    left = (_without(role, pods) for role in roles)
     return tuple(role for role in left if role.pods)
+
+
+def _without(role: Role, pods: Collection[str]) -> Role:
+    least = role.least
+    if least is not None:
+        least -= sum(pod in pods for pod in role.pods[:least])
+    return replace(role, pods=tuple(p for p in role.pods if p not in pods), least=least)
 
 
 def joined(roles: Sequence[Role], more: Sequence[Role]) -> tuple[Role, ...]:

@@ -3,6 +3,7 @@ comparison.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scheduler.domain.core.machines import KINDS_REMEMBERED
 from scheduler.domain.core.model import Kind, Role
@@ -23,5 +24,5 @@ class Kinds:
                 if len(self._known) >= KINDS_REMEMBERED:
                     self._known.clear()
                 kind = self._known[role.kind] = role.kind
-            found.append(role if kind is role.kind else Role(kind, role.pods, role.name))
+            found.append(role if kind is role.kind else replace(role, kind=kind))
         return tuple(found)

@@ -68,6 +68,7 @@ class Kind:
 @dataclass(slots=True, unsafe_hash=True)
 class Role:
     """Equal pods of a gang, by name, in order. A gang grows by pods of a ``name`` that it has.
+    ``least``: so many of them, the first ones, are enough to start; None: all.
 
     It never changes; that nobody makes sure of it is because one is made for each gang that comes,
     and a frozen one takes three times as long.
@@ -76,6 +77,7 @@ class Role:
     kind: Kind
     pods: tuple[str, ...]
     name: str = field(default="", compare=False)
+    least: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,20 @@ class CellUse:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtraPod:
+    """A pod of a gang that has started with fewer: it runs since ``started_at``, and was told to
+    leave by ``preempted_until`` for ``preempted_for``, if at all. ``gang_class``: how it holds its
+    GPUs.
+    """
+
+    pod: str
+    started_at: float
+    gang_class: GangClass | None = None
+    preempted_until: float | None = None
+    preempted_for: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """A gang that was placed before: all that the core keeps of it.
 
@@ -140,6 +156,7 @@ class Restored:
     leave by then. ``reserved``: pods by which a running gang grows, whose places are reserved. Pods
     of the gang that have no place are over. ``passed``: the gang on whose kept cells it is.
     ``checkpointed_at``: when it said last that its work is saved.
+    ``extra``: pods that it could do without, by which it has grown into idle cells.
     """
 
     gang: Gang
@@ -152,6 +169,7 @@ class Restored:
     reserved: tuple[str, ...] = ()
     passed: str | None = None
     checkpointed_at: float | None = None
+    extra: tuple[ExtraPod, ...] = ()
 
 
 NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
@@ -239,6 +257,19 @@ class Preempted:
 
 
 @dataclass(frozen=True, slots=True)
+class Shrunk:
+    """These pods of a gang, which goes on without them, are to leave by ``until``. ``for_gang``
+    None: their node is drained.
+    """
+
+    gang: str
+    pods: tuple[str, ...]
+    for_gang: str | None
+    until: float
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
 class PreemptionCancelled:
     """What was reserved for the gang is not any more."""
 
@@ -280,6 +311,7 @@ Decision: TypeAlias = (
     | Deferred
     | Refused
     | Preempted
+    | Shrunk
     | PreemptionCancelled
     | Downgraded
     | Upgraded

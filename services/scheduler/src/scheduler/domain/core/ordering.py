@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 from scheduler.domain.core.config import Finding, Policy, listed
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.holdings import Order
-from scheduler.domain.core.model import Gang
+from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
 
 class UserUsage(NamedTuple):
@@ -110,13 +110,16 @@ class Ordering:
         self._is_of_user = [isinstance(each, UserOrder) for each in policies]
         self.has_users = bool(self.of_users)
 
-    def order(self, gang: Gang) -> Order:
-        """What of its place stays the same while it waits."""
-        return tuple([rank(gang) for rank in self._of_gangs]), gang.id
+    def order(self, gang: Gang, *, is_extra: bool = False) -> Order:
+        """What of its place stays the same while it waits. Opportunistic gangs come after all
+        others; ``is_extra``: by which gangs grow, after all of their class.
+        """
+        is_guest = gang.priority == OPPORTUNISTIC
+        return (2 * is_guest + is_extra, *[rank(gang) for rank in self._of_gangs]), gang.id
 
     def rank(self, order: Order, of_user: Sequence[float]) -> Rank:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""
         ranks, gang = order
-        fixed, moving = iter(ranks), iter(of_user)
+        fixed, moving = iter(ranks[1:]), iter(of_user)
         found = [next(moving if is_of_user else fixed) for is_of_user in self._is_of_user]
-        return tuple(found), gang
+        return (ranks[0], *found), gang

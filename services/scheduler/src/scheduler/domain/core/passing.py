@@ -15,7 +15,7 @@ from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
-from scheduler.domain.core.queue import Line, Stamp
+from scheduler.domain.core.queue import Line, Stamp, place_of
 from scheduler.domain.core.reservations import Reservation, may_pass
 from scheduler.domain.core.starting import start_at_once
 
@@ -72,10 +72,26 @@ def _overdue(cluster: Cluster, live: Live) -> Iterator[None]:
             cluster.set_rank(other, other.gang.priority, is_overdue=False)
 
 
+def first_of(cluster: Cluster, live: Live) -> Live:
+    """Of those that wait in the gang's virtual cluster in its class, and were tried, and the gang
+    itself the first.
+    """
+    own = cluster.queue.gangs[live.id]
+    lines = cluster.queue.tried.get(place_of(own.key), ())
+    line = min((own, *lines), key=cluster.rank)
+    return live if line is own else cluster.gangs[line.waiting[0][1]]
+
+
+def has_passers(cluster: Cluster) -> bool:
+    """Some gang may yet have to go for one whose cells it is on."""
+    kept = cluster.reservations.by_gang
+    return bool(kept) and any(live.passed in kept for live in cluster.gangs.values())
+
+
 def goes_before(live: Live, reservation: Reservation) -> bool:
     """It is the reservation's own gang, or of a higher rank; age does not count."""
     other = reservation.live
-    return live is other or live.order[0][:1] < other.order[0][:1]
+    return live is other or live.order[0][:2] < other.order[0][:2]
 
 
 @contextmanager
@@ -201,7 +217,7 @@ def _keep_first(
         for rank, live in ranked
         if (last is None or rank < last)
         and live.id not in kept.by_gang
-        and not (live.pods or live.strangers)
+        and not (live.pods or live.strangers or live.extra_of)
         and fits_when_empty(cluster, live)
     )
     said: list[Decision] = []

@@ -246,10 +246,14 @@ def _make_room(
         reserve(cluster, live, seeker)
     lost = [r for r in removals if (r.lifts and r.live.id in needed) or not r.spare()]
     decisions: list[Decision] = []
-    for removal in sorted(lost, key=lambda removal: (removal.lifts, removal.live.id)):
+    gone = {removal.live.id for removal in lost if removal.lifts}
+    # Pods that a gang can do without before it, so that each is told once.
+    for removal in sorted(lost, key=lambda r: (r.lifts, r.live.extra_of is None, r.live.id)):
         removal.settle()
         if removal.lifts:
-            decisions.append(preempt(cluster, removal.live, live, now))
+            decision = preempt(cluster, removal.live, live, now)
+            if removal.live.extra_of not in gone:
+                decisions.append(decision)
         else:
             cluster.downgrade(removal.live)
             decisions.append(Downgraded(removal.live.id, live.id))

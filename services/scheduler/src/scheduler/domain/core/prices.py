@@ -55,6 +55,8 @@ def cost_of(live: Live) -> tuple[int, Price]:
 
 
 def _price(live: Live) -> Price:
+    if live.extra_of is not None:  # its gang goes on: nothing of its work is lost
+        return live.gpus_in_use or 1, 0
     gpus = 0 if live.is_overdue else live.gpus_in_use
     return gpus * GPU or 1, -(gpus or 1) * live.saved_ms
 

@@ -116,10 +116,11 @@ class Queue:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
         self.version += 1
-        self.news[line] = None
         if line.reason is None:  # else the same holds for it as for the others in the line
             self.added[line] = None
-        line.untold.add(live.id)
+        if live.extra_of is None:
+            self.news[line] = None
+            line.untold.add(live.id)
         self.gangs[live.id] = line
 
     def remove(self, live: Live) -> None:
@@ -257,4 +258,6 @@ def key_of(live: Live) -> Key:
     shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
     near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
     alone = live.id if live.pods or live.strangers or live.is_kept_for else ""
+    if live.extra_of is not None:  # not with what its gang waits for all at once
+        alone = f"{live.extra_of}\n"
     return live.owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone

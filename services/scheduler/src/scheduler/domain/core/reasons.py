@@ -9,7 +9,7 @@ from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.passing import goes_before, out_of_the_way
+from scheduler.domain.core.passing import first_of, goes_before, out_of_the_way
 from scheduler.domain.core.queue import Line, key_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
@@ -120,7 +120,7 @@ class Explainer:
         """It would be placed if nobody were before it, and nothing were kept for others."""
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][1]]
         if cluster.policy.is_strict:
-            first = cluster.first(live)
+            first = first_of(cluster, live)
             if first is live or not could_be_placed(cluster, live):
                 return None
             text = f"Nobody may pass {first.id}, which comes before it."
@@ -279,7 +279,7 @@ def _awaited(cluster: Cluster, live: Live) -> list[Live]:
             is_somebody = other.gang.virtual_cluster != NO_ONE
             if other.is_leaving and is_somebody and _is_in_the_way(other, pod):
                 found[gang] = other
-    return list(found.values())
+    return [other for other in found.values() if other.extra_of not in found]
 
 
 def _is_in_the_way(other: Live, pod: Pod) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import bind_exactly, uncover
+from scheduler.domain.core.extras import lives_of, want
 from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.in_place import cover_all, cover_in_place, pod_in_place
 from scheduler.domain.core.keeping import keep_again
@@ -231,6 +232,8 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
     for live in sorted(old.gangs.values(), key=lambda live: live.order):
+        if live.extra_of is not None:
+            continue
         if live.pods or live.strangers:
             fresh.restore(old.exported(live.id), now)
             carried = fresh.gangs[live.id]
@@ -240,6 +243,10 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
         else:
             carried = fresh.take_in(live.gang, live.waiting)
             fresh.enqueue(carried)
+        carried.surplus = live.surplus
+        for extra in lives_of(old, live.id):
+            if extra.waiting:
+                want(fresh, carried, extra.waiting[0])
         carried.told = None if live.reserved and not carried.reserved else live.told
     for usage in old.usage.exported():
         fresh.usage.restore(usage)

@@ -1,8 +1,10 @@
 """What a decision makes of the state: a gang has its places, runs, has them reserved, or leaves."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.extras import add_extra, hand_over, spawn, wanted
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import (
     Decision,
@@ -12,6 +14,7 @@ from scheduler.domain.core.model import (
     Preempted,
     Reason,
     Role,
+    Shrunk,
 )
 from scheduler.domain.core.seeking import Seeker, seeker_of
 
@@ -34,6 +37,9 @@ def start(cluster: Cluster, live: Live, names: Iterable[str], now: float) -> Dec
     """The pods run."""
     places = tuple([live.pods[name].place() for name in names])
     live.waiting, live.told = (), None
+    if live.extra_of is not None:
+        live.started_at = now
+        return Grown(live.extra_of, places)
     if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
         return Grown(live.id, places)
     live.started_at = now
@@ -55,8 +61,34 @@ def begin(
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
     cluster.usage.begin(live, pods, now)
-    cluster.forecast.started(live, now)
-    return [start(cluster, live, names_of(live.waiting), now)]
+    if live.extra_of is None:
+        cluster.forecast.started(live, now)
+    decision = start(cluster, live, names_of(live.waiting), now)
+    spawn(cluster, live)
+    return [decision]
+
+
+def start_whole(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
+    """The gang starts with the pods too that it can do without, where all its GPUs are free."""
+    needed, surplus = live.waiting, live.surplus
+    live.waiting = tuple(replace(role, least=None) for role in wanted(live))
+    seeker = seeker_of(cluster, live, is_guest=live.is_guest)
+    found = seeker.place(live.waiting)
+    live.waiting = needed
+    if not found:
+        return None
+    kind = GangClass.OPPORTUNISTIC if live.is_guest else GangClass.GUARANTEED
+    names = {name for role in needed for name in role.pods}
+    live.surplus = ()
+    begin(cluster, live, [pod for pod in seeker.pods if pod.name in names], kind, now)
+    roles = {name: Role(role.kind, (name,), role.name) for role in surplus for name in role.pods}
+    places = [pod.place() for pod in live.pods.values()]
+    for pod in seeker.pods:
+        if pod.name not in names:
+            extra = add_extra(cluster, live, roles[pod.name])
+            begin(cluster, extra, [hand_over(cluster, pod, extra)], kind, now)
+            places.append(pod.place())
+    return [Placed(live.id, tuple(places))]
 
 
 def start_at_once(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -102,11 +134,14 @@ def start_if_free(cluster: Cluster, live: Live, now: float) -> list[Decision]:
     for pod in pods:
         cluster.hardware.start(pod)
     cluster.usage.begin(live, pods, now)
-    cluster.forecast.started(live, now)
-    return [start(cluster, live, names, now)]
+    if live.extra_of is None:
+        cluster.forecast.started(live, now)
+    decision = start(cluster, live, names, now)
+    spawn(cluster, live)
+    return [decision]
 
 
-def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted:
+def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Preempted | Shrunk:
     """The victim is told to leave."""
     until = now + cluster.policy.grace_s
     if live is None:
@@ -114,6 +149,9 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
     elif victim.passed == live.id:
         text = f"Its cells were kept for the gang {live.id}, and it runs longer than it expected."
         reason = Reason("reservation", text, {"gpus": victim.gpus})
+    elif victim.extra_of is not None:
+        text = f"The gang {live.id} needs these cells, and this one can do without the pod."
+        reason = Reason("surplus", text, {"gpus": victim.gpus})
     elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
         numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
         text = (
@@ -129,8 +167,11 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
                 " CPU, memory, ports or other resources that this one uses."
             )
         reason = Reason("guarantee", text, {"gpus": victim.gpus})
-    cluster.tell_to_leave(victim, None if live is None else live.id, until)
-    return Preempted(victim.id, None if live is None else live.id, until, reason)
+    for_gang = None if live is None else live.id
+    cluster.tell_to_leave(victim, for_gang, until)
+    if victim.extra_of is not None:
+        return Shrunk(victim.extra_of, tuple(victim.pods), for_gang, until, reason)
+    return Preempted(victim.id, for_gang, until, reason)
 
 
 def _is_on_gpus_of(victim: Live, live: Live) -> bool:

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.freed import PORTS, Freed
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Kind
+from scheduler.domain.core.model import Kind, Reason
 from scheduler.domain.core.prices import cost_of, room_at_most
 from scheduler.domain.core.queue import (
     COMMON,
@@ -314,6 +315,26 @@ def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
     if owner.startswith(PASSING):
         return hardware.usable_version, cluster.reservations.versions[owner.removeprefix(PASSING)]
     return hardware.usable_version, *cluster.stamps.of_quota(owner, priority)
+
+
+def all_tried(cluster: "Cluster", *, is_settled: bool = True) -> None:
+    """Everything is as it was in another cluster after a cycle: who was told there why it waits was
+    tried in this state, and is not tried again before something changes.
+    """
+    cluster.is_settled = is_settled
+    for line in cluster.queue.lines.values():
+        put_aside(cluster, line)
+    settled_under(cluster)
+    for line in cluster.queue.lines.values():
+        codes = {cluster.gangs[gang].told for _, gang in line.waiting}
+        first = cluster.gangs[line.waiting[0][1]]
+        if first.extra_of is not None:
+            line.reason = NO_ROOM
+        elif None in codes:
+            cluster.queue.added[line] = None
+        else:  # of no state: its text is not known
+            cluster.queue.explain(line, Reason(first.told or "", "", {}), ())
+            line.untold.clear()
 
 
 def settled_under(cluster: "Cluster") -> None:

@@ -16,6 +16,7 @@ from scheduler.domain.core.model import (
     Reason,
     Refused,
     Reserved,
+    Shrunk,
     Upgraded,
 )
 from scheduler.domain.formats.writing import to_line, whole
@@ -46,6 +47,10 @@ def decision_fields(decision: Decision) -> dict[str, object]:
                 "reason": why,
             }
             return _said("preempted", gang, **more)
+        case Shrunk(gang, pods, for_gang, until, reason):
+            why = reason_fields(reason)
+            more = {"pods": list(pods), "for": for_gang, "until": whole(until), "reason": why}
+            return _said("shrunk", gang, **more)
         case PreemptionCancelled(gang):
             return _said("preemption-cancelled", gang)
         case Downgraded(gang, for_gang):

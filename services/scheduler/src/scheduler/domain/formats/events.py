@@ -95,7 +95,8 @@ def _gang_grown(line: _Line) -> Event:
     gang = line.name("gang")
     pods = read_pods(line.table, are_more=True)
     told = line.table.name("told")
-    return GangGrown(line.at, gang, pods, told, line=line.number)
+    is_elastic = bool(line.table.flag("elastic"))
+    return GangGrown(line.at, gang, pods, told, is_elastic, line=line.number)
 
 
 def _node_blocked(line: _Line) -> Event:
@@ -193,6 +194,7 @@ _OF_RESTORED = _known(
     "reserved",
     "passed",
     "checkpointedAt",
+    "extra",
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound")
@@ -205,7 +207,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
         _OF_GANG,
         lambda it: GangCheckpointed(it.at, it.name("gang"), line=it.number),
     ),
-    "gang-grown": (_known("gang", "pods", "told"), _gang_grown),
+    "gang-grown": (_known("gang", "pods", "told", "elastic"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),
     "usage-restored": (_OF_USAGE, _usage_restored),

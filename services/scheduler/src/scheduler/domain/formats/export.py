@@ -10,6 +10,7 @@ from functools import lru_cache
 from hashlib import sha256
 
 from scheduler.domain.core.model import (
+    ExtraPod,
     Gang,
     GangClass,
     PodPlace,
@@ -35,6 +36,11 @@ def requested_event(gang: Gang, told: str | None = None) -> Fields:
     if told is not None:
         fields["told"] = told
     return fields
+
+
+def elastic_event(gang: str, roles: Sequence[Role]) -> Fields:
+    """A gang is to grow by as many of these pods as can be had without cost."""
+    return grown_event(gang, roles) | {"elastic": True}
 
 
 def grown_event(gang: str, roles: Sequence[Role], told: str | None = None) -> Fields:
@@ -68,10 +74,21 @@ def restored_event(restored: Restored, told: str | None = None) -> Fields:
         "preemptedFor": None if for_gang is None else name_of(for_gang),
         **_set(
             reserved=[name_of(pod) for pod in restored.reserved] or None,
+            extra=[_extra_fields(each) for each in restored.extra] or None,
             passed=None if restored.passed is None else name_of(restored.passed),
             checkpointedAt=restored.checkpointed_at,
             told=told,
         ),
+    }
+
+
+def _extra_fields(extra: ExtraPod) -> Fields:
+    until, whom = extra.preempted_until, extra.preempted_for
+    return {
+        "pod": name_of(extra.pod),
+        "startedAt": whole(extra.started_at),
+        "class": None if extra.gang_class is None else extra.gang_class.value,
+        **_set(preemptedUntil=until, preemptedFor=None if whom is None else name_of(whom)),
     }
 
 
@@ -148,7 +165,8 @@ def _entries(roles: Iterable[Role]) -> list[Pods]:
         name = role.name if role.name and role.name not in names else pods[0]
         names.add(name)
         is_counted = name == role.name and Pods(name, len(pods), role.kind).role().pods == pods
-        entries.append(Pods(name, len(pods), role.kind, None, None if is_counted else pods))
+        least = role.least
+        entries.append(Pods(name, len(pods), role.kind, least, None if is_counted else pods))
     return entries
 
 

@@ -7,6 +7,7 @@ from scheduler.domain.core.model import (
     HIGHEST_PRIORITY,
     OPPORTUNISTIC,
     CellUse,
+    ExtraPod,
     Gang,
     GangClass,
     Kind,
@@ -60,6 +61,7 @@ PODS = frozenset(
 PLACE = frozenset(("pod", "node", "gpus", "ports", "charged"))
 CELL = frozenset(("cell", "quota"))
 KEPT = frozenset(("node", "gpus"))
+EXTRA_POD = frozenset(("pod", "startedAt", "class", "preemptedUntil", "preemptedFor"))
 
 
 def read_gang(table: Table, at: float) -> GangFile:
@@ -107,6 +109,8 @@ def read_pods(table: Table, *, are_more: bool = False) -> tuple[Pods, ...]:
             entry.wrong("name", f"is {each.name!a} once more; add to the count of the first")
         named.setdefault(each.name, (entry, each))
         pods.append(each)
+    if pods and not are_more and all(each.least == 0 for each in pods):
+        table.wrong("pods", "need at least one pod to start; raise a min")
     if sum(each.count for each in pods) > MAX_PODS:
         table.wrong("pods", f"are more than {MAX_PODS}, the most in a gang")
         return ()
@@ -134,7 +138,7 @@ def _pods_of(table: Table) -> Pods:
         ports=table.count("ports") or 0,
         resources=tuple(sorted((k, v) for k, v in table.counts("resources").items() if v)),
     )
-    return Pods(table.name("name") or "", count, kind, table.count("min", 1, count), names)
+    return Pods(table.name("name") or "", count, kind, table.count("min", 0, count), names)
 
 
 def _gpu_types(table: Table) -> tuple[str, ...]:
@@ -179,7 +183,27 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         reserved=_reserved(table, places, started_at),
         passed=table.name("passed"),
         checkpointed_at=_checkpointed_at(table, started_at, at),
+        extra=_extra(table, places),
     )
+
+
+def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]:
+    found: list[ExtraPod] = []
+    for entry in table.tables("extra", EXTRA_POD) or ():
+        entry.needs("pod", "startedAt")
+        pod = entry.name("pod") or ""
+        if pod and pod not in places:
+            entry.wrong("pod", f"is {pod!a}, which has no placement")
+        found.append(
+            ExtraPod(
+                pod,
+                entry.seconds("startedAt", -MAX_NUMBER) or 0.0,
+                read_class(entry),
+                entry.seconds("preemptedUntil", -MAX_NUMBER),
+                entry.name("preemptedFor"),
+            )
+        )
+    return tuple(found)
 
 
 def read_reservation(table: Table, gang: str) -> RestoredReservation:
@@ -258,7 +282,9 @@ def read_class(table: Table) -> GangClass | None:
 
 def _cells(table: Table) -> tuple[CellUse, ...]:
     found = _cell_uses(table, "cells")
-    if found and table.name("class") != GangClass.GUARANTEED:
+    extras = table.tables("extra", EXTRA_POD) or ()
+    classes = {table.name("class"), *(entry.name("class") for entry in extras)}
+    if found and GangClass.GUARANTEED not in classes:
         table.wrong("cells", "are held by guaranteed gangs alone; remove them, or mend class")
     return found
 

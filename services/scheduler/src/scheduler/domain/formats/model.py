@@ -29,9 +29,10 @@ class Pods:
     def role(self, first: int = 0) -> Role:
         """What the core takes, with pods counted from ``first``."""
         if self.names is not None:
-            return Role(self.kind, self.names, self.name)
+            return Role(self.kind, self.names, self.name, self.least)
         numbers = range(first, first + self.count)
-        return Role(self.kind, tuple(f"{self.name}-{number}" for number in numbers), self.name)
+        names = tuple(f"{self.name}-{number}" for number in numbers)
+        return Role(self.kind, names, self.name, self.least)
 
     def next(self, first: int = 0) -> int:
         """The number of the next pod of this name, where these are counted from ``first``."""
@@ -97,11 +98,14 @@ class UsageRestored(Happening):
 
 @dataclass(frozen=True, slots=True)
 class GangGrown(Happening):
-    """More pods are wanted, each kind of them counted on from those that the gang had."""
+    """More pods are wanted, each kind of them counted on from those that the gang had.
+    ``is_elastic``: as many of them as can be had without cost.
+    """
 
     gang: str
     pods: tuple[Pods, ...]
     told: str | None = None
+    is_elastic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.extras import lives_of, wanted
+from scheduler.domain.core.holdings import Live, joined
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import Gang, Restored, RestoredReservation, RestoredUsage, Role
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
+    elastic_event,
     grown_event,
     requested_event,
     reservation_event,
@@ -31,12 +33,14 @@ STEP = 500
 @dataclass(frozen=True, slots=True)
 class Taken:
     """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
-    they were told. ``kept``: the cells that are kept for gangs. ``used``: by users. ``tried``: the
-    event that says that all were, if they were.
+    they were told. ``growing``: by what pods gangs are to grow, as many as can be had. ``kept``:
+    the cells that are kept for gangs. ``used``: by users. ``tried``: the event that says that all
+    were, if they were.
     """
 
     nodes: list[Fields] = field(default_factory=list)
     placed: list[tuple[Restored, tuple[Role, ...], str | None]] = field(default_factory=list)
+    growing: dict[str, tuple[Role, ...]] = field(default_factory=dict)
     waiting: list[tuple[Gang, str | None]] = field(default_factory=list)
     kept: list[RestoredReservation] = field(default_factory=list)
     used: list[RestoredUsage] = field(default_factory=list)
@@ -55,6 +59,8 @@ class Taken:
             yield restored_event(restored, None if more else told)
             if more:
                 yield grown_event(restored.gang.id, more, told)
+            if extras := self.growing.get(restored.gang.id):
+                yield elastic_event(restored.gang.id, extras)
         for gang, told in self.waiting:
             yield requested_event(gang, told)
         yield from map(reservation_event, self.kept)
@@ -85,10 +91,14 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
     for first in range(0, len(gangs), STEP):
         for gang in gangs[first : first + STEP]:
             live = cluster.gangs[gang]
+            if live.extra_of is not None:
+                continue
+            extras = [each.waiting[0] for each in lives_of(cluster, gang) if each.waiting]
             if _has_places(live):
+                taken.growing[gang] = joined(live.surplus, extras)
                 taken.placed.append((cluster.exported(gang), live.waiting, live.told))
             else:
-                taken.waiting.append((replace(live.gang, roles=live.waiting), live.told))
+                taken.waiting.append((replace(live.gang, roles=wanted(live)), live.told))
         yield
 
 
@@ -127,5 +137,7 @@ def _with(roles: Iterable[Role], is_kept: Callable[[str], bool]) -> tuple[Role, 
     for role in roles:
         pods = tuple(filter(is_kept, role.pods))
         if pods:
-            kept.append(role if len(pods) == len(role.pods) else replace(role, pods=pods))
+            least = role.least if role.least is None else min(role.least, len(pods))
+            is_whole = len(pods) == len(role.pods)
+            kept.append(role if is_whole else replace(role, pods=pods, least=least))
     return tuple(kept)

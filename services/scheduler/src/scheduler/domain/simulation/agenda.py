@@ -4,6 +4,8 @@ import heapq
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
+from scheduler.domain.core.extras import EXTRA
+
 
 class End(IntEnum):
     """Why a gang ends, in the order in which ends of one moment are handled."""
@@ -18,16 +20,27 @@ class Agenda:
     def __init__(self) -> None:
         self._heap: list[tuple[float, End, str]] = []
         self._due_at: dict[tuple[str, End], float] = {}
+        self._pods: dict[str, set[str]] = {}
 
     def add(self, at: float, end: End, gang: str) -> None:
         """A gang ends at ``at`` seconds."""
         self._due_at[gang, end] = at
         heapq.heappush(self._heap, (at, end, gang))
 
+    def add_pod(self, at: float, gang: str, pod: str) -> None:
+        """A gang's grace to give a pod back is over at ``at`` seconds; it is told with both names,
+        `EXTRA` between them.
+        """
+        name = f"{gang}{EXTRA}{pod}"
+        self._pods.setdefault(gang, set()).add(name)
+        self.add(at, End.GRACE, name)
+
     def forget(self, gang: str, ends: Iterable[End] = End) -> None:
         """A gang has ended, or will not by itself in these ways."""
         for end in ends:
             self._due_at.pop((gang, end), None)
+        for name in self._pods.pop(gang, ()):
+            self._due_at.pop((name, End.GRACE), None)
 
     def next_at(self) -> float | None:
         """When the next end is due; None: never."""

@@ -1,9 +1,9 @@
 """One gang in the simulation: what it wants by now, how far it is, what a preemption costs it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
-from scheduler.domain.core.holdings import joined
+from scheduler.domain.core.holdings import joined, without
 from scheduler.domain.core.model import Gang, Kind, PodPlace, Role
 from scheduler.domain.core.saving import saved_s
 from scheduler.domain.formats.model import GangFile, Pods
@@ -14,9 +14,9 @@ class GangRun:
     """A gang from its request to its end.
 
     ``run_s``: how long it runs, None: until it is released; ``left_s``: what of that is still to be
-    run from its last start on.
-    ``started_at`` None: it waits, since ``waits_since``. ``code``: why, as last told. ``counts``:
-    pods of each name that there ever were.
+    run from its last start on; ``done_s``: of that up to ``paced_at``, as if with all its pods;
+    ``saved_s``: of that, when it told last. ``started_at`` None: it waits, since ``waits_since``.
+    ``code``: why, as last told. ``counts``: pods of each name that there ever were.
     """
 
     gang: Gang
@@ -30,6 +30,9 @@ class GangRun:
     code: str | None = None
     places: dict[str, PodPlace] = field(default_factory=dict)
     wait: int | None = None
+    done_s: float = 0.0
+    paced_at: float = 0.0
+    saved_s: float = 0.0
 
     @classmethod
     def of(cls, file: GangFile, now: float) -> "GangRun":
@@ -55,22 +58,61 @@ class GangRun:
 
     def start(self, now: float, places: Iterable[PodPlace]) -> float | None:
         """It starts; the answer is when it will end, None: when it is released."""
-        self.started_at = now
+        self.started_at = self.paced_at = now
         self.checkpoint_at = None
         self.code = None
-        self.add(places)
-        ends = [each for each in (self.left_s, self.gang.limit_s) if each is not None]
-        return now + min(ends) if ends else None
-
-    def add(self, places: Iterable[PodPlace]) -> None:
-        """Pods have started."""
+        self.done_s = 0.0
         self.places.update((place.pod, place) for place in places)
+        return self.ends_at()
+
+    def add(self, now: float, places: Iterable[PodPlace]) -> float | None:
+        """Pods have started beside others; the answer is when it will end."""
+        self._pace(now)
+        self.places.update((place.pod, place) for place in places)
+        return self.ends_at()
+
+    def shrink(self, now: float, pod: str) -> PodPlace:
+        """It goes on without a pod, which it still wants."""
+        self._pace(now)
+        return self.places.pop(pod)
+
+    def ends_at(self) -> float | None:
+        """When it will end as it goes on now, None: when it is released. It runs for its time with
+        all its pods; with fewer of those that it could do without for longer, in proportion.
+        """
+        assert self.started_at is not None
+        ends: list[float] = []
+        if self.left_s is not None and (speed := self._speed()):
+            ends.append(self.paced_at + (self.left_s - self.done_s) / speed)
+        if self.gang.limit_s is not None:
+            ends.append(self.started_at + self.gang.limit_s)
+        return min(ends, default=None)
+
+    def _pace(self, now: float) -> None:
+        """From now on it runs at another speed."""
+        if self.started_at is not None:
+            self.done_s, self.paced_at = self._ran_s(now), now
+
+    def _ran_s(self, now: float) -> float:
+        """How long it has run since its last start, as if with all its pods."""
+        return self.done_s + (now - self.paced_at) * self._speed()
+
+    def _speed(self) -> float:
+        if all(role.least is None for role in self.gang.roles):
+            return 1.0
+        return len(self.places) / sum(len(role.pods) for role in self.gang.roles)
 
     def lost_s(self, now: float) -> float:
         """How long it ran since its last checkpoint."""
         if self.started_at is None:
             return 0.0
-        return now - self.started_at - self._saved_s(now)
+        return self._ran_s(now) - self._saved_s(now)
+
+    def checkpoint(self, now: float) -> None:
+        """Its work up to now is saved."""
+        self.checkpoint_at = now
+        if self.started_at is not None:
+            self.saved_s = self._ran_s(now)
 
     def stop(self, now: float) -> None:
         """It is preempted: it waits, and will go on from its last checkpoint."""
@@ -91,17 +133,17 @@ class GangRun:
         """How much of its run since its last start is saved."""
         if self.started_at is None:
             return 0.0
-        ran_s = now - self.started_at
-        said_s = 0.0 if self.checkpoint_at is None else self.checkpoint_at - self.started_at
+        ran_s = self._ran_s(now)
+        said_s = 0.0 if self.checkpoint_at is None else self.saved_s
         return min(max(said_s, saved_s(ran_s, self.gang.checkpoint_s)), ran_s)
 
     def more(self, pods: Pods) -> Role:
         """What it wants if it wants these too: counted on from those of the same name."""
         return pods.role(self.counts.get(pods.name, 0))
 
-    def twice(self, more: Role) -> str | None:
-        """The first of these pods that it wants already."""
-        wanted = {pod for role in self.gang.roles for pod in role.pods}
+    def twice(self, more: Role, taken: Collection[str]) -> str | None:
+        """The first of these pods that it wants already, or that is among the ``taken``."""
+        wanted = {pod for role in self.gang.roles for pod in role.pods}.union(taken)
         return next((pod for pod in more.pods if pod in wanted), None)
 
     def grow(self, pods: Iterable[Pods], roles: tuple[Role, ...]) -> None:
@@ -113,11 +155,7 @@ class GangRun:
 
     def remove(self, pod: str) -> PodPlace | None:
         """A pod is over; the answer is where it was, if it ran."""
-        roles = (
-            replace(role, pods=tuple(each for each in role.pods if each != pod))
-            for role in self.gang.roles
-        )
-        self.gang = replace(self.gang, roles=tuple(role for role in roles if role.pods))
+        self.gang = replace(self.gang, roles=without(self.gang.roles, (pod,)))
         return self.places.pop(pod, None)
 
     def without_place(self) -> list[str]:

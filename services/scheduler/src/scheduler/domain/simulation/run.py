@@ -6,27 +6,22 @@ grace of 0) is another round at the same moment.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import assert_never
+from dataclasses import replace
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.extras import EXTRA, want_more
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.model import (
     Decision,
-    Deferred,
-    Downgraded,
-    Grown,
-    Placed,
     PodPlace,
-    Preempted,
-    PreemptionCancelled,
-    Refused,
-    Reserved,
-    Upgraded,
+    Role,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
+from scheduler.domain.core.passing import has_passers
+from scheduler.domain.core.waking import all_tried
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
@@ -45,6 +40,7 @@ from scheduler.domain.formats.model import (
     UsageRestored,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
+from scheduler.domain.simulation.decided import follow
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.nodes import Warn, apply_to_node
 from scheduler.domain.simulation.space import Space
@@ -67,10 +63,10 @@ class Simulation:
     ) -> None:
         """Raises ConfigError where the configuration can't be honoured."""
         self.cluster = Cluster(config, policies)
-        self._policy = config.policy
+        self.policy = config.policy
         self._cycle = USUAL
         self._warn = warn
-        self._agenda = Agenda()
+        self.agenda = Agenda()
         self._is_open = False
         self.runs: dict[str, GangRun] = {}
         self.tally = Tally.of(self.cluster.hardware.forest)
@@ -102,9 +98,9 @@ class Simulation:
             yield from self._close()
         idle, cluster = 0, self.cluster  # cycles in a row for which only the core has woken
         while (due_at := self._due_at()) is not None:
-            if self._agenda.next_at() is not None:
+            if self.agenda.next_at() is not None:
                 idle = 0
-            elif idle > len(cluster.reservations.by_gang) or not cluster.has_passers():
+            elif idle > len(cluster.reservations.by_gang) or not has_passers(cluster):
                 break  # nothing comes of that any more
             else:
                 idle += 1
@@ -113,8 +109,8 @@ class Simulation:
 
     def _due_at(self) -> float | None:
         """When something happens next that no event says; None: nothing."""
-        ends_at = self._agenda.next_at()
-        wakes_at = self.cluster.wakes_at() if self._policy.is_enforced else None
+        ends_at = self.agenda.next_at()
+        wakes_at = self.cluster.wakes_at() if self.policy.is_enforced else None
         due = [at for at in (ends_at, wakes_at) if at is not None]
         return min(due, default=None)
 
@@ -122,9 +118,9 @@ class Simulation:
         """A moment begins with what ends by itself."""
         self._is_open = True
         self.tally.advance(now)
-        if (ends_at := self._agenda.next_at()) is not None and ends_at <= now:
+        if (ends_at := self.agenda.next_at()) is not None and ends_at <= now:
             yield from self._finish(now)
-        for end, gang in self._agenda.due(now):
+        for end, gang in self.agenda.due(now):
             self._end(gang, end)
 
     def _close(self) -> Iterator[tuple[float, Decision]]:
@@ -143,23 +139,41 @@ class Simulation:
         if cluster.under_way is None:
             cluster.settle(cycle.is_settled)
         for decision in run_cycle(cluster, now, cycle.is_enough):
-            self._follow(decision)
+            follow(self, decision)
             yield now, decision
 
     # What is due.
 
     def _end(self, gang: str, end: End) -> None:
+        if EXTRA in gang:
+            self._shrink(*gang.split(EXTRA))
+            return
         run = self.runs.pop(gang)
-        self._agenda.forget(gang)
+        self.agenda.forget(gang)
         self.cluster.release(gang)
         if end is End.RUN:
             self.tally.stop(run)
             return
         self.tally.lose(run)
         run.stop(self.tally.now)
-        if self._policy.is_requeued:
+        if self.policy.is_requeued:
             self.runs[gang] = run
             self.cluster.request(run.gang)
+
+    def _shrink(self, gang: str, pod: str) -> None:
+        """A pod leaves a gang that goes on without it, and wants it back."""
+        run = self.runs.get(gang)
+        if run is None or pod not in run.places:
+            return
+        place = run.shrink(self.tally.now, pod)
+        self.cluster.release_pod(gang, pod)
+        self.tally.space.give([place])
+        self.note_end(gang, run.ends_at())
+        if self.policy.is_requeued:
+            role = next(role for role in run.gang.roles if pod in role.pods)
+            want_more(self.cluster, gang, (Role(role.kind, (pod,), role.name),))
+        else:
+            run.remove(pod)
 
     # What the file says.
 
@@ -180,14 +194,14 @@ class Simulation:
                 self._grow(event)
             case GangCheckpointed(gang=gang):
                 if gang in self.runs:
-                    self.runs[gang].checkpoint_at = event.at
+                    self.runs[gang].checkpoint(event.at)
                     self.cluster.checkpointed(gang, event.at)
             case ClusterChanged():
                 self._change(event)
             case CycleRun():
                 self._cycle = event
             case GangsTried(is_settled=is_settled):
-                self.cluster.all_tried(is_settled=is_settled)
+                all_tried(self.cluster, is_settled=is_settled)
             case SchedulerRestarted():
                 self._forget_all()
             case _:
@@ -218,11 +232,16 @@ class Simulation:
         self.cluster.gangs[run.gang.id].told = event.told
         if restored.started_at is None or not running:
             return
-        self._note_end(run.gang.id, run.start(restored.started_at, running))
-        run.checkpoint_at = restored.checkpointed_at
+        self.note_end(run.gang.id, run.start(restored.started_at, running))
+        if restored.checkpointed_at is not None:
+            run.checkpoint(restored.checkpointed_at)
         self.tally.space.take(running)
-        if restored.preempted_until is not None and self._policy.is_enforced:
-            self._agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
+        if restored.preempted_until is not None and self.policy.is_enforced:
+            self.agenda.add(max(event.at, restored.preempted_until), End.GRACE, run.gang.id)
+        for each in restored.extra if self.policy.is_enforced else ():
+            if each.preempted_until is not None:
+                until = max(event.at, each.preempted_until)
+                self.agenda.add_pod(until, run.gang.id, each.pod)
 
     def _check_places(self, event: GangRestored) -> None:
         space, running = self.tally.space, _running(event)
@@ -234,9 +253,10 @@ class Simulation:
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
 
-    def _note_end(self, gang: str, at: float | None) -> None:
+    def note_end(self, gang: str, at: float | None) -> None:
+        """When a gang will end by itself."""
         if at is not None:
-            self._agenda.add(max(self.tally.now, at), End.RUN, gang)
+            self.agenda.add(max(self.tally.now, at), End.RUN, gang)
 
     def _remember(self, event: ReservationRestored | UsageRestored) -> None:
         """What a cluster knew beside its gangs."""
@@ -249,7 +269,7 @@ class Simulation:
         run = self.runs.pop(gang, None)
         if run is None:
             return
-        self._agenda.forget(gang)
+        self.agenda.forget(gang)
         if run.started_at is None:
             self.cluster.withdraw(gang)
         else:
@@ -270,10 +290,10 @@ class Simulation:
             self.tally.space.give([place])
         if run.places or run.started_at is None:
             return
-        if is_leaving and self._policy.is_enforced:
+        if is_leaving and self.policy.is_enforced:
             self._end(event.gang, End.GRACE)
             return
-        self._agenda.forget(event.gang)
+        self.agenda.forget(event.gang)
         if is_leaving:
             run.stop(self.tally.now)
         else:
@@ -284,24 +304,30 @@ class Simulation:
         if run is None:
             self._warn(Finding("gang", f"{event.gang!a} is not there: ignored", event.line))
             return
-        roles = tuple(map(run.more, event.pods))
+        roles, taken = tuple(map(run.more, event.pods)), set[str]()
         for number, (pods, more) in enumerate(zip(event.pods, roles, strict=True)):
             if run.kinds.get(pods.name, pods.kind) != pods.kind:
                 message = f"{pods.name!a} want something else already; use another name"
                 raise FormatError([Finding(f"pods[{number}].name", message, event.line)])
-            if twice := run.twice(more):
+            if twice := run.twice(more, taken):
                 message = f"have {twice!a}, which the gang has already; use another name"
                 raise FormatError([Finding(f"pods[{number}].names", message, event.line)])
-        run.grow(event.pods, roles)
-        self.cluster.grow(event.gang, roles, event.told)
+            taken.update(more.pods)
+        if event.is_elastic:
+            roles = tuple(replace(role, least=0) for role in roles)
+            run.grow(event.pods, roles)
+            want_more(self.cluster, event.gang, roles)
+        else:
+            run.grow(event.pods, roles)
+            self.cluster.grow(event.gang, roles, event.told)
 
     def _change(self, event: ClusterChanged) -> None:
         try:
             self.cluster = self.cluster.changed(event.config, event.at)
         except ConfigError as error:
             raise FormatError([_in_event(each, event) for each in error.findings]) from None
-        before, self._policy = self._policy, event.config.policy
-        if before.is_enforced != self._policy.is_enforced:
+        before, self.policy = self.policy, event.config.policy
+        if before.is_enforced != self.policy.is_enforced:
             self._enforce()
         self.tally.space.change(self.cluster.hardware.forest)
         for finding in self.cluster.warnings:
@@ -311,62 +337,21 @@ class Simulation:
         """Graces under way are enforced from now on, or not any more."""
         for gang in self.cluster.told_to_leave:
             until = self.cluster.gangs[gang].preempted_until
-            if until is None or not self._policy.is_enforced:
-                self._agenda.forget(gang, [End.GRACE])
+            if until is None or not self.policy.is_enforced:
+                self.agenda.forget(gang, [End.GRACE])
             else:
-                self._agenda.add(max(self.tally.now, until), End.GRACE, gang)
+                self.agenda.add(max(self.tally.now, until), End.GRACE, gang)
 
     def _forget_all(self) -> None:
         """What is there is told anew."""
         self.cluster = Cluster(self.cluster.hardware.forest.config, self.cluster.policies)
         self.runs.clear()
-        self._agenda = Agenda()
+        self.agenda = Agenda()
         self.tally.space = Space(self.cluster.hardware.forest)
 
-    # What was decided.
 
-    def _follow(self, decision: Decision) -> None:
-        gang = decision.gang
-        if isinstance(decision, PreemptionCancelled):  # told of withdrawn gangs too
-            self.tally.cancelled += 1
-            return
-        run = self.runs[gang]
-        group = self.tally.group(run)
-        match decision:
-            case Placed(_, places):
-                self.tally.start(run, places)
-                self._note_end(gang, run.start(self.tally.now, places))
-            case Grown(_, places):
-                run.add(places)
-                self.tally.space.take(places)
-            case Deferred(_, reason):
-                run.code = reason.code
-            case Refused():
-                group.refused += 1
-                self._forget_refused(gang, run)
-            case Preempted(until=until):
-                group.preempted += 1
-                if self._policy.is_enforced:
-                    self._agenda.add(until, End.GRACE, gang)
-            case Downgraded():
-                group.downgraded += 1
-            case Upgraded():
-                self.tally.upgraded += 1
-            case Reserved():
-                pass
-            case _:
-                assert_never(decision)
-
-    def _forget_refused(self, gang: str, run: GangRun) -> None:
-        """A refused gang is over; of one that runs, only its growth."""
-        if not run.places:
-            del self.runs[gang]
-            self._agenda.forget(gang)
-            self.cluster.release(gang)
-            return
-        for pod in run.without_place():
-            run.remove(pod)
-            self.cluster.release_pod(gang, pod)
+def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
+    return Finding(f"cluster.{finding.path}", finding.message, event.line)
 
 
 def _running(event: GangRestored) -> list[PodPlace]:
@@ -375,7 +360,3 @@ def _running(event: GangRestored) -> list[PodPlace]:
     if restored.started_at is None:
         return []
     return [place for place in restored.places if place.pod not in restored.reserved]
-
-
-def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
-    return Finding(f"cluster.{finding.path}", finding.message, event.line)

@@ -1,0 +1,195 @@
+"""Pods that gangs can do without: they start without them, grow by them into idle cells, one by
+one, and give them back before anybody is killed.
+
+Each is a gang of its own for the core, below all others of its virtual cluster, with the id of its
+gang, `EXTRA`, and its own name.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scheduler.domain.core.holdings import Live, Pod, joined, without
+from scheduler.domain.core.model import OPPORTUNISTIC, ExtraPod, Reason, Restored, Role
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
+
+NO_ROOM = Reason("", "No cells are idle for it.", {})
+"""Of pods by which gangs are to grow, to whom nothing is told."""
+
+EXTRA = "\n"
+"""In the id of such a gang; no other gang's has it."""
+
+
+def parted(roles: Sequence[Role]) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
+    """Pods that a gang can't start without, and the others."""
+    if all(role.least is None for role in roles):
+        return tuple(roles), ()
+    needed = (replace(role, pods=role.pods[: role.least], least=None) for role in roles)
+    others = (
+        replace(role, pods=role.pods[role.least :], least=None)
+        for role in roles
+        if role.least is not None
+    )
+    return without(needed, ()), without(others, ())
+
+
+def wanted(live: Live) -> tuple[Role, ...]:
+    """All that a waiting gang wants, with how many of each role are enough."""
+    if not live.surplus:
+        return live.waiting
+    left, found = list(live.surplus), list[Role]()
+    for role in live.waiting:
+        more = next((r for r in left if (r.name, r.kind) == (role.name, role.kind)), None)
+        if more is not None:
+            left.remove(more)
+            role = replace(role, pods=(*role.pods, *more.pods), least=len(role.pods))
+        found.append(role)
+    return tuple(found)
+
+
+def add_extra(cluster: "Cluster", live: Live, role: Role) -> Live:
+    """A pod, the only one of this role, by which a gang that runs grows if it can."""
+    (pod,) = role.pods
+    gang = replace(live.gang, id=f"{live.id}{EXTRA}{pod}", roles=(role,), is_lazy=False)
+    extra = cluster.take_in(gang, (role,), extra_of=live.id)
+    if live.gang.priority > OPPORTUNISTIC:
+        extra.rank = OPPORTUNISTIC
+    cluster.extras.setdefault(live.id, {})[pod] = extra.id
+    return extra
+
+
+def spawn(cluster: "Cluster", live: Live) -> None:
+    """A gang has started without some of its pods: it is to grow by them."""
+    surplus, live.surplus = live.surplus, ()
+    for role in surplus:
+        want(cluster, live, role)
+
+
+def want(cluster: "Cluster", live: Live, role: Role) -> None:
+    """A gang that runs wants more pods, as many of them as can be had without cost."""
+    for pod in role.pods:
+        extra = add_extra(cluster, live, Role(role.kind, (pod,), role.name))
+        cluster.enqueue(extra)
+
+
+def forget(cluster: "Cluster", extra: Live) -> None:
+    """A pod by which a gang had grown, or was to grow, is over."""
+    assert extra.extra_of is not None
+    known = cluster.extras[extra.extra_of]
+    del known[extra.id.partition(EXTRA)[2]]
+    if not known:
+        del cluster.extras[extra.extra_of]
+
+
+def of_same_gang(cluster: "Cluster", live: Live) -> set[str]:
+    """Of a pod by which a gang is to grow: the gang, and what it has grown by."""
+    if live.extra_of is None:
+        return set()
+    return {live.extra_of, *cluster.extras[live.extra_of].values()}
+
+
+def hand_over(cluster: "Cluster", pod: Pod, live: Live) -> Pod:
+    """A pod that has its place is another gang's from now on."""
+    hardware, versions = cluster.hardware, cluster.hardware.versions()
+    bindings, is_charged = pod.bindings, bool(pod.bindings)
+    for binding in bindings:  # so that the cells stay bound meanwhile
+        binding.users[live.id] = binding.users.get(live.id, 0) + 1
+    hardware.leave(pod, is_charged=is_charged, is_reserved=False)
+    same = replace(pod, gang=live.id, bindings=bindings)
+    hardware.enter(same, is_charged=is_charged, is_reserved=False)
+    for binding in bindings:
+        binding.users[live.id] -= 1
+    hardware.unchanged(versions)
+    return same
+
+
+def adopt(cluster: "Cluster", live: Live) -> bool:
+    """Nothing of a gang runs any more but what it had grown by: it can't do without that now."""
+    extra = next((each for each in lives_of(cluster, live.id) if each.pods), None)
+    if extra is None:
+        return False
+    (pod,) = extra.pods.values()
+    if extra.is_charged:
+        cluster.charges.count(extra, pod, -1)
+    extra.pods.clear()
+    live.pods[pod.name] = hand_over(cluster, pod, live)
+    live.started_at, live.gang_class = extra.started_at, extra.gang_class
+    live.preempted_until, live.preempted_for = extra.preempted_until, extra.preempted_for
+    if live.is_charged:
+        cluster.charges.count(live, live.pods[pod.name], 1)
+    if live.is_leaving:
+        cluster.told_to_leave.add(live.id)
+        cluster.hardware.told_to_leave(live.pods.values())
+    cluster.sort_in(live)
+    cluster.release(extra.id)
+    return True
+
+
+def want_more(cluster: "Cluster", gang: str, roles: Sequence[Role]) -> None:
+    """A gang is to grow by as many of these pods as can be had without cost."""
+    live = cluster.gangs.get(gang)
+    if live is None:
+        return
+    pods = {pod for role in roles for pod in role.pods}
+    live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
+    if live.started_at is None or live.is_leaving:
+        live.surplus = joined(live.surplus, cluster.kinds.of(roles))
+    else:
+        for role in cluster.kinds.of(roles):
+            want(cluster, live, role)
+
+
+def lives_of(cluster: "Cluster", gang: str) -> list[Live]:
+    """The pods by which a gang has grown or is to grow."""
+    return [cluster.gangs[extra] for extra in cluster.extras.get(gang, {}).values()]
+
+
+def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: float) -> None:
+    """Pods by which a gang had grown before."""
+    places = {place.pod: place for place in restored.places}
+    roles = {pod: role for role in restored.gang.roles for pod in role.pods}
+    for each in restored.extra:
+        role = roles[each.pod]
+        extra = add_extra(cluster, live, Role(role.kind, (each.pod,), role.name))
+        extra.waiting = ()
+        cluster.restore_live(
+            extra,
+            Restored(
+                extra.gang,
+                (places[each.pod],),
+                each.gang_class,
+                restored.cells,
+                each.started_at,
+                each.preempted_until,
+                each.preempted_for,
+            ),
+            now,
+        )
+        cluster.downgraded.discard(extra.id)
+        cluster.said = [said for said in cluster.said if said.gang != extra.id]
+
+
+def exported_extras(cluster: "Cluster", live: Live, restored: Restored) -> Restored:
+    """What is kept of a gang, with the pods by which it has grown."""
+    extras = [each for each in lives_of(cluster, live.id) if each.pods]
+    if not extras:
+        return restored
+    cells = {*restored.cells, *(use for each in extras for use in each.cells())}
+    return replace(
+        restored,
+        places=(*restored.places, *(p.place() for each in extras for p in each.pods.values())),
+        cells=tuple(sorted(cells, key=lambda use: (use.cell, use.quota))),
+        extra=tuple(
+            ExtraPod(
+                pod,
+                each.started_at or 0.0,
+                each.gang_class,
+                each.preempted_until,
+                each.preempted_for,
+            )
+            for each in extras
+            for pod in each.pods
+        ),
+    )
