@@ -3,7 +3,6 @@ comparison.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from scheduler.domain.core.machines import KINDS_REMEMBERED
 from scheduler.domain.core.model import Kind, Role
@@ -24,5 +23,7 @@ class Kinds:
                 if len(self._known) >= KINDS_REMEMBERED:
                     self._known.clear()
                 kind = self._known[role.kind] = role.kind
-            found.append(role if kind is role.kind else replace(role, kind=kind))
+            if kind is not role.kind:  # `replace` takes ten times as long
+                role = Role(kind, role.pods, role.name, role.least)
+            found.append(role)
         return tuple(found)
