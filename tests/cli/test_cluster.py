@@ -7,6 +7,8 @@ import re
 import select
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,8 @@ QUEUE = {
             "priority": -1,
             "submittedAt": "2026-01-05T09:30:00+00:00",
             "reason": None,
+            "gpus": 8,
+            "expectedStart": None,
         },
     ],
 }
@@ -116,20 +120,22 @@ def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
 
 
 def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:
-    rest.answer("GET /api/v2/cluster/queue?limit=50", QUEUE)
+    rest.answer("GET /api/v2/queue?limit=50", QUEUE)
     heading, first, second, more, as_of = on_a_terminal(rest, tmp_path, "queue")
     assert max(len(line) for line in (heading, first, second)) <= COLUMNS
-    assert heading.split() == ["#", "JOB", "VC", "PRIO", "AGE", "WHY", "NUMBERS"]
+    assert heading.split() == [
+        *("#", "JOB", "VC", "PRIO", "GPUS", "AGE", "START", "WHY", "NUMBERS")
+    ]
     assert first.split()[0] == "1"
     assert "preempting" in first
-    assert "gangs 2" in first
-    assert second.split()[:4] == ["2", "bob~b", "nlp", "-1"]
+    assert "gangs" in first
+    assert second.split()[:5] == ["2", "bob~b", "nlp", "-1", "8"]
     assert (more, as_of) == ("1 more wait; --limit shows more of them.", "as of cycle 7")
     whole = muster(rest, tmp_path, "queue").out
     assert "ada~a-long-name-of-a-run-with-many-parameters-lr-0001" in whole
     assert "gangs 2, gpus 16" in whole
     assert json.loads(muster(rest, tmp_path, "queue", "-o", "json").out) == QUEUE
-    rest.answer("GET /api/v2/cluster/queue?limit=5000", QUEUE)
+    rest.answer("GET /api/v2/queue?limit=5000", QUEUE)
     *_, more, _ = muster(rest, tmp_path, "queue", "--limit", "5000").out.splitlines()
     assert more == "1 more wait; the Scheduler shows no more than 50 at once."
 
@@ -312,3 +318,44 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
         said = muster(rest, tmp_path, "why", JOB).out
         assert f"  runs: downgraded since 2026-01-31T13:00:00+00:00 {whom}\n" in said
         assert "class:" not in said
+
+
+def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -> None:
+    soon = datetime.fromtimestamp(time.time() + 2 * 3600 + 10 * 60 + 30, UTC).isoformat()
+    ended = {"gang": "t", "name": "train-bert", "user": "eve", "gpus": 16, "endsAt": soon}
+    ahead = [{"gang": f"a{n}", "name": f"a{n}", "user": "eve", "gpus": 10} for n in range(4)]
+    waits = {
+        "gang": "g-0",
+        "state": "waiting",
+        "reason": {"code": "quota", "text": "No.", "numbers": {}},
+        "inVirtualCluster": {"position": 5, "waiting": 9, "gpusAhead": 40, "ahead": ahead},
+        "expectedStart": {"at": soon, "source": "counted", "error": 0.12, "known": 30},
+        "counterfactual": {
+            "ends": {"gangs": [ended], "count": 1, "gpus": 16, "at": soon, "isLeast": True},
+            "fewer": {"role": "worker", "pods": 6, "insteadOf": 8},
+            "opportunistic": True,
+            "nodes": ["n1"],
+            "leftOut": ["ends"],
+        },
+    }
+    content = {"name": JOB, "state": "WAITING", "reason": waits["reason"]}
+    path = f"GET /api/v2/jobs/{JOB}/why"
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})
+    assert muster(rest, tmp_path, "why", JOB).out.splitlines()[2:-1] == [
+        "  ahead: 4 gangs with 40 GPUs are ahead of it: a0 (10 GPUs), a1 (10 GPUs), a2 (10 GPUs)"
+        " and 1 more",
+        "  expected: to start in 2h10m (so far off by 12% in the middle, of 30 starts)",
+        "  starts: when train-bert (16 GPUs) ends or gives back its GPUs, expected in 2h10m, if"
+        " nobody ahead takes them",
+        "  or now: would start now with 6 pods of worker instead of 8",
+        "  or now: would start now as opportunistic (nothing is guaranteed then)",
+        "  or: could start if n1 was well",
+        "  left out: ends: not found in the time that an answer may take",
+    ]
+    ends = {"gangs": [], "count": 0, "gpus": 0, "at": soon, "isLeast": True}
+    waits |= {"counterfactual": {"ends": ends}}
+    rest.answer(path, content | {"scheduler": {"asOf": 7, "gangs": [waits]}})
+    *_, starts, _ = muster(rest, tmp_path, "why", JOB).out.splitlines()
+    assert starts == (
+        "  starts: when those that are ahead of it, or have cells kept for them, have started"
+    )

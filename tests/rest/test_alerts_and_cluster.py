@@ -280,8 +280,9 @@ async def test_the_schedulers_reasons_and_queue_are_passed_on(
         answers[f"/jobs/{job}/why"] = {"asOf": 8, "ahead": 3}
         why = (await rest.client.get("/api/v2/jobs/admin~waits/why")).json()
         assert why["scheduler"] == {"asOf": 8, "ahead": 3}
-        queue = await rest.client.get("/api/v2/cluster/queue?limit=5")
-        assert queue.json() == answers["/queue"]
+        for path in ("queue", "cluster/queue"):
+            queue = await rest.client.get(f"/api/v2/{path}?limit=5")
+            assert queue.json() == answers["/queue"]
         assert "/queue?limit=5" in scheduler.seen
 
 

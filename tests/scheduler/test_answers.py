@@ -11,6 +11,7 @@ import httpx2
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
 from scheduler.api.routes import routes
+from scheduler.domain.core.config import Policy
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
@@ -339,3 +340,54 @@ async def test_the_gangs_that_run_are_told(kit: Kit) -> None:
             "p",
             "v",
         ]
+
+
+async def test_a_waiting_gang_is_told_what_would_have_to_be_otherwise(kit: Kit) -> None:
+    state: State = kit.state(*(kit.report(f"n{n}", gpus=1) for n in range(4)))
+    state.request(kit.gang("runs", *kit.pods("runs", 3, gpus=1)), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    for age, name in enumerate(("first", "second")):
+        state.request(kit.gang(name, *kit.pods(name, 2, gpus=1), age=age), 0.0, 0.0)
+    kit.decide(state, 1.0)
+    async with served(state) as (_, client):
+        told = (await client.get("/gangs/second")).json()
+        assert told["asOf"] == state.cluster.cycle
+        place = told["inVirtualCluster"]
+        assert (place["position"], place["waiting"], place["gpusAhead"]) == (2, 2, 2)
+        assert [each["gang"] for each in place["ahead"]] == ["first"]
+        otherwise = told["counterfactual"]
+        assert [each["gang"] for each in otherwise["ends"]["gangs"]] == ["runs"]
+        assert (otherwise["ends"]["count"], otherwise["ends"]["gpus"]) == (1, 3)
+        assert (otherwise["fewer"]["pods"], otherwise["fewer"]["insteadOf"]) == (1, 2)
+        assert (otherwise["opportunistic"], otherwise["leftOut"]) == (False, [])
+        queue = (await client.get("/queue")).json()
+        shown = {gang["gang"]: gang for gang in queue["gangs"]}
+        assert shown["second"]["gpus"] == 2
+        assert shown["second"]["expectedStart"] == told["expectedStart"]["at"]
+        assert shown["second"]["reason"] == told["reason"]
+        assert queue["asOf"] == told["asOf"]
+        job = (await client.get(f"/jobs/{state.gangs['second'].request.job}/why")).json()
+        waiting = {gang["gang"]: gang for gang in job["gangs"]}
+        assert waiting["second"] == {name: told[name] for name in told if name != "asOf"}
+
+
+async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: Kit) -> None:
+    state: State = kit.state(
+        *(kit.report(f"n{n}", gpus=1) for n in range(2)),
+        policy=Policy(is_backfilling=True, assumed_s=100.0),
+    )
+    state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=1)), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    for age, name in enumerate(("first", "behind")):
+        state.request(kit.gang(name, *kit.pods(name, 2 - age, gpus=1), age=age), 0.0, 0.0)
+    kit.decide(state, 1.0)
+    async with served(state) as (_, client):
+        first, behind = [(await client.get(f"/gangs/{n}")).json() for n in ("first", "behind")]
+        start = first["expectedStart"]
+        assert start["source"] == "kept"
+        reason = state.reason_of("first")
+        assert reason is not None
+        assert reason.numbers["expectedStart"] == start["at"]
+        assert behind["reason"]["code"] == "reservation"
+        assert behind["reason"]["numbers"]["startsAt"] == start["at"]
+        assert f"from {start['at']} on" in behind["reason"]["text"]

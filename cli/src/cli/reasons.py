@@ -2,8 +2,12 @@
 less, than is known here: what is missing is left out.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+
+from cli.output import length
 
 GANGS_SHOWN = 5
 AHEAD_SHOWN = 3
@@ -42,6 +46,7 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         behind = f", behind {', '.join(ahead[:AHEAD_SHOWN])}" if ahead else ""
         more = ", …" if len(ahead) > AHEAD_SHOWN else ""
         yield "place", f"{gang['position']} of {gang.get('waiting', '?')}{behind}{more}"
+    yield from _prospects(gang)
     downgrade = gang.get("downgrade")
     if isinstance(downgrade, dict):
         yield "runs", f"downgraded since {downgrade.get('since')} {_for_whom(downgrade)}"
@@ -50,6 +55,73 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     preemption = gang.get("preemption")
     if isinstance(preemption, dict):
         yield "preempted", _preemption(preemption)
+
+
+def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Who is ahead of it, when it starts, and what would have to be otherwise for that."""
+    place = gang.get("inVirtualCluster") or {}
+    if before := (place.get("position") or 1) - 1:
+        named = _gangs(place.get("ahead") or (), AHEAD_SHOWN, before)
+        gpus = _counted(place.get("gpusAhead"), "GPU")
+        are = "is" if before == 1 else "are"
+        yield "ahead", f"{_counted(before, 'gang')} with {gpus} {are} ahead of it: {named}"
+    expected = gang.get("expectedStart") or {}
+    if at := expected.get("at"):
+        yield "expected", f"to start {until(at)}{_so_far(expected)}"
+    otherwise = gang.get("counterfactual") or {}
+    if isinstance(ends := otherwise.get("ends"), dict):
+        yield "starts", _when_ended(ends, is_first=not before)
+    if isinstance(fewer := otherwise.get("fewer"), dict):
+        role = f" of {fewer['role']}" if fewer.get("role") else ""
+        pods = _counted(fewer.get("pods"), "pod")
+        yield "or now", f"would start now with {pods}{role} instead of {fewer.get('insteadOf')}"
+    if otherwise.get("opportunistic"):
+        yield "or now", "would start now as opportunistic (nothing is guaranteed then)"
+    if nodes := otherwise.get("nodes"):
+        are = "were" if len(nodes) > 1 else "was"
+        yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} well{_more(nodes)}"
+    if left_out := otherwise.get("leftOut"):
+        yield "left out", f"{', '.join(left_out)}: not found in the time that an answer may take"
+
+
+def _when_ended(ends: Mapping[str, Any], *, is_first: bool) -> str:
+    count = ends.get("count") or 0
+    if not count:
+        return "when those that are ahead of it, or have cells kept for them, have started"
+    who = _gangs(ends.get("gangs") or (), AHEAD_SHOWN, count)
+    verb = "ends or gives back its GPUs" if count == 1 else "end or give back their GPUs"
+    at = ends.get("at")
+    when = f", expected {until(at)}" if at else ""
+    return f"when {who} {verb}{when}{'' if is_first else ', if nobody ahead takes them'}"
+
+
+def _gangs(named: Sequence[Mapping[str, Any]], most: int, count: int) -> str:
+    """``train-bert (16 GPUs), other (8 GPUs) and 2 more``."""
+    shown = [f"{g.get('name')} ({_counted(g.get('gpus'), 'GPU')})" for g in named[:most]]
+    left = count - len(shown)
+    return ", ".join(shown) + (f" and {left} more" if left > 0 else "")
+
+
+def _more(names: Sequence[str]) -> str:
+    left = len(names) - AHEAD_SHOWN
+    return f" (and {left} more)" if left > 0 else ""
+
+
+def _so_far(expected: Mapping[str, Any]) -> str:
+    error = expected.get("error")
+    if not isinstance(error, int | float):
+        return ""
+    return f" (so far off by {error:.0%} in the middle, of {expected.get('known')} starts)"
+
+
+def _counted(number: object, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def until(at: str) -> str:
+    """How long it is until then: ``in 2h10m``."""
+    now_ms, at_ms = int(time.time() * 1000), int(datetime.fromisoformat(at).timestamp() * 1000)
+    return "now" if at_ms <= now_ms else f"in {length(now_ms, at_ms)}"
 
 
 def _for_whom(downgrade: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """`muster queue`, `cluster` and `cells`: who waits for what, and who owns and uses what."""
 
+import re
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,7 +10,7 @@ from cyclopts import Parameter
 
 from cli.commands.session import Output, client
 from cli.output import Format, length, print_as_of, print_facts, print_json, print_table
-from cli.reasons import numbers
+from cli.reasons import numbers, until
 
 
 def queue(
@@ -18,20 +19,24 @@ def queue(
     output: Output = Format.TABLE,
 ) -> None:
     """What waits, first come first, and why: the code and its numbers (`muster why` has words)."""
-    found = client().get("/cluster/queue", {"limit": limit}).json()
+    found = client().get("/queue", {"limit": limit}).json()
     if output is Format.JSON:
         print_json(found)
         return
     gangs = found.get("gangs") or []
     print_table(
-        ("#", "JOB", "VC", "PRIO", "AGE", "WHY", "NUMBERS"),
+        ("#", "JOB", "VC", "PRIO", "GPUS", "AGE", "START", "WHY", "NUMBERS"),
         [
             (
                 gang.get("position"),
                 f"{gang.get('user')}~{gang.get('name')}",
                 gang.get("virtualCluster"),
                 gang.get("priority"),
+                gang.get("gpus"),
                 _age(gang.get("submittedAt")),
+                until(gang["expectedStart"]).removeprefix("in ")
+                if gang.get("expectedStart")
+                else "",
                 (gang.get("reason") or {}).get("code"),
                 numbers(gang.get("reason")),
             )
@@ -54,7 +59,8 @@ def _of_more(found: dict[str, Any], limit: int) -> str:
 def _age(submitted_at: str | None) -> str:
     if submitted_at is None:
         return ""
-    return length(int(datetime.fromisoformat(submitted_at).timestamp() * 1000), None)
+    age = length(int(datetime.fromisoformat(submitted_at).timestamp() * 1000), None)
+    return "".join(re.findall(r"^-?\d+[a-z]", age)) or age  # its first unit says enough
 
 
 def cluster(*, output: Output = Format.TABLE) -> None:

@@ -122,10 +122,11 @@ async def get_cluster(here: Here, _caller: User) -> Response:
     return JSONResponse(content)
 
 
+@router.get("/queue", response_model=dict[str, Any])
 @router.get("/cluster/queue", response_model=dict[str, Any])
 async def queue(here: Here, _caller: User, limit: Limit = 1000) -> Response:
-    """What waits and why, in the Scheduler's own words. `limit` in the answer: it shows no more at
-    once, whatever is asked for.
+    """What waits and why, and when it is expected to start, in the Scheduler's own words. `limit`
+    in the answer: it shows no more at once, whatever is asked for.
     """
     return await _told(here, "/queue", {"limit": limit})
 

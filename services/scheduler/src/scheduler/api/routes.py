@@ -48,6 +48,9 @@ DIGITS = 9
 RETRY_AFTER_S = 5
 """An export of a large cluster is made by then."""
 
+LOOKS, LOOK_S = 10, 0.005
+"""So often, and after so long, it is looked whether a cycle is over that is to be asked about."""
+
 LINES = "application/x-ndjson"
 AS_OF = "X-As-Of"
 """What other answers say as ``asOf``: the number of the last cycle before it."""
@@ -77,9 +80,11 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
         return await _shown(await views.gangs(decider.state, limit, after))
 
     async def gang(request: Request) -> Response:
+        await _between_cycles(decider)
         return await _shown(views.gang(decider.state, request.path_params["name"], decider.epoch))
 
     async def job(request: Request) -> Response:
+        await _between_cycles(decider)
         return await _shown(views.job(decider.state, request.path_params["name"], decider.epoch))
 
     async def nodes(_: Request) -> Response:
@@ -118,6 +123,14 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
         route("/configuration/check", configurations.check, "POST"),
         route("/export", export),
     ]
+
+
+async def _between_cycles(decider: Leading) -> None:
+    """Wait a little for the end of a cycle that goes on in parts: in its midst nothing is tried."""
+    for _ in range(LOOKS):
+        if not decider.state.is_under_way:
+            return
+        await asyncio.sleep(LOOK_S)
 
 
 def _limit(request: Request, most: int) -> int:

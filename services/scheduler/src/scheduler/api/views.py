@@ -7,12 +7,13 @@ meanwhile, or gone, is left out.
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from heapq import nsmallest
 from typing import Any
 
 from muster.contracts.model import Model
 
+from scheduler.api import why
+from scheduler.domain.core.forecast import gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.ordering import Rank
@@ -23,6 +24,10 @@ from scheduler.domain.words import word_of
 
 AHEAD_NAMED = 5
 
+WHAT_IFS = 3
+"""Waiting gangs of a job of which it is told what would have to be otherwise: each may take 50 ms.
+"""
+
 STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
 
@@ -32,13 +37,14 @@ Answer = dict[str, Any]
 async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
     as_of, ranks = state.cluster.cycle, _ranks(state)
-    gangs: list[Answer] = []
-    for place, (_, name) in enumerate(nsmallest(limit, ranks), 1):
+    first, gangs = nsmallest(limit, ranks), list[Answer]()
+    wants = {name: _wants(state, name) for _, name in first}  # all as it is now
+    for place, (_, name) in enumerate(first, 1):
         if place % STEP == 0:
             await asyncio.sleep(0)
         found = state.gangs.get(name)
         if found is not None and state.is_waiting(name):
-            gangs.append({"position": place} | _gang(state, found))
+            gangs.append({"position": place} | _gang(state, found) | wants[name])
     return {"asOf": as_of, "waiting": len(ranks), "limit": limit, "gangs": gangs}
 
 
@@ -70,7 +76,8 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    return {"asOf": state.cluster.cycle} | _why(state, found, epoch, sorted(_ranks(state)))
+    told = _why(state, found, epoch, sorted(_ranks(state)))
+    return {"asOf": state.cluster.cycle} | told | _otherwise(state, name)
 
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
@@ -80,11 +87,10 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
         return None
     gangs.sort(key=lambda gang: gang.name)
     ranks = sorted(_ranks(state))
-    return {
-        "asOf": state.cluster.cycle,
-        "job": job_id,
-        "gangs": [_why(state, gang, epoch, ranks) for gang in gangs],
-    }
+    told = [_why(state, gang, epoch, ranks) for gang in gangs]
+    for each in [each for each in told if "position" in each][:WHAT_IFS]:
+        each |= _otherwise(state, each["gang"])
+    return {"asOf": state.cluster.cycle, "job": job_id, "gangs": told}
 
 
 async def nodes(state: State) -> Answer:
@@ -104,6 +110,20 @@ def _ranks(state: State) -> list[Rank]:
     cluster = state.cluster
     waiting = (*cluster.queue.gangs, *cluster.reserved)
     return [cluster.rank_of(cluster.gangs[name]) for name in waiting]
+
+
+def _wants(state: State, gang: str) -> Answer:
+    """GPUs of a gang that waits, and when it is expected to start."""
+    live = state.cluster.gangs[gang]
+    expected = state.cluster.forecast.expected(state.cluster, live)
+    at = None if expected is None else why.time(expected.at)
+    return {"gpus": gpus_wanted(live), "expectedStart": at}
+
+
+def _otherwise(state: State, gang: str) -> Answer:
+    live = state.cluster.gangs.get(gang)
+    found = None if live is None else why.counterfactual(state, live)
+    return {} if found is None else {"counterfactual": found}
 
 
 def _gang(state: State, gang: Asked) -> Answer:
@@ -140,6 +160,8 @@ def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer
         "position": ahead + 1,
         "waiting": len(ranks),
         "ahead": [name for _, name in ranks[: min(ahead, AHEAD_NAMED)]],
+        "inVirtualCluster": why.place(state, live),
+        "expectedStart": why.expected_start(state, live),
     }
 
 
@@ -154,7 +176,7 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
         "state": _state(state, gang),
         "class": None if live.gang_class is None else live.gang_class.value,
         "downgrade": _downgrade(state, gang),
-        "startedAt": None if live.started_at is None else _time(live.started_at),
+        "startedAt": None if live.started_at is None else why.time(live.started_at),
         "pods": len(gang.asks),
         "gpus": live.gpus_in_use,
     }
@@ -163,11 +185,7 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
 def _downgrade(state: State, gang: Asked) -> Answer | None:
     """For whom it lost its cells, None: by a change of the configuration; and since when."""
     found = state.downgrade_of(gang.name)
-    return None if found is None else {"gang": found.for_gang, "since": _time(found.at)}
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    return None if found is None else {"gang": found.for_gang, "since": why.time(found.at)}
 
 
 def _state(state: State, gang: Asked) -> str:

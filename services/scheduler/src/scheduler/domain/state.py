@@ -344,7 +344,7 @@ class State:
         if not self.cluster.hardware.machines:
             text = "No node has reported yet: the gang starts when enough nodes have."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
-        return told(reason)
+        return told(reason, self.cluster.forecast.kept_at(self.cluster, live))
 
     def is_waiting(self, gang: str) -> bool:
         """Pods of it are to be placed, or have a reservation."""

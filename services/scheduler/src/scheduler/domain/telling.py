@@ -86,9 +86,20 @@ class Telling:
         return names
 
 
-def told(reason: model.Reason) -> Reason:
-    """A reason as it is said."""
-    return Reason(code=reason.code, text=reason.text, numbers=dict(reason.numbers))
+def told(reason: model.Reason, expected_at: float | None = None) -> Reason:
+    """A reason as it is said, with the expected start where it is known."""
+    numbers, text = dict(reason.numbers), reason.text
+    kept_from = numbers.get("startsAt")
+    if isinstance(kept_from, int | float):
+        text = text.replace(f"from {kept_from:.15g} on", f"from {_time(kept_from)} on")
+        numbers["startsAt"] = _time(kept_from)
+    if expected_at is not None:
+        numbers["expectedStart"] = _time(expected_at)
+    return Reason(code=reason.code, text=text, numbers=numbers)
+
+
+def _time(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
@@ -106,7 +117,7 @@ def until_left(reason: model.Reason) -> Reason:
     victims, until = reason.numbers["victims"], reason.numbers["until"]
     text = "It starts when what ended pods held is free."
     if victims and isinstance(until, int | float):
-        when = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
+        when = _time(until)
         gangs = "1 gang has" if victims == 1 else f"{victims} gangs have"
         text = f"It starts when {gangs} left, by {when} at the latest."
     return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))

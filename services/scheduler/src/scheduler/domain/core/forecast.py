@@ -116,6 +116,13 @@ class Forecast:
         at = now + max(found - now, 0.0) * calibration.factor(kind)
         return Expected(at, source, calibration.error(kind), calibration.known(kind))
 
+    def kept_at(self, cluster: "Cluster", live: Live) -> float | None:
+        """The same for a gang for which cells are kept; None: they are not. It costs nothing."""
+        if not live.is_kept_for or live.id not in cluster.reservations.by_gang:
+            return None
+        found = self.expected(cluster, live)
+        return None if found is None else found.at
+
     def kept(self, live: Live, now: float, starts_at: float) -> None:
         """Cells are kept for a gang from now on."""
         self.told.setdefault(live.id, Told(now, starts_at, _kind(live, KEPT)))
