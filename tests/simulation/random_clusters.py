@@ -53,7 +53,8 @@ def a_cluster(random: Random, traits: Traits = EVERYTHING) -> ClusterConfig:
     types = _large_cell_types() if traits.is_large else _cell_types(random)
     trees = _trees(random, types, traits)
     nodes = limits(random, trees, types, traits)
-    policy = Policy(is_lazy=random.random() < 0.4, grace_s=GRACE_S)
+    min_run_s = random.choice((0.0, 0.0, 0.0, 25.0))
+    policy = Policy(is_lazy=random.random() < 0.4, grace_s=GRACE_S, min_run_s=min_run_s)
     config = ClusterConfig(types, trees, nodes, {}, policy)
     return replace(config, virtual_clusters=virtual_clusters(random, config))
 
@@ -255,11 +256,12 @@ def a_gang(
         "user",
         priority,
         tuple(roles),
-        job=random.choice(("j1", "j2")) if has_group else name,
+        job=random.choice(("j1", "j2")) if has_group or random.random() < 0.2 else name,
         submitted_at=at,
         group="g" if has_group else None,
         is_lazy=random.choice((None, None, True, False)),
         allowed_nodes=allowed,
+        min_run_s=random.choice((None, None, None, 15.0, 40.0)),
         checkpoint_s=random.choice((None, None, 15.0, 40.0)),
     )
 

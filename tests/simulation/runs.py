@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from core_door import CoreDoor
 from oracle.follow import Follower
 from oracle.hardware import Hardware
 from oracle.settling import release_pod
@@ -188,6 +189,9 @@ class Run:
         """From now on a second core goes along that knows only what is kept of the first."""
         twin = self._healthy(self.config)
         state = self.state
+        if isinstance(self.core, CoreDoor):
+            for preemption in self.core.preemptions.exported():
+                twin.preemptions.restore(preemption)  # type: ignore[attr-defined]
         for node in sorted(state.bad_nodes):
             twin.set_node_health(node, False)
         for node, gpu in sorted(state.bad_gpus):

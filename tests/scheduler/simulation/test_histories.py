@@ -49,7 +49,7 @@ def history(chance: random.Random) -> Iterator[Event]:
     """Some dozens of events."""
     at, gangs = 0, ["g"]
     for number in range(chance.randint(5, 60)):
-        at += chance.choice([0, 0, 1, 5, 20, 40, 100])
+        at += chance.choice([0, 0, 1, 5, 20, 40, 100, 100, 40, 20, 5, 1500])
         what = chance.choices([_asked, _of_gang, _of_node, _changed], [10, 4, 5, 1])[0]
         event = what(chance, gangs, number)
         yield {"at": at} | event
@@ -67,11 +67,12 @@ def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
     for share, field, values in (
         (0.6, "runSeconds", [10, 50, 100, 300]),
         (0.3, "checkpointSeconds", [7, 30]),
+        (0.2, "minRunSeconds", [0, 30, 200]),
         (0.3, "lazyPreemption", [True, False]),
         (0.3, "expectedSeconds", [5, 40, 40, 200]),
         (0.3, "limitSeconds", [20, 100, 400]),
         (0.2, "group", ["x"]),
-        (0.2, "job", ["j"]),
+        (0.3, "job", ["j", "k", "l"]),
         (0.1, "allowedNodes", [["n0", "n1"], ["n1", "n4"]]),
     ):
         if chance.random() < share:
@@ -124,6 +125,8 @@ def _changed(chance: random.Random, _: list[str], __: int) -> Event:
         "fairShare": chance.choice([False, True, {"halfLifeSeconds": 50, "weights": {"u": 2.5}}]),
         "assumedSeconds": chance.choice([50, 300]),
         "maxPassSeconds": chance.choice([0, 100, 1000]),
+        "minRunSeconds": chance.choice([0, 0, 60]),
+        "preemptionsPerHour": chance.choice([None, None, 0, 1, 3]),
     }
     return {
         "event": "cluster-changed",
@@ -193,6 +196,7 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
                 taken[0] = at, config, list(timed(take(simulation.cluster), at))
 
         policy = {"backfill": seed % 2 == 0, "fairShare": seed % 3 == 0, "enforceGrace": False}
+        policy |= {"minRunSeconds": 60 * (seed % 2), "preemptionsPerHour": [None, 2, 0][seed % 3]}
         original = simulated(events, look, LARGE | {"policy": policy})
         if taken and taken[0] is not None:
             at, config, snapshot = taken[0]
@@ -207,6 +211,7 @@ def test_whatever_happens(first: int) -> None:
         events = list(history(random.Random(seed)))
         order = "strict" if seed % 5 == 0 else None
         policy = {"backfill": seed % 2 == 0, "order": order, "fairShare": seed % 3 == 0}
+        policy |= {"minRunSeconds": 50 * (seed % 4)}
         cluster = LARGE | {"policy": policy}
         try:
             once = simulated(events, holds, cluster)

@@ -99,7 +99,7 @@ def candidates(state: State, gang: Gang) -> list[Record]:
         for record in state.records.values()
         if not record.is_guaranteed and not record.is_leaving
     ]
-    return [*others, *below(state, gang)]
+    return [*others, *(each for each in below(state, gang) if not state.is_protected(each, gang))]
 
 
 def terms_of(state: State, gang: Gang, step: str) -> Terms:
@@ -156,24 +156,28 @@ def may_be_opportunistic(gang: Gang) -> bool:
 
 @dataclass(frozen=True, order=True)
 class Price:
-    """What a set of victims costs: GPUs, gangs without any, and GPUs (of such a gang 1) times the
-    milliseconds that are lost.
+    """What a set of victims costs: GPUs of those that are protected, and such gangs without any;
+    GPUs, gangs without any, and GPUs (of such a gang 1) times the milliseconds that are lost.
     """
 
+    protected: int
+    protected_without: int
     gpus: int
     without: int
     lost: int
 
 
-def price_of(state: State, victims: Iterable[Record], now: float) -> Price:
-    """What it costs that these leave."""
-    gpus = without = lost = 0
+def price_of(state: State, gang: Gang, victims: Iterable[Record], now: float) -> Price:
+    """What it costs that these leave for the gang."""
+    protected = protected_without = gpus = without = lost = 0
     for record in victims:
         if record.started_at is not None:
             own = len(state.leaves_of(record))
             gpus, without = gpus + own, without + (not own)
+            if state.is_protected(record, gang):
+                protected, protected_without = protected + own, protected_without + (not own)
             lost += (own or 1) * (round(now * 1000) - round(saved_at(record, now) * 1000))
-    return Price(gpus, without, lost)
+    return Price(protected, protected_without, gpus, without, lost)
 
 
 def saved_at(record: Record, now: float) -> float:
@@ -192,7 +196,9 @@ def prices(state: State, gang: Gang, now: float) -> Iterator[tuple[Price, Terms]
     free = frozenset(record.gang.id for record in some if record.is_reserved)
     some = [record for record in some if not record.is_reserved]
     sets = chain.from_iterable(combinations(some, size) for size in range(len(some) + 1))
-    priced = [(price_of(state, some, now), frozenset(r.gang.id for r in some)) for some in sets]
+    priced = [
+        (price_of(state, gang, some, now), frozenset(r.gang.id for r in some)) for some in sets
+    ]
     priced.sort(key=lambda each: (each[0], len(each[1])))
     lazy = lazy_ones(state, gang)
     for price, victims in priced:

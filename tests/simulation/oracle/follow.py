@@ -58,6 +58,7 @@ class Follower:
     def cycle(self, decisions: Sequence[Decision], exported: Exported, now: float) -> list[str]:
         """Take over one cycle; the problems since the last come back."""
         self._now, self.state.before_change = now, still_used(self.state)
+        self.state.now = now
         self._told, self._exported = sort_out(decisions, self.state.growing), exported
         for name in sorted(self._withdrawn):
             self._expect(name in self._told.cancelled, f"{name}'s reservation is cancelled")
@@ -144,6 +145,11 @@ class Follower:
                 others = [name for name in self._told.cancelled if name != ended]
                 self._expect(len(others) < len(self._told.cancelled), f"{ended} is cancelled")
                 self._told.cancelled = others
+            if for_gang is not None:
+                whom = for_gang.rstrip("+")
+                gang = self.state.waiting.get(whom) or self.state.records[whom].gang
+                pair = frozenset((record.gang.job, gang.job))
+                self.state.preempted.append((self._now, pair))
             self.state.records[decision.gang] = replace(
                 record,
                 cells=frozenset(),

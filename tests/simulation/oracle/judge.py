@@ -145,12 +145,14 @@ class Judge:
         if is_known and choices.find(state, gang, lost):
             yield f"{name} waits for others to leave beside GPUs that are free"
         paid = choices.price_of(
-            state, [state.records[told.gang] for told in bill.victims], self.now
+            state, gang, [state.records[told.gang] for told in bill.victims], self.now
         )
         best = choices.cheapest_victims(state, gang, self.now, self._types(record, gang))
         if best is None or paid <= best:
             return  # Too many sets; or cells of a gang that stays were exchanged to make room.
-        if paid.gpus != best.gpus:
+        if paid.protected != best.protected:
+            yield f"{name} costs {paid.protected} GPUs of protected victims; it could be {best}"
+        elif paid.gpus != best.gpus:
             yield f"{name} costs {paid.gpus} GPUs of victims; it could be {best}"
         else:
             yield f"{name} costs {paid} of work; it could be {best}"

@@ -123,6 +123,7 @@ class SlowCluster:
         )
 
     def decide(self, now: float) -> list[Decision]:
+        self.state.now = now
         """One cycle as docs/scheduling.md has it."""
         return list(self._cycle(now))
 
@@ -152,8 +153,12 @@ class SlowCluster:
                 yield Preempted(name, None, until, Reason("drain", "", {}))
 
     def _tell_to_leave(self, name: str, until: float, for_gang: str | None) -> None:
+        state, record = self.state, self.state.records[name]
+        if for_gang is not None:
+            gang = state.waiting.get(for_gang) or state.records[for_gang].gang
+            state.preempted.append((state.now, frozenset((record.gang.job, gang.job))))
         self.state.records[name] = replace(
-            self.state.records[name],
+            record,
             cells=frozenset(),
             preempted_until=until,
             preempted_for=for_gang,

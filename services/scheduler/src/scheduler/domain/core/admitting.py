@@ -21,7 +21,7 @@ from scheduler.domain.core.model import (
     GangClass,
 )
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.preempting import after_victims, is_alone, lazy_below
+from scheduler.domain.core.preempting import after_victims, is_alone, lazy_below, protected_lazy
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
@@ -214,14 +214,24 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
         return True
     if is_alone(cluster, live) and not leaves_any_near(cluster, live):
         return False
-    with cluster.hardware.ahead():
-        return _could_have_room(cluster, live, seeker)
+    with cluster.preemptions.kept_off(live), cluster.hardware.ahead():
+        if _could_have_room(cluster, live, seeker):
+            return True
+        lazy = protected_lazy(cluster, live)
+        removals = [Removal(cluster, other, lifts=False) for other in lazy]
+        found = bool(lazy) and _could_have_room(cluster, live, seeker)
+        undo_all(removals)
+        return found
 
 
 def _could_have_room(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
     chooser = Chooser(cluster, live, seeker)
     if chooser.place():
+        victims = [removal.live for removal in chooser.removals]
         chooser.undo()
+        if live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
+            with cluster.preemptions.guests_alone(live):
+                return _could_have_room(cluster, live, seeker)
         return True
     if chooser.is_hopeless():
         return False

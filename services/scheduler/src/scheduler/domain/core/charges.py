@@ -9,6 +9,7 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import GangClass
 from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.prices import may_leave
 
 
 class Charges:
@@ -120,16 +121,16 @@ class Charges:
 
     def count_for(self, live: Live) -> int:
         """How many could have to leave for a gang."""
-        charged, priority = self.guaranteed.get(live.owner, {}), live.gang.priority
+        charged, priority = self.guaranteed.get(live.owner, {}), live.reach
         lower = sum(len(gangs) for other, gangs in charged.items() if other < priority)
         return len(self.guests) + lower
 
     def candidates_for(self, live: Live) -> list[Live]:
         """Who could have to leave for a gang, by id: guests of any owner, and its own with lower
-        priority.
+        priority; who is protected does not.
         """
         found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
-        return found + self.below(live.owner, live.gang.priority)
+        return found + list(filter(may_leave, self.below(live.owner, live.reach)))
 
 
 CHANGES_KEPT = 1_000

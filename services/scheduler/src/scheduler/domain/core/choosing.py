@@ -61,7 +61,7 @@ class Chooser:
 
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
-        owner, priority = self.live.owner, self.live.gang.priority
+        owner, priority = self.live.owner, self.live.reach
         return self._is_beyond() or any(
             room_at_most(self.cluster, owner, kind, priority) < len(names)
             for kind, names in self.seeker.kinds(self.live.waiting)
@@ -157,7 +157,7 @@ class Chooser:
         owner = self.live.owner if kind.pin is None else pin_owner(kind.pin)
         if ground.bound is None and ground.empty is None:
             return
-        priority, only = self.live.gang.priority, self.live.gang.allowed_nodes
+        priority, only = self.live.reach, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
         gone = {removal.live.id for removal in self.removals}
         ready: list[Place] = []

@@ -38,6 +38,7 @@ from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, Rank, ordering_of
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import Prices
+from scheduler.domain.core.protecting import Protection
 from scheduler.domain.core.queue import Line, Queue, Shape, key_of
 from scheduler.domain.core.reservations import Reservations
 from scheduler.domain.core.restoring import carry_over, export, restore
@@ -93,6 +94,7 @@ class Cluster:
         self.moved: set[str] = set()
         self.kinds = Kinds()
         self.saving = Saving()
+        self.preemptions = Protection(self)
 
     # Gangs.
 
@@ -163,9 +165,8 @@ class Cluster:
 
     def checkpointed(self, gang: str, at: float) -> None:
         """A gang's work up to then is saved. Unknown ones are ignored."""
-        live = self.gangs.get(gang)
-        if live is not None and self.saving.checkpointed(live, at):
-            self.looked_at_anew(live)
+        if self.saving.checkpointed(self.gangs.get(gang), at):
+            self.looked_at_anew(self.gangs[gang])
 
     def release_pod(self, gang: str, pod: str) -> None:
         """One pod is over; with its last pod the gang."""
@@ -222,6 +223,7 @@ class Cluster:
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
         live.cost = None
+        self.preemptions.look_at(live)
         self.charges.priced_anew(live)
         for pod in live.pods.values():
             for state in pod.machine.slots if pod.state is None else (pod.state,):
@@ -254,6 +256,7 @@ class Cluster:
     def restore_live(self, live: Live, restored: Restored, now: float) -> None:
         """The same for one of which nothing is known yet but what it wants."""
         restore(self, live, restored)
+        self.preemptions.began(live, now)
         if live.started_at is not None:
             running = [pod for name, pod in live.pods.items() if name not in live.reserved]
             self.usage.begin(live, running, now)
@@ -288,14 +291,14 @@ class Cluster:
 
     def wakes_at(self) -> float | None:
         """When a cycle is to be run though nothing happens; None: it need not be."""
-        return self.reservations.next_at(self.now)
+        return self.preemptions.next_at(self.reservations.next_at(self.now))
 
     # For the cycle.
 
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait, unless it was told to leave."""
         if live.waiting and not live.is_leaving:
-            self.queue.add(live, key_of(live))
+            self.queue.add(live, key_of(self.preemptions.set_apart(live)))
 
     def racks_near(self, live: Live) -> list[Rack]:
         """Racks in which pods of the gang or of its group are, in order."""

@@ -87,7 +87,9 @@ class Policy:
     share forgets; ``weights``: of users for whom it is not 1. ``is_strict``: no gang passes another
     of its virtual cluster. ``is_backfilling``: one passes only where that does not delay what is
     kept for the first that can't start. ``assumed_s``: how long a gang runs that does not say.
-    ``max_pass_s``: so long gangs may pass on cells that are kept for another.
+    ``max_pass_s``: so long gangs may pass on cells that are kept for another. ``min_run_s``: so
+    long gangs are protected that don't say. ``preemptions_per_hour``: inside a virtual cluster, at
+    the most; None: any number.
     """
 
     is_lazy: bool = False
@@ -101,6 +103,8 @@ class Policy:
     is_backfilling: bool = False
     assumed_s: float = 86_400.0
     max_pass_s: float = 86_400.0
+    min_run_s: float = 0.0
+    preemptions_per_hour: int | None = None
 
     @property
     def is_keeping(self) -> bool:

@@ -58,6 +58,7 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     """``began``: when the first part of the cycle was run."""
     cluster.hardware.searches_left = SEARCHES
     cluster.usage.settle(cluster.now)
+    cluster.preemptions.begin_cycle(began)
     for live in cluster.saving.due(began, cluster.gangs):
         cluster.looked_at_anew(live)
     _try_due(cluster)

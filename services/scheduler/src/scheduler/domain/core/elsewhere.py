@@ -26,7 +26,7 @@ def movable(cluster: Cluster, live: Live, ground: Ground, below: Price) -> list[
     """Sets of gangs that cost less than ``below``, without which as many leaves of their virtual
     cluster's quota may be bound anew as one more pod needs: of single cells that cost least first.
     """
-    priority, charges = live.gang.priority, cluster.charges
+    priority, charges = live.reach, cluster.charges
     if ground.kind.pin is not None or not charges.has_below(live.owner, priority):
         return []
     need = min(need for need in ground.needs if need)

@@ -1,4 +1,6 @@
-"""Gangs of one job that are put near one another."""
+"""Gangs of one job, and those of them that are put near one another."""
+
+from collections.abc import Collection
 
 from scheduler.domain.core.holdings import Live
 
@@ -8,19 +10,30 @@ class Groups:
 
     def __init__(self) -> None:
         self._ids: dict[tuple[str, str], set[str]] = {}
+        self._jobs: dict[str, set[str]] = {}
 
     def add(self, live: Live) -> None:
         """A gang is known from now on."""
+        if live.job != live.id:
+            self._jobs.setdefault(live.job, set()).add(live.id)
         if live.gang.group is not None:
             self._ids.setdefault((live.gang.job, live.gang.group), set()).add(live.id)
 
     def discard(self, live: Live) -> None:
         """A gang is over."""
+        if live.job != live.id:
+            self._jobs[live.job].discard(live.id)
+            if not self._jobs[live.job]:
+                del self._jobs[live.job]
         if live.gang.group is not None:
             key = (live.gang.job, live.gang.group)
             self._ids[key].discard(live.id)
             if not self._ids[key]:
                 del self._ids[key]
+
+    def of_job(self, job: str) -> Collection[str]:
+        """All gangs of a job but one that is called like it."""
+        return self._jobs.get(job, ())
 
     def of(self, live: Live) -> set[str]:
         """The gang, and those of its group."""

@@ -95,6 +95,10 @@ class Live:
     ``unplanned``: in which state none were found. ``passed``: the gang on whose kept cells it
     is, as it was expected to be gone in time; ``is_overdue``: it has to go for that.
     ``saved_ms``: up to when its work is saved; ``checkpointed_at``: when it said so last.
+    ``young_until``: it is protected until then, as it has not run for long; ``is_protected``: from
+    the gang that is asked for now (`Protection`); ``is_paired``: it is kept off some other jobs;
+    ``job``: by which it is judged. ``reach``: gangs of its own virtual cluster of a lower rank may
+    have to leave for it.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
     on sufferance.
     ``surplus``: pods that it wants beside, and can start without. ``extra_of``: the gang that has
@@ -125,14 +129,20 @@ class Live:
     checkpointed_at: float | None = None
     surplus: tuple[Role, ...] = ()
     extra_of: str | None = None
+    young_until: float = 0.0
+    is_protected: bool = False
+    is_paired: bool = False
     rank: int = field(init=False)
+    reach: int = field(init=False)
+    job: str = field(init=False)
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.id = self.gang.id
-        self.rank = self.gang.priority
+        self.rank = self.reach = self.gang.priority
+        self.job = self.gang.job or self.id
 
     @property
     def is_leaving(self) -> bool:

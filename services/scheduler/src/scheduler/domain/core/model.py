@@ -202,6 +202,18 @@ class RestoredUsage:
     used: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class RestoredPreemption:
+    """A gang of ``job`` was told to leave for one of ``for_job``, ``at`` seconds, inside a virtual
+    cluster; None: as a guest, for a guarantee.
+    """
+
+    at: float
+    job: str
+    for_job: str
+    virtual_cluster: str | None = None
+
+
 Numbers: TypeAlias = Mapping[str, "int | float | str | None"]
 
 

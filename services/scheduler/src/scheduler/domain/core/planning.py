@@ -35,10 +35,11 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     hardware, policy = cluster.hardware, cluster.policy
     charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
     ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
+    ends = sorted(ends + _protected(cluster, live, now))
     versions, limit = hardware.versions(), hardware.limit
     hardware.limit = hardware.steps + GANG_STEPS
     try:
-        with hardware.ahead():
+        with cluster.preemptions.kept_off(live), hardware.ahead():
             found = earliest(cluster, ends, lambda: _leaves(cluster, live))
     finally:
         hardware.limit = limit
@@ -47,6 +48,15 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
         return None
     leaves, count = found
     return Plan(leaves, ends[count - 1][0], [other for _, _, other in ends[:count]])
+
+
+def _protected(cluster: Cluster, live: Live, now: float) -> list[tuple[float, str, Live]]:
+    """Gangs that would have to leave for it, and need not yet: when they end, or may have to."""
+    found = cluster.preemptions.of(live)
+    if not found:
+        return []
+    ends = by_end((cluster.gangs[gang] for gang in sorted(found)), cluster.policy, now)
+    return [(min(at, found[gang]), gang, other) for at, gang, other in ends]
 
 
 def fits_when_empty(cluster: Cluster, live: Live) -> bool:

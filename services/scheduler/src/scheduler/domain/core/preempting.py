@@ -13,14 +13,16 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import those_near
 from scheduler.domain.core.model import Decision, Downgraded
-from scheduler.domain.core.prices import price_of
+from scheduler.domain.core.prices import may_leave, price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.starting import preempt, reserve, start_at_once, start_reserved
-from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping
+from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping, without
 
 FEW = 64
-"""Guests of whom it is asked how many could have to leave for a gang."""
+"""Guests of whom it is asked how many could have to leave for a gang; and gangs of its own virtual
+cluster among which the first is sought that may have to.
+"""
 
 LOWERED = 128
 """Gangs that may lose their cells so that fewer have to leave, at the most."""
@@ -41,11 +43,12 @@ def after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | 
     """
     if is_alone(cluster, live):
         return None
-    growths = _growths_below(cluster, live)
-    with cluster.hardware.ahead():
-        removals = [Removal(cluster, other, is_growth=True) for other in growths]
-        room = _cheapest_room(cluster, live)
-        undo_all(removals)
+    with cluster.preemptions.kept_off(live):
+        growths = _growths_below(cluster, live)
+        with cluster.hardware.ahead():
+            removals = [Removal(cluster, other, is_growth=True) for other in growths]
+            room = _affordable_room(cluster, live)
+            undo_all(removals)
     if room is None:
         return None
     losers = [other for other in room.victims if other.reserved]
@@ -61,27 +64,48 @@ def _growths_below(cluster: Cluster, live: Live) -> list[Live]:
     found = [
         other
         for other in reserved
-        if other.started_at is not None
-        and other.owner == live.owner
-        and other.rank < live.gang.priority
+        if other.started_at is not None and other.owner == live.owner and other.rank < live.reach
     ]
     return sorted(found, key=lambda other: other.id)
+
+
+def _affordable_room(cluster: Cluster, live: Live) -> Room | None:
+    """The cheapest; where that is more than its virtual cluster's budget, such as costs guests
+    alone.
+    """
+    room = _cheapest_room(cluster, live)
+    if room is None or not cluster.preemptions.is_too_much(live, room.victims):
+        return room
+    with cluster.preemptions.guests_alone(live):
+        return _cheapest_room(cluster, live)
 
 
 def _cheapest_room(cluster: Cluster, live: Live) -> Room | None:
     """Who is to leave: the fewest GPUs, be it that others lose their cells beside that."""
     victims = _choose(cluster, live)
     if victims is None:
-        return None
-    lazy = list(islice(lazy_below(cluster, live), LOWERED)) if victims else []
-    if not lazy or cluster.hardware.is_late:
-        return Room(victims, ())
+        lazy = protected_lazy(cluster, live)
+    else:
+        lazy = list(islice(lazy_below(cluster, live), LOWERED)) if victims else []
+    room = None if victims is None else Room(victims, ())
+    if not lazy or (room is not None and cluster.hardware.is_late):
+        return room
     removals = [Removal(cluster, other, lifts=False) for other in lazy]
     fewer = _choose(cluster, live)
     undo_all(removals)
-    if fewer is None or price_of(fewer) >= price_of(victims):
-        return Room(victims, ())
+    if fewer is None or (victims is not None and price_of(fewer) >= price_of(victims)):
+        return room
+    if cluster.preemptions.is_too_much(live, fewer):
+        return room
     return Room(fewer, [other for other in lazy if other not in fewer])
+
+
+def protected_lazy(cluster: Cluster, live: Live) -> list[Live]:
+    """Who could be downgraded for it, and does not have to leave as it is protected."""
+    protected = cluster.preemptions.of(live)
+    if not protected:
+        return []
+    return [each for each in islice(lazy_below(cluster, live), LOWERED) if each.id in protected]
 
 
 def _growths_in_the_way(
@@ -173,10 +197,12 @@ class _Tries:
 def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
     """Who is to leave for it, with those away who leave already."""
     found: list[Live] | None = None
+    is_least = False
     tries = _Tries(cluster, live)
     chooser = Chooser(cluster, live, seeker_of(cluster, live, is_guest=False))
     if chooser.place():
         found = [removal.live for removal in chooser.removals]
+        is_least = _is_least(live, found)
         chooser.undo()
         if _is_cheapest(cluster, live, chooser.seeker, found):
             found.sort(key=lambda other: other.id)
@@ -192,10 +218,41 @@ def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
         return those_near(cluster, live, cluster.charges.candidates_for(live))
 
     are_few = cluster.charges.count_for(live) <= FEW
-    victims = choose(found, candidates, tries, lambda: cluster.hardware.is_late, are_few=are_few)
+    victims = choose(
+        found,
+        candidates,
+        tries,
+        lambda: cluster.hardware.is_late,
+        are_few=are_few,
+    )
+    is_least = is_least and found is not None and all(each in found for each in victims or ())
+    if victims is not None and not are_few and not is_least:
+        victims = without(victims, tries, lambda: cluster.hardware.is_late)
+        victims.sort(key=lambda other: other.id)
     if not victims or cluster.hardware.is_late:
         return victims
     return nearest(victims, candidates() if are_few else chooser.tied.values(), tries)
+
+
+def _is_least(live: Live, found: Sequence[Live]) -> bool:
+    """Surely none of those without whom it was placed, pod by pod where that costs least, can stay:
+    it has one pod, or all of them are guests on one node each, where no more pods fit now.
+    """
+    roles = live.waiting
+    if len(found) < 2 or (len(roles) == 1 and len(roles[0].pods) == 1):
+        return True
+    least = min(role.kind.gpus for role in roles)
+    if not least or any(other.is_charged for other in found):
+        return False
+    for other in found:
+        states = {id(state): state for state in other.states()}
+        if len(states) != 1 or any(pod.state is None for pod in other.pods.values()):
+            return False
+        for state in states.values():
+            free = state.usable & ~(state.held | state.charged | state.reserved)
+            if free.bit_count() >= least or state.machine.free:
+                return False
+    return True
 
 
 def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[Live]) -> bool:
@@ -216,9 +273,10 @@ def _is_cheapest(cluster: Cluster, live: Live, seeker: Seeker, found: Sequence[L
         or seeker.ground(kind, seeker.types(kind)[0]).is_loose
     ):
         return False
-    own = next(cluster.charges.smallest_below(live.owner, live.gang.priority), None)
+    lower = list(islice(cluster.charges.smallest_below(live.owner, live.reach), FEW))
+    own = next(filter(may_leave, lower), None)
     if own is None:
-        return True
+        return len(lower) < FEW
     if any(cluster.gangs[gang].owner == live.owner for gang in cluster.reserved):
         return False  # what is only reserved costs less
     return price_of(found) <= price_of((own,))

@@ -26,6 +26,9 @@ GPU = 1 << 12
 GPU, and more than nobody.
 """
 
+PROTECTED = 1 + (1 << 40)
+"""So many times as much a guest costs who is protected: their GPUs count before all others."""
+
 STAYS = 1 << 30
 """The rank of who can't be made to leave."""
 
@@ -50,8 +53,18 @@ def cost_of(live: Live) -> tuple[int, Price]:
         rank = live.rank if live.gang_class is GangClass.GUARANTEED else OPPORTUNISTIC
         if live.is_leaving or live.gang_class is None:  # which costs nobody more, or who comes
             rank = STAYS
-        live.cost = rank, NOBODY if live.started_at is None else _price(live)
+        price = NOBODY if live.started_at is None else _price(live)
+        if live.is_protected and not live.is_overdue and rank < STAYS:
+            if rank > OPPORTUNISTIC:
+                rank = STAYS
+            price = price[0] * PROTECTED, price[1]
+        live.cost = rank, price
     return live.cost
+
+
+def may_leave(live: Live) -> bool:
+    """Somebody can make it leave."""
+    return (live.cost or cost_of(live))[0] < STAYS
 
 
 def _price(live: Live) -> Price:

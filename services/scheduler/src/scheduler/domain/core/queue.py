@@ -23,7 +23,7 @@ Apart = tuple[str | float | None, ...]
 
 Key = tuple[str, int, Shape, str, Apart, frozenset[str] | None, str]
 """Owner, priority, shape, what is near, what keeps apart, allowed nodes, and the gang itself where
-it grows, or cells are kept for it.
+it grows, cells are kept for it, or its job is kept off others.
 """
 
 Place = tuple[str, bool]
@@ -257,7 +257,8 @@ def key_of(live: Live) -> Key:
     gang = live.gang
     shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
     near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
-    alone = live.id if live.pods or live.strangers or live.is_kept_for else ""
+    is_alone = live.pods or live.strangers or live.is_kept_for or live.is_paired
+    alone = live.id if is_alone else ""
     if live.extra_of is not None:  # not with what its gang waits for all at once
         alone = f"{live.extra_of}\n"
     return live.owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone

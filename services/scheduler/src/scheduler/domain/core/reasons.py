@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.cluster import Cluster
@@ -47,9 +48,9 @@ class Explainer:
 
     def _could_hold(self, live: Live) -> bool:
         cluster, gang = self.cluster, live.gang
-        _, _, shape, _, _, only, growing = key_of(live)
-        if growing:
+        if live.pods or live.strangers or live.is_kept_for:
             return True
+        _, _, shape, _, _, only, _ = key_of(live)
         is_guest = gang.priority == OPPORTUNISTIC
         key = (live.owner, is_guest, shape, only)
         found = cluster.can_hold.get(key)
@@ -114,7 +115,8 @@ class Explainer:
         with out_of_the_way(cluster, [each for owner in owners for each in kept.of(owner)]):
             held = [(line, self._held(line)) for line in lines]
             yield from ((line, reason) for line, reason in held if reason is not None)
-            yield from self._others([line for line, reason in held if reason is None])
+            for line, reason in self._others([line for line, reason in held if reason is None]):
+                yield line, with_protected(cluster, cluster.gangs[line.waiting[0][1]], reason)
 
     def _held(self, line: Line) -> Reason | None:
         """It would be placed if nobody were before it, and nothing were kept for others."""
@@ -220,6 +222,11 @@ REFUSAL_LOOKS = 64_000
 SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5
 
+LIFTED = 64
+"""Where so many gangs are protected at the most it is asked whether it would be placed if they were
+not; of more it is told in any case.
+"""
+
 
 def current(cluster: Cluster, line: Line) -> Reason | None:
     """The line's reason with the numbers of now, where they cost nothing to know."""
@@ -248,6 +255,23 @@ def _quota(live: Live, short: Shortage) -> Reason:
         f"{share}."
     )
     return Reason(QUOTA, text, numbers)
+
+
+def with_protected(cluster: Cluster, live: Live, reason: Reason) -> Reason:
+    """The same, and who is protected from the gang where it waits for nothing else."""
+    protected = {} if live.is_guest else cluster.preemptions.held_by(live)
+    if not protected:
+        return reason
+    if len(protected) <= LIFTED:
+        with cluster.preemptions.lifted(live.owner):
+            if not could_be_placed(cluster, live):
+                return reason
+    until = min(protected.values())
+    gangs, are = _counted(len(protected), "gang"), "is" if len(protected) == 1 else "are"
+    numbers = {"protected": len(protected), "protectedUntil": until if until < inf else None}
+    text = f"{reason.text} {gangs} of lower priority {are} protected from it"
+    text += "." if until == inf else f", until {until:.15g} at the least."
+    return Reason(reason.code, text, {**reason.numbers, **numbers})
 
 
 def unsettled(refusal: Reason) -> Reason:

@@ -8,6 +8,7 @@ from scheduler.domain.core.covering import cover
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import GangClass
 from scheduler.domain.core.owning import pin_owner
+from scheduler.domain.core.prices import NOBODY, STAYS
 
 
 class Removal:
@@ -40,8 +41,9 @@ class Removal:
             if lifts or is_reserved:
                 pod.lift(is_reserved=is_reserved)
                 hardware.refresh_all(pod.machine, pod.state)
-        if not lifts:
-            live.gang_class, live.cost = GangClass.DOWNGRADED, None
+        if not lifts:  # who is protected does not have to leave as a guest then
+            live.gang_class = GangClass.DOWNGRADED
+            live.cost = (STAYS, NOBODY) if live.is_protected else None
 
     def undo(self) -> None:
         """As it was before; everything done since has been undone."""

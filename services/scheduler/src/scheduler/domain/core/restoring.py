@@ -231,6 +231,7 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             _carry_masks(machine, found)
             fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
+    fresh.preemptions.take_over(old.preemptions.exported())
     for live in sorted(old.gangs.values(), key=lambda live: live.order):
         if live.extra_of is not None:
             continue

@@ -30,9 +30,13 @@ class Saving:
             if checkpointed_at is not None:
                 self.checkpointed(live, checkpointed_at)
 
-    def checkpointed(self, live: Live, at: float) -> bool:
+    def checkpointed(self, live: Live | None, at: float) -> bool:
         """The gang's work up to then is saved; whether that is more than there was."""
-        if live.started_at is None or at <= (live.checkpointed_at or live.started_at):
+        if (
+            live is None
+            or live.started_at is None
+            or at <= (live.checkpointed_at or live.started_at)
+        ):
             return False
         live.checkpointed_at = at
         return self._is_saved(live, at)

@@ -44,6 +44,7 @@ def start(cluster: Cluster, live: Live, names: Iterable[str], now: float) -> Dec
         return Grown(live.id, places)
     live.started_at = now
     cluster.saving.began(live)
+    cluster.preemptions.began(live, now)
     return Placed(live.id, places)
 
 
@@ -167,6 +168,8 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
                 " CPU, memory, ports or other resources that this one uses."
             )
         reason = Reason("guarantee", text, {"gpus": victim.gpus})
+    if live is not None and not victim.is_overdue and victim.extra_of is None:
+        cluster.preemptions.preempted(victim, live, is_inside=reason.code == "priority")
     for_gang = None if live is None else live.id
     cluster.tell_to_leave(victim, for_gang, until)
     if victim.extra_of is not None:

@@ -12,7 +12,9 @@ EVERY_SUBSET = 8
 """Of so few candidates at the most the cheapest set is surely found."""
 
 SPARED = 24
-"""Of so few victims at the most each is tried to be spared."""
+"""Of so few victims at the most each is tried to be spared at once; of more, first several at a
+time.
+"""
 
 TIED = 64
 """Gangs that would cost the same are looked at for a better place, so many at the most."""
@@ -87,9 +89,9 @@ def choose(
     elif len(needed) < len(found) and tries(needed) is not None:
         found = needed
     if are_few:
-        found = _without(found, tries, is_late)
+        found = without(found, tries, is_late)
         if len(others := candidates()) <= EVERY_SUBSET:
-            found = _without(_cheaper(others, found, tries, is_late), tries, is_late)
+            found = without(_cheaper(others, found, tries, is_late), tries, is_late)
     return sorted(found, key=lambda other: other.id)
 
 
@@ -119,15 +121,22 @@ def _adding(others: Sequence[Live], tries: Tries, is_late: Callable[[], bool]) -
     return []
 
 
-def _without(found: list[Live], tries: Tries, is_late: Callable[[], bool]) -> list[Live]:
-    """Nobody who need not leave: the costliest are spared first."""
-    if not 1 < len(found) <= SPARED:
-        return found
-    for other in sorted(found, key=lambda o: (price_of((o,)), o.id), reverse=True):
-        rest = [each for each in found if each is not other]
-        if not is_late() and tries(rest) is not None:
-            found = rest
-    return found
+def without(found: list[Live], tries: Tries, is_late: Callable[[], bool]) -> list[Live]:
+    """Nobody who need not leave: the costliest are spared first; of many, several at a time, then
+    half as many, and one by one at last.
+    """
+    left = sorted(found, key=lambda o: (price_of((o,)), o.id), reverse=True)
+    size = len(left) // 2 if len(left) > SPARED else 1
+    while size and len(left) > 1:
+        first = 0
+        while first < len(left) and not is_late():
+            rest = left[:first] + left[first + size :]
+            if rest and tries(rest) is not None:
+                left = rest
+            else:
+                first += size
+        size //= 2
+    return left
 
 
 def _cheaper(

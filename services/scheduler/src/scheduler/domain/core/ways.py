@@ -90,7 +90,7 @@ class Ways:
     def of(self, state: SlotState, live: Live, gone: Collection[str]) -> NodeWays:
         """Of a node, for a gang. ``gone``: who is away in thought already."""
         self._update()
-        floor = floor_of(self.cluster, live.owner, live.gang.priority)
+        floor = floor_of(self.cluster, live.owner, live.reach)
         key = (live.owner if floor else "", floor)
         of_node = self._of.setdefault(state.slot.number, {})
         found = of_node.get(key)

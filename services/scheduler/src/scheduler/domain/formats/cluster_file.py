@@ -66,6 +66,8 @@ _POLICY = frozenset(
         "order",
         "assumedSeconds",
         "maxPassSeconds",
+        "minRunSeconds",
+        "preemptionsPerHour",
         "orderBy",
         "fairShare",
     )
@@ -201,6 +203,8 @@ def _policy(table: Table | None) -> Policy:
         "is_backfilling": table.flag("backfill"),
         "assumed_s": table.seconds("assumedSeconds", is_above=True),
         "max_pass_s": table.seconds("maxPassSeconds"),
+        "min_run_s": table.seconds("minRunSeconds"),
+        "preemptions_per_hour": table.count("preemptionsPerHour"),
         "is_strict": _is_strict(table),
         **_order(table),
     }
@@ -265,6 +269,8 @@ def cluster_data(config: ClusterConfig) -> dict[str, object]:
             "backfill": policy.is_backfilling,
             "assumedSeconds": whole(policy.assumed_s),
             "maxPassSeconds": whole(policy.max_pass_s),
+            "minRunSeconds": whole(policy.min_run_s),
+            **_without_none({"preemptionsPerHour": policy.preemptions_per_hour}),
         },
     }
 

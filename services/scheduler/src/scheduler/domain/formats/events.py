@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import Finding
-from scheduler.domain.core.model import GangClass, RestoredUsage
+from scheduler.domain.core.model import GangClass, RestoredPreemption, RestoredUsage
 from scheduler.domain.formats.cluster_file import cluster_of
 from scheduler.domain.formats.fields import (
     MAX_FINDINGS,
@@ -42,6 +42,7 @@ from scheduler.domain.formats.model import (
     NodeHealthChanged,
     NodeUncordoned,
     PodReleased,
+    PreemptionRestored,
     ReservationRestored,
     SchedulerRestarted,
     UsageRestored,
@@ -134,6 +135,18 @@ def _usage_restored(line: _Line) -> Event:
     return UsageRestored(line.at, restored, line=line.number)
 
 
+def _preemption_restored(line: _Line) -> Event:
+    table = line.table
+    table.needs("preemptedAt")
+    at = table.seconds("preemptedAt", -MAX_NUMBER) or 0.0
+    if at > line.at:
+        table.wrong("preemptedAt", "must not be after at")
+    restored = RestoredPreemption(
+        at, line.name("job"), line.name("forJob"), table.name("virtualCluster")
+    )
+    return PreemptionRestored(line.at, restored, line=line.number)
+
+
 def _cycle(line: _Line) -> Event:
     is_settled = line.table.flag("settled")
     most = line.table.count("most", least=0)
@@ -197,6 +210,7 @@ _OF_RESTORED = _known(
     "extra",
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
+_OF_PREEMPTION = _known("preemptedAt", "job", "forJob", "virtualCluster")
 _OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound")
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
@@ -211,6 +225,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),
     "usage-restored": (_OF_USAGE, _usage_restored),
+    "preemption-restored": (_OF_PREEMPTION, _preemption_restored),
     "pod-released": (
         _known("gang", "pod"),
         lambda it: PodReleased(it.at, it.name("gang"), it.name("pod"), line=it.number),

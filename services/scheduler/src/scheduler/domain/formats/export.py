@@ -15,6 +15,7 @@ from scheduler.domain.core.model import (
     GangClass,
     PodPlace,
     Restored,
+    RestoredPreemption,
     RestoredReservation,
     RestoredUsage,
     Role,
@@ -114,6 +115,18 @@ def usage_event(restored: RestoredUsage) -> Fields:
         "class": kind.value,
         "used": {name_of(name): whole(amount_s) for name, amount_s in restored.used.items()},
         "usedAt": whole(restored.at),
+    }
+
+
+def preemption_event(restored: RestoredPreemption) -> Fields:
+    """A gang of one job was preempted for one of another."""
+    inside = restored.virtual_cluster
+    return {
+        "event": "preemption-restored",
+        "preemptedAt": whole(restored.at),
+        "job": name_of(restored.job),
+        "forJob": name_of(restored.for_job),
+        "virtualCluster": None if inside is None else name_of(inside),
     }
 
 

@@ -8,6 +8,7 @@ from scheduler.domain.core.model import (
     Gang,
     Kind,
     Restored,
+    RestoredPreemption,
     RestoredReservation,
     RestoredUsage,
     Role,
@@ -87,6 +88,13 @@ class ReservationRestored(Happening):
     """Cells were kept for a waiting gang before the file begins."""
 
     restored: RestoredReservation
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionRestored(Happening):
+    """A gang was preempted before the file begins."""
+
+    restored: RestoredPreemption
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +235,7 @@ Event: TypeAlias = (
     | GangRestored
     | ReservationRestored
     | UsageRestored
+    | PreemptionRestored
     | GangGrown
     | GangReleased
     | GangWithdrawn

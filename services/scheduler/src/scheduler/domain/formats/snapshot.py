@@ -13,12 +13,20 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import lives_of, wanted
 from scheduler.domain.core.holdings import Live, joined
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Gang, Restored, RestoredReservation, RestoredUsage, Role
+from scheduler.domain.core.model import (
+    Gang,
+    Restored,
+    RestoredPreemption,
+    RestoredReservation,
+    RestoredUsage,
+    Role,
+)
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
     elastic_event,
     grown_event,
+    preemption_event,
     requested_event,
     reservation_event,
     restored_event,
@@ -34,8 +42,8 @@ STEP = 500
 class Taken:
     """A cluster as it was. ``placed``: gangs with what they wait for beside it, and the code that
     they were told. ``growing``: by what pods gangs are to grow, as many as can be had. ``kept``:
-    the cells that are kept for gangs. ``used``: by users. ``tried``: the event that says that all
-    were, if they were.
+    the cells that are kept for gangs. ``used``: by users. ``preempted``: in the last hour.
+    ``tried``: the event that says that all were, if they were.
     """
 
     nodes: list[Fields] = field(default_factory=list)
@@ -44,11 +52,13 @@ class Taken:
     waiting: list[tuple[Gang, str | None]] = field(default_factory=list)
     kept: list[RestoredReservation] = field(default_factory=list)
     used: list[RestoredUsage] = field(default_factory=list)
+    preempted: list[RestoredPreemption] = field(default_factory=list)
     tried: list[Fields] = field(default_factory=list)
 
     def events(self) -> Iterator[Fields]:
         """All of it as plain data, without the time."""
         yield from self.nodes
+        yield from map(preemption_event, self.preempted)
         for exported, waiting, told in self.placed:
             restored = exported
             placed = frozenset(place.pod for place in restored.places)
@@ -84,6 +94,7 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
         taken.tried.append({"event": "gangs-tried"} | how)
     taken.kept.extend(cluster.reservations.exported())
     taken.used.extend(cluster.usage.exported())
+    taken.preempted.extend(cluster.preemptions.exported())
     for first in range(0, len(machines), STEP):
         for name, machine in machines[first : first + STEP]:
             taken.nodes.extend(_of_node(name, machine))

@@ -35,6 +35,7 @@ from scheduler.domain.formats.model import (
     GangsTried,
     GangWithdrawn,
     PodReleased,
+    PreemptionRestored,
     ReservationRestored,
     SchedulerRestarted,
     UsageRestored,
@@ -100,7 +101,9 @@ class Simulation:
         while (due_at := self._due_at()) is not None:
             if self.agenda.next_at() is not None:
                 idle = 0
-            elif idle > len(cluster.reservations.by_gang) or not has_passers(cluster):
+            elif cluster.preemptions.next_at() is None and (
+                idle > len(cluster.reservations.by_gang) or not has_passers(cluster)
+            ):
                 break  # nothing comes of that any more
             else:
                 idle += 1
@@ -184,7 +187,7 @@ class Simulation:
         match event:
             case GangRequested() | GangRestored():
                 self._begin(event)
-            case ReservationRestored() | UsageRestored():
+            case ReservationRestored() | UsageRestored() | PreemptionRestored():
                 self._remember(event)
             case GangReleased(gang=gang) | GangWithdrawn(gang=gang):
                 self._release(gang)
@@ -258,10 +261,12 @@ class Simulation:
         if at is not None:
             self.agenda.add(max(self.tally.now, at), End.RUN, gang)
 
-    def _remember(self, event: ReservationRestored | UsageRestored) -> None:
+    def _remember(self, event: ReservationRestored | UsageRestored | PreemptionRestored) -> None:
         """What a cluster knew beside its gangs."""
         if isinstance(event, ReservationRestored):
             keep_again(self.cluster, event.restored)
+        elif isinstance(event, PreemptionRestored):
+            self.cluster.preemptions.restore(event.restored)
         else:
             self.cluster.usage.restore(event.restored)
 

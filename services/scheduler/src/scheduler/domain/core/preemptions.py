@@ -1,0 +1,78 @@
+"""Which jobs have preempted which others in the last hour, and how often that was inside a virtual
+cluster.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Mapping
+
+from scheduler.domain.core.model import RestoredPreemption
+
+HOUR_S = 3_600.0
+"""So long a preemption counts."""
+
+
+class Hour:
+    """The preemptions of the last hour, the oldest first."""
+
+    def __init__(self) -> None:
+        self._all: deque[RestoredPreemption] = deque()
+        self._inside: Counter[str] = Counter()
+        self._pairs: defaultdict[str, dict[str, float]] = defaultdict(dict)
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def note(self, preemption: RestoredPreemption) -> bool:
+        """One more; whether these jobs had none in the last hour."""
+        self._all.append(preemption)
+        if preemption.virtual_cluster is not None:
+            self._inside[preemption.virtual_cluster] += 1
+        one, other = preemption.job, preemption.for_job
+        is_new = other not in self._pairs.get(one, {})
+        self._pairs[one][other] = self._pairs[other][one] = preemption.at
+        return is_new
+
+    def is_over(self, now: float) -> bool:
+        """Some are an hour old."""
+        return bool(self._all) and self._all[0].at + HOUR_S <= now
+
+    def forget(self, now: float) -> tuple[set[str], set[str]]:
+        """What is an hour old counts no more: virtual clusters with fewer of them, and jobs of
+        which no others are kept off any longer.
+        """
+        inside, jobs = set[str](), set[str]()
+        while self._all and self._all[0].at + HOUR_S <= now:
+            old = self._all.popleft()
+            if old.virtual_cluster is not None:
+                self._inside[old.virtual_cluster] -= 1
+                inside.add(old.virtual_cluster)
+            for one, other in ((old.job, old.for_job), (old.for_job, old.job)):
+                if self._pairs.get(one, {}).get(other) == old.at:
+                    del self._pairs[one][other]
+                    jobs.add(one)
+                    if not self._pairs[one]:
+                        del self._pairs[one]
+        return inside, jobs
+
+    def inside(self, virtual_cluster: str) -> int:
+        """Gangs that were preempted inside a virtual cluster."""
+        return self._inside[virtual_cluster]
+
+    def pairs(self, job: str) -> Mapping[str, float]:
+        """Jobs that have preempted one, or were preempted for it, and when last."""
+        return self._pairs.get(job, {})
+
+    def first_inside(self, virtual_cluster: str) -> float | None:
+        """When the oldest preemption inside a virtual cluster was."""
+        return next((e.at for e in self._all if e.virtual_cluster == virtual_cluster), None)
+
+    def exported(self) -> list[RestoredPreemption]:
+        """All that is kept of them: those that count for a budget, and of others the last of each
+        two jobs.
+        """
+        last = {(each.job, each.for_job): each for each in self._all}
+        return [
+            each
+            for each in self._all
+            if each.virtual_cluster is not None or last[each.job, each.for_job] is each
+        ]

@@ -1,0 +1,263 @@
+"""Who may not be made to leave: docs/scheduling.md, "Who is protected"."""
+
+import pytest
+from scenes import Scene, code_of, config, gang, owning
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Downgraded,
+    Gang,
+    Placed,
+    Preempted,
+    Reserved,
+)
+
+
+def a_scene(**policy: object) -> Scene:
+    """Four machines of four GPUs, of which x owns all and y none."""
+    return Scene(config(policy=Policy(**policy), x=owning(("rack/node", 4))))  # type: ignore[arg-type]
+
+
+def shared(**policy: object) -> Scene:
+    """The same machines, of which x owns half, and y the other half."""
+    half = owning(("rack/node", 2))
+    return Scene(config(policy=Policy(**policy), x=half, y=half))  # type: ignore[arg-type]
+
+
+def a_gang(name: str, machines: int = 1, **more: object) -> Gang:
+    """One that takes whole machines."""
+    return gang(name, "x", 4, pods=machines, **more)
+
+
+def victims(decisions: list[Decision]) -> list[str]:
+    """Who has to leave."""
+    return [each.gang for each in decisions if isinstance(each, Preempted)]
+
+
+def reason(decisions: list[Decision], name: str) -> dict[str, object]:
+    """The numbers with which a gang is told to wait."""
+    (told,) = [each for each in decisions if isinstance(each, Deferred) and each.gang == name]
+    return dict(told.reason.numbers)
+
+
+def full(scene: Scene, **more: object) -> Scene:
+    """Low gangs have the machines, one each, all since the same time."""
+    decided = scene.asks(*(a_gang(name, **more) for name in "abcd"))
+    assert [type(each) for each in decided] == [Placed] * 4
+    return scene
+
+
+def leave(scene: Scene, *names: str) -> None:
+    """Victims are gone, and want to start again."""
+    for name in names:
+        wish = scene.core.gangs[name].gang
+        scene.leave(name)
+        scene.core.request(wish)
+
+
+@pytest.mark.parametrize("field", ["policy", "gang"])
+def test_nobody_leaves_before_it_has_run_for_long_enough(field: str) -> None:
+    if field == "policy":
+        scene = full(a_scene(min_run_s=100.0))
+    else:
+        scene = full(a_scene(), min_run_s=100.0)
+    decided = scene.asks(a_gang("high", priority=1))
+    assert victims(decided) == []
+    assert code_of(decided, "high") == "shape"
+    told = reason(decided, "high")
+    assert (told["protected"], told["protectedUntil"]) == (4, 101.0)
+    assert scene.core.wakes_at() == 101.0
+    scene.now = 99.5
+    assert scene.cycle(0.5) == []
+    assert victims(scene.cycle(1.0)) == ["a"]
+
+
+def test_what_its_own_job_says_counts_and_not_the_policy() -> None:
+    scene = full(a_scene(min_run_s=100.0), min_run_s=0.0)
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["a"]
+    assert scene.core.wakes_at() is None
+
+
+def test_of_several_those_leave_that_are_not_protected() -> None:
+    scene = a_scene()
+    scene.asks(*(a_gang(name, min_run_s=None if name == "c" else 1000.0) for name in "abcd"))
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["c"]
+
+
+def test_more_gpus_leave_where_who_has_fewer_is_protected() -> None:
+    scene = a_scene()
+    small = gang("small", "x", 1, min_run_s=1000.0)
+    scene.asks(*(a_gang(name) for name in "abc"), small)
+    scene.asks(gang("rest", "x", 2))
+    (victim,) = victims(scene.asks(gang("high", "x", 2, priority=1)))
+    assert victim == "rest"
+    (victim,) = victims(scene.asks(a_gang("higher", priority=2)))
+    assert victim in "abc"
+
+
+def test_who_is_protected_may_be_downgraded() -> None:
+    scene = Scene(config(policy=Policy(min_run_s=1000.0, is_lazy=True), x=owning(("rack/node", 2))))
+    scene.asks(a_gang("a"), a_gang("b"))
+    decided = scene.asks(a_gang("high", priority=1))
+    assert [type(each) for each in decided] == [Downgraded, Placed]
+
+
+def test_who_could_lose_its_cells_does_not_leave_instead_while_it_is_protected() -> None:
+    """All machines are in use: without the cells of a lazy gang nothing is won."""
+    policy = Policy(min_run_s=1000.0, is_lazy=True)
+    scene = Scene(config(policy=policy, x=owning(("rack/node", 4))))
+    full(scene)
+    decided = scene.asks(a_gang("high", priority=1))
+    assert [type(each) for each in decided] == [Deferred]
+
+
+def test_guests_leave_for_a_guarantee_though_they_are_protected() -> None:
+    scene = full(shared(min_run_s=1000.0), priority=-1)
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["a"]
+
+
+def test_of_guests_those_leave_that_are_not_protected() -> None:
+    """Also where that costs more GPUs."""
+    scene = shared()
+    only = [frozenset({f"n{number}"}) for number in range(4)]
+    scene.asks(
+        gang("small", "y", 1, priority=-1, min_run_s=1000.0, allowed_nodes=only[0]),
+        *(gang(f"g{n}", "y", 4, priority=-1, allowed_nodes=only[n]) for n in (1, 2, 3)),
+    )
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["g1"]
+    decided = scene.asks(a_gang("other", priority=1), gang("third", "y", 4, priority=1))
+    assert victims(decided) == ["g2", "g3"]
+    assert victims(scene.asks(gang("last", "y", 4, priority=1))) == ["small"]
+
+
+def test_no_more_leave_inside_a_virtual_cluster_than_its_budget_has() -> None:
+    scene = full(a_scene(preemptions_per_hour=1))
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["a"]
+    decided = scene.asks(a_gang("other", priority=1))
+    assert victims(decided) == []
+    told = reason(decided, "other")
+    assert (told["protected"], told["protectedUntil"]) == (3, 3602.0)
+    assert scene.core.wakes_at() == 3602.0
+    scene.leave("a")
+    scene.cycle()
+    scene.now = 3601.0
+    assert victims(scene.cycle(0.5)) == []
+    assert victims(scene.cycle(0.5)) == ["b"]
+
+
+def test_a_gang_that_needs_more_victims_than_the_budget_has_waits() -> None:
+    scene = full(a_scene(preemptions_per_hour=1))
+    decided = scene.asks(a_gang("two", 2, priority=1))
+    assert victims(decided) == []
+    told = reason(decided, "two")
+    assert (told["protected"], told["protectedUntil"]) == (4, None)
+    assert victims(scene.asks(a_gang("one", priority=1))) == ["a"]
+
+
+def test_guests_leave_where_the_budget_is_used_up() -> None:
+    scene = shared(preemptions_per_hour=0)
+    scene.asks(gang("low", "x", 1, allowed_nodes=frozenset({"n0"})))
+    scene.asks(*(gang(f"g{n}", "y", 4, priority=-1) for n in range(3)))
+    decided = scene.asks(a_gang("high", priority=1))
+    (victim,) = victims(decided)
+    assert victim.startswith("g")
+
+
+def test_guests_of_a_virtual_cluster_without_budget_leave_after_others() -> None:
+    scene = shared(preemptions_per_hour=1)
+    scene.asks(a_gang("low"), a_gang("own", priority=2))
+    scene.asks(a_gang("guest-of-x", priority=-1), gang("guest-of-y", "y", 4, priority=-1))
+    assert victims(scene.asks(a_gang("high", priority=1))) == ["low"]
+    assert victims(scene.asks(gang("asks", "y", 4, priority=1))) == ["guest-of-y"]
+
+
+def test_a_drain_costs_no_budget_and_heeds_no_protection() -> None:
+    scene = full(a_scene(preemptions_per_hour=1, min_run_s=1000.0))
+    scene.core.drain("n3")
+    assert len(victims(scene.cycle())) == 1
+    assert scene.core.preemptions.exported() == []
+
+
+def test_two_jobs_do_not_preempt_one_another_twice_in_an_hour() -> None:
+    scene = full(a_scene())
+    first = a_gang("first", priority=1, job="pushy")
+    assert victims(scene.asks(first)) == ["a"]
+    leave(scene, "a")
+    scene.cycle()
+    scene.leave("b")
+    assert scene.cycle() != []  # a starts again
+    assert victims(scene.asks(a_gang("second", priority=1, job="pushy"))) == ["c"]
+    assert victims(scene.asks(a_gang("third", priority=1, job="pushy"))) == ["d"]
+    decided = scene.asks(a_gang("fourth", priority=1, job="pushy"))
+    assert victims(decided) == []
+    told = reason(decided, "fourth")
+    assert (told["protected"], told["protectedUntil"]) == (1, 3602.0)
+    assert victims(scene.asks(a_gang("else", priority=1))) == ["a"]
+
+
+def test_who_waits_for_the_end_of_the_hour_is_tried_then() -> None:
+    scene = full(a_scene(), job="prey")
+    assert victims(scene.asks(a_gang("first", priority=1, job="pushy"))) == ["a"]
+    assert victims(scene.asks(a_gang("second", priority=1, job="pushy"))) == []
+    scene.leave("a")
+    scene.cycle()
+    assert scene.core.wakes_at() == 3602.0
+    scene.now = 3601.0
+    assert victims(scene.cycle(1.0)) == ["b"]
+
+
+def test_who_is_kept_off_holds_nobody_up_who_wants_the_same() -> None:
+    scene = full(a_scene(), job="prey")
+    scene.asks(a_gang("first", priority=1, job="pushy"))
+    decided = scene.asks(
+        a_gang("second", priority=1, job="pushy", submitted_at=-2.0),
+        a_gang("other", priority=1, submitted_at=-1.0),
+    )
+    assert [(each.gang, each.for_gang) for each in decided if isinstance(each, Preempted)] == [
+        ("b", "other")
+    ]
+
+
+def test_cells_are_kept_until_who_is_there_may_have_to_leave() -> None:
+    scene = full(a_scene(min_run_s=100.0, is_backfilling=True, assumed_s=10_000.0))
+    decided = scene.asks(a_gang("high", 2, priority=1))
+    (kept,) = [each for each in decided if isinstance(each, Reserved)]
+    assert kept.starts_at == 101.0
+    scene.now = 100.0
+    assert len(victims(scene.cycle())) == 2
+
+
+def test_who_expected_to_be_gone_is_not_protected() -> None:
+    scene = a_scene(
+        is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0, min_run_s=9e9,
+        preemptions_per_hour=0,
+    )  # fmt: skip
+    scene.asks(a_gang("half", 2, expected_s=100.0))
+    scene.asks(a_gang("large", 4))
+    scene.asks(a_gang("slow", 1, expected_s=50.0))
+    scene.leave("half")
+    scene.now = 100.0
+    assert victims(scene.cycle()) == ["slow"]
+    assert scene.core.preemptions.exported() == []
+
+
+def test_after_a_restart_the_same_are_protected() -> None:
+    scene = full(a_scene(min_run_s=50.0, preemptions_per_hour=2))
+    scene.now = 60.0
+    assert victims(scene.asks(a_gang("high", priority=1, job="pushy"))) == ["a"]
+    scene.asks(a_gang("other", 2, priority=1))
+    scene.leave("a")
+    scene.cycle()
+    again = a_scene(min_run_s=50.0, preemptions_per_hour=2)
+    for preemption in scene.core.preemptions.exported():
+        again.core.preemptions.restore(preemption)
+    for name in ("b", "c", "d", "high"):
+        again.core.restore(scene.core.exported(name), scene.now)
+    again.core.request(scene.core.gangs["other"].gang, "shape")
+    again.core.all_tried()
+    assert again.core.wakes_at() == scene.core.wakes_at()
+    again.now = scene.now = 3660.0
+    decided = scene.cycle()
+    assert len(victims(decided)) == 2
+    assert again.cycle() == decided
