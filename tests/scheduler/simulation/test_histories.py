@@ -49,7 +49,7 @@ def history(chance: random.Random) -> Iterator[Event]:
     """Some dozens of events."""
     at, gangs = 0, ["g"]
     for number in range(chance.randint(5, 60)):
-        at += chance.choice([0, 0, 1, 5, 20, 40, 100, 100, 40, 20, 5, 1500])
+        at += chance.choice([0, 0, 1, 5, 20, 40, 100])
         what = chance.choices([_asked, _of_gang, _of_node, _changed], [10, 4, 5, 1])[0]
         event = what(chance, gangs, number)
         yield {"at": at} | event
