@@ -176,6 +176,8 @@ def _stays(cluster: Cluster, reservation: Reservation, state: SlotState, leaves:
             other = cluster.gangs[gang]
             if other.passed == reservation.live.id or other.started_at is None:
                 continue  # it has to go in time, or will be looked at when it starts
+            if other.gang.priority < reservation.live.gang.priority:
+                continue  # it may have to go
             if ends_at(other, cluster.policy, cluster.now) > reservation.starts_at > cluster.now:
                 return True
     return False
