@@ -316,3 +316,12 @@ def test_for_a_gang_of_many_pods_those_leave_that_cost_least_too() -> None:
     scene.asks(*small)
     decided = scene.asks(gang("high", "x", 2, pods=66, priority=5))
     assert victims(decided) == [one.id for one in small]
+
+
+def test_none_of_many_victims_could_stay() -> None:
+    """Each pod takes the cheapest place; with that of the last there is room for all of them."""
+    scene = nodes_by_themselves(machines(80), ("node", 80))
+    large = [guest(f"large{number:02}", f"n{number:02}", *NODE) for number in range(79)]
+    restore(scene, [*large, guest("small", "n79", 0), guest("other", "n79", 1, 2, 3)])
+    decided = scene.asks(gang("high", "x", 1, pods=2, priority=5))
+    assert victims(decided) == ["other"]
