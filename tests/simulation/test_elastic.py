@@ -54,6 +54,24 @@ def test_it_starts_with_the_least_and_grows() -> None:
     assert pods_of(scene.cycle(), Grown, "e") == ["p2", "p3"]
 
 
+def of_two_roles() -> Gang:
+    """It needs one of its machines, and can do without the role that takes others."""
+    roles = (Role(Kind(4), ("main",), "main"), Role(Kind(4), ("w0", "w1"), "w", 0))
+    return Gang("e", "x", "user", 0, roles)
+
+
+def test_a_role_of_which_none_is_needed_starts_with_the_others() -> None:
+    assert pods_of(a_scene().asks(of_two_roles()), Placed, "e") == ["main", "w0", "w1"]
+
+
+def test_a_role_of_which_none_is_needed_is_grown_by() -> None:
+    scene = a_scene()
+    scene.asks(gang("most", "x", 4, pods=3))
+    assert pods_of(scene.asks(of_two_roles()), Placed, "e") == ["main"]
+    scene.leave("most")
+    assert pods_of(scene.cycle(), Grown, "e") == ["w0", "w1"]
+
+
 def test_it_shrinks_before_anybody_is_killed() -> None:
     """Even for a gang of a lower priority."""
     scene = a_scene()

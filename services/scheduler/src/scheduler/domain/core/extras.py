@@ -46,7 +46,7 @@ def wanted(live: Live) -> tuple[Role, ...]:
             left.remove(more)
             role = replace(role, pods=(*role.pods, *more.pods), least=len(role.pods))
         found.append(role)
-    return tuple(found)
+    return (*found, *(replace(role, least=0) for role in left))
 
 
 def add_extra(cluster: "Cluster", live: Live, role: Role) -> Live:
