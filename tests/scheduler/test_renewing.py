@@ -8,7 +8,9 @@ from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
 from scheduler.domain.core.config import QuotaCells as Quota
 from scheduler.domain.core.config import VirtualCluster as Owner
-from scheduler.domain.core.model import Downgraded, Preempted, Upgraded
+from scheduler.domain.core.model import Downgraded, Preempted, RestoredUsage, Upgraded
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.requests import Downgrade
@@ -35,6 +37,14 @@ class Rows:
 
     async def run_times(self, keys: Collection[Key]) -> dict[Key, History]:
         return {key: self._leader.run_times.histories[key] for key in keys}
+
+    async def usage(self, keys: Collection[UserKey]) -> dict[UserKey, RestoredUsage]:
+        rows = self._leader.core_rows.usage
+        return {key: rows[key] for key in keys if key in rows}
+
+    async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
+        rows = self._leader.core_rows.reservations
+        return {gang: rows[gang] for gang in gangs if gang in rows}
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
         ledger = self._leader.ledger

@@ -26,9 +26,10 @@ from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import word_of
 from scheduler_standby import Standby, believed, loaded, pending
-from scheduler_world import FILE, NODES, PORTS, RULES, Store, World
+from scheduler_world import FILE, KEEPING, NODES, PORTS, RULES, STRICT, Store, World
 
 Kit = Any
+CODES = ("health", "quota", "shape", "resource", "preempting", "order", "reservation")
 DEMANDS = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]),
@@ -38,6 +39,9 @@ DEMANDS = st.fixed_dictionaries(
     }
 )
 
+
+TIMES = st.sampled_from([(None, None), (None, 1), (None, 50), (100, 50), (2, None), (70, None)])
+"""Of a gang: its limit, and what it expects."""
 
 ORDERS = [Order.NONE, Order.NONE, Order.NONE, Order.CORDON, Order.DRAIN]
 
@@ -78,6 +82,8 @@ class History(RuleBasedStateMachine):
         priority=st.integers(-1, 2),
         is_lazy=st.sampled_from([None, True]),
         vc=st.sampled_from(["default", "lab"]),
+        user=st.sampled_from(["ada", "bob", "eve"]),
+        times=TIMES,
     )
     def submit(
         self,
@@ -87,6 +93,8 @@ class History(RuleBasedStateMachine):
         priority: int,
         is_lazy: bool | None,
         vc: str,
+        user: str,
+        times: tuple[int | None, int | None],
     ) -> None:
         name = f"g{self.names}"
         self.names += 1
@@ -97,6 +105,9 @@ class History(RuleBasedStateMachine):
             update={
                 "lazy_preemption": is_lazy,
                 "virtual_cluster": "default" if self.file is None else vc,
+                "user": user,
+                "limit_s": times[0],
+                "expected_s": times[1],
             }
         )
         self._say(self.requests[name])
@@ -144,12 +155,16 @@ class History(RuleBasedStateMachine):
         if followed is not None:
             assert pending(followed) == pending(cold)
             others.append(followed)
-        decisions = self.kit.decide(self.state, self.now)
-        self._check(decisions)
-        self.store.write(self.state, decisions)
+        decisions = self._cycle()
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
         self.now += 0.001
+
+    def _cycle(self) -> list[Any]:
+        decisions: list[Any] = self.kit.decide(self.state, self.now)
+        self._check(decisions)
+        self.store.write(self.state, decisions)
+        return decisions
 
     def _followed(self) -> Stored | None:
         """The standby's state, where it takes over now; another one begins to follow then."""
@@ -194,8 +209,7 @@ class History(RuleBasedStateMachine):
                 case Refused(gang=gang):
                     self.refused.add(gang)
                 case Deferred(reason=reason):
-                    codes = ("health", "quota", "shape", "resource", "preempting")
-                    assert reason.code in codes
+                    assert reason.code in CODES
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -264,7 +278,7 @@ class History(RuleBasedStateMachine):
     def lose(self, node: str, rarely: int) -> None:
         if not rarely and not self.state.ledger.nodes[node].is_lost:
             self.state.lose(node, self.now)
-            self.store.write(self.state, [])
+            self._cycle()
 
     @rule(node=st.sampled_from(sorted(NODES)), are_pods_over=st.booleans())
     def come_back(self, node: str, are_pods_over: bool) -> None:
@@ -394,7 +408,10 @@ HISTORIES = int(os.environ.get("MUSTER_TEST_HISTORIES", "60"))
 """How many histories are tried; in a deep run more, and pytest gets --timeout=0."""
 
 
-@pytest.mark.parametrize("file", [None, FILE], ids=["made by nodes", "by file"])
+FILES = {"made by nodes": None, "by file": FILE, "cells are kept": KEEPING, "strict": STRICT}
+
+
+@pytest.mark.parametrize("file", FILES.values(), ids=FILES)
 def test_random_histories_are_safe_and_live(kit: Kit, file: ClusterConfig | None) -> None:
     run_state_machine_as_test(  # it takes any maker of machines, whatever its stub says
         lambda: History(kit, file),  # type: ignore[arg-type]

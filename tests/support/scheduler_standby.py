@@ -9,6 +9,9 @@ import pytest
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.run_times import History, Key
@@ -19,7 +22,7 @@ from scheduler.store.changes import Changed
 from scheduler.store.nodes import KnownNode
 from scheduler_world import NODES, RULES, Store
 
-Name = TypeVar("Name", str, Key)
+Name = TypeVar("Name", str, Key, UserKey)
 
 
 class Deciding(Protocol):
@@ -45,10 +48,16 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     state.change(state.file, now)
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
+    state.restore_usage(_ordered(store.usage, reverse=reverse))
+    state.restore_reservations(_ordered(store.reservations, reverse=reverse))
     while not state.cluster.hardware.catch_up(1):
         pass
     recall(state, old, now)
     return state
+
+
+def _ordered(table: Mapping[Name, Any], *, reverse: bool) -> dict[Name, Any]:
+    return {key: table[key] for key in sorted(table, reverse=reverse)}
 
 
 def hear(state: Stored, old: State, now: float) -> None:
@@ -75,6 +84,8 @@ class Standby:
         self.hears_first = True
         self.gangs, self.holds = dict(history.store.gangs), dict(history.store.holds)
         self.histories = dict(history.store.histories)
+        self.reservations = dict(history.store.reservations)
+        self.usage = dict(history.store.usage)
         self.nodes = _nodes(history.state)
         self.reports = _reports(history.state)
         self.orders = dict(history.state.orders)
@@ -94,9 +105,12 @@ class Standby:
             frozenset(gangs),
             frozenset(_changed(self.nodes, nodes)),
             frozenset(_changed(self.histories, store.histories)),
+            frozenset(_changed(self.reservations, store.reservations)),
+            frozenset(_changed(self.usage, store.usage)),
         )
         self.gangs, self.holds, self.nodes = dict(store.gangs), dict(store.holds), nodes
         self.histories = dict(store.histories)
+        self.reservations, self.usage = dict(store.reservations), dict(store.usage)
         _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
         self._hear(history)
         state.keep_up(now)
@@ -125,6 +139,12 @@ class _Rows:
 
     async def run_times(self, keys: Collection[Key]) -> dict[Key, History]:
         return {key: history for key, history in self._standby.histories.items() if key in keys}
+
+    async def usage(self, keys: Collection[UserKey]) -> dict[UserKey, RestoredUsage]:
+        return {key: row for key, row in self._standby.usage.items() if key in keys}
+
+    async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
+        return {gang: row for gang, row in self._standby.reservations.items() if gang in gangs}
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[list[Hold]]:
         for _, hold in sorted(self._standby.holds.items()):
@@ -170,7 +190,9 @@ def pending(state: Stored) -> Any:
     changes = state.take_changes()
     rows = changes.rows
     learnt = changes.runs, changes.histories
-    return changes.ended, changes.kept, learnt, rows.placed, rows.changed, rows.gone, rows.sized
+    core = changes.core.reservations, changes.core.usage
+    written = rows.placed, rows.changed, rows.gone, rows.sized
+    return changes.ended, changes.kept, core, learnt, written
 
 
 def believed(state: State) -> dict[str, Any]:
@@ -198,6 +220,12 @@ def believed(state: State) -> dict[str, Any]:
             },
             "pods": state.ledger.pods,
             "run times": list(state.run_times.histories.items()),
+            "reservations": cluster.reservations.exported(),
+            "usage": {
+                key: (row, cluster.usage.of(key, row.at))
+                for row in cluster.usage.exported()
+                for key in ((row.virtual_cluster, row.is_opportunistic, row.user),)
+            },
         }
     )
 

@@ -2,6 +2,7 @@
 the database has.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,13 @@ from scheduler.domain.core.config import (
     ClusterConfig,
     NodeLimits,
     PhysicalCell,
+    Policy,
     QuotaCells,
     VirtualCluster,
 )
+from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.rules import Rules
@@ -48,6 +53,20 @@ FILE = ClusterConfig(
     },
 )
 """A rack of two nodes and a node of another kind, shared by two virtual clusters."""
+
+
+def judged(*order_by: str, **policy: Any) -> ClusterConfig:
+    """The same by another policy."""
+    return replace(FILE, policy=Policy(order_by=order_by, **policy))
+
+
+KEEPING = judged(
+    "priority", "fair-share", "age", is_backfilling=True, half_life_s=30.0, max_pass_s=100.0
+)
+"""Cells are kept for who can't start, and users take turns."""
+
+STRICT = judged("fair-share", "priority", "age", is_strict=True, half_life_s=30.0)
+"""Nobody passes."""
 
 
 class World:
@@ -103,6 +122,8 @@ class Store:
         self.gangs: dict[str, KnownGang] = {}
         self.holds: dict[str, Hold] = {}
         self.histories: dict[Key, History] = {}
+        self.reservations: dict[str, KnownReservation] = {}
+        self.usage: dict[UserKey, RestoredUsage] = {}
 
     def record(self, word: GangRequest) -> None:
         """A word is recorded before any cycle sees it."""
@@ -129,8 +150,14 @@ class Store:
             self.gangs.pop(gang, None)
         for gang in {*changes.kept, *(d.gang for d in decisions)}:
             self.gangs[gang] = state.known(gang)
-        for key, history in changes.histories.items():
-            if history is None:
-                self.histories.pop(key, None)
-            else:
-                self.histories[key] = history
+        _put(self.histories, changes.histories)
+        _put(self.reservations, changes.core.reservations)
+        _put(self.usage, changes.core.usage)
+
+
+def _put(table: dict[Any, Any], changes: Mapping[Any, Any]) -> None:
+    for key, row in changes.items():
+        if row is None:
+            table.pop(key, None)
+        else:
+            table[key] = row

@@ -149,6 +149,8 @@ class Decider:
             for gang in gangs:
                 state.restore_gang(gang, now, self.at())
             after = gangs[-1].request.gang
+        state.restore_usage(await store.usage.load(conn))
+        state.restore_reservations(await store.reservations.load(conn))
         while not hardware.catch_up(limit):
             await asyncio.sleep(0)
         self.known = {node.node: node for node in nodes}
@@ -328,6 +330,8 @@ class Decider:
         await store.nodes.save_nodes(conn, known)
         await store.run_times.save(conn, changes.histories)
         await self.configuring.save(conn, state)
+        await store.reservations.save(conn, changes.core.reservations)
+        await store.usage.save(conn, changes.core.usage)
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)

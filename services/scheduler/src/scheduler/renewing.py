@@ -5,6 +5,9 @@ another process takes them, wherever the rows come from.
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
+from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.run_times import History, Key
@@ -22,6 +25,14 @@ class Source(Protocol):
 
     async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
         """What is known of these keys."""
+        ...
+
+    async def usage(self, keys: Collection[UserKey]) -> Mapping[UserKey, RestoredUsage]:
+        """What these users have used."""
+        ...
+
+    async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
+        """What is kept for these gangs."""
         ...
 
     def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
@@ -53,8 +64,12 @@ async def renew(
         state.run_times.restore(histories, changed.run_times - histories.keys())
     gangs = sorted(changed.gangs | state.unsure if is_last else changed.gangs)
     nodes = sorted(changed.nodes)
-    if not gangs and not nodes:
+    if changed.usage:
+        usage = await source.usage(changed.usage)
+        state.restore_usage(usage, changed.usage - usage.keys())
+    if not gangs and not nodes and not changed.reservations:
         return 0
+    state.let_go()
     touched = state.forget(gangs)
     if nodes:
         restore_nodes(state, await source.nodes(nodes))
@@ -67,6 +82,8 @@ async def renew(
     async for some in source.gangs(gangs):
         for gang in some:
             state.restore_gang(gang, now, source.at())
+    kept = await source.reservations(changed.reservations)
+    state.restore_reservations(kept, changed.reservations - kept.keys())
     state.keep_up(now)
     return len(gangs)
 

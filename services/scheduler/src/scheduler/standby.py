@@ -17,6 +17,9 @@ from muster.service import Runtime
 
 from scheduler import store
 from scheduler.domain.core.forest import ConfigError
+from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.run_times import History, Key
@@ -206,6 +209,12 @@ class _Database:
 
     async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
         return await store.run_times.load_of(self._conn, keys)
+
+    async def usage(self, keys: Collection[UserKey]) -> Mapping[UserKey, RestoredUsage]:
+        return await store.usage.load_of(self._conn, keys)
+
+    async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
+        return await store.reservations.load_of(self._conn, gangs)
 
     async def holds(self, gangs: Sequence[str]) -> AsyncIterator[Sequence[Hold]]:
         for some in self._parts(gangs):

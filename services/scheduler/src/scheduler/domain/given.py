@@ -13,7 +13,15 @@ from typing import ParamSpec
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
-from scheduler.domain.core.model import Decision, Gang, Restored, Role
+from scheduler.domain.core.keeping import keep_again
+from scheduler.domain.core.model import (
+    Decision,
+    Gang,
+    Restored,
+    RestoredReservation,
+    RestoredUsage,
+    Role,
+)
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.export import (
     Fields,
@@ -22,7 +30,9 @@ from scheduler.domain.formats.export import (
     pod_released_event,
     released_event,
     requested_event,
+    reservation_event,
     restored_event,
+    usage_event,
 )
 from scheduler.domain.formats.writing import to_record
 
@@ -74,6 +84,16 @@ class Given:
         """A gang was placed before."""
         self._note(restored_event, restored)
         self.cluster.restore(restored, at)
+
+    def keep_again(self, restored: RestoredReservation) -> None:
+        """Cells were kept for a gang before."""
+        self._note(reservation_event, restored)
+        keep_again(self.cluster, restored)
+
+    def restore_usage(self, restored: RestoredUsage) -> None:
+        """A user used so much before."""
+        self._note(usage_event, restored)
+        self.cluster.usage.restore(restored)
 
     # Nodes.
 

@@ -1,20 +1,23 @@
 """What is stored: gangs as a restart needs them, and what a transaction must write."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 
+from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import CellUse, GangClass, PodPlace
+from scheduler.domain.core_rows import CoreChanges
 from scheduler.domain.ledger import Rows
-from scheduler.domain.requests import Downgrade
+from scheduler.domain.requests import Asked, Downgrade
 from scheduler.domain.run_times import History, Key, Run
 
 
 @dataclass(frozen=True, slots=True)
 class KnownGang:
     """A gang as it is stored. ``reserved``: places that are kept for its pods. ``shape``: as it
-    was asked for first; ``expected_s``: how long it would run, as it was learnt then.
+    was asked for first; ``expected_s``: how long it would run, as it was learnt then; ``passed``:
+    the gang on whose kept cells it is.
     """
 
     request: GangRequest
@@ -30,13 +33,40 @@ class KnownGang:
     downgrade: Downgrade | None = None
     shape: str | None = None
     expected_s: float | None = None
+    passed: str | None = None
+
+
+def known_of(gang: Asked, live: Live | None, downgrade: Downgrade | None) -> KnownGang:
+    """All that is to be stored of a gang; ``live``: what the core has of it."""
+    known = KnownGang(
+        gang.request,
+        gang.said,
+        gang.is_refused,
+        preemption=gang.preemption,
+        shape=gang.shape,
+        expected_s=gang.expected_s,
+    )
+    if live is None or not (live.pods or live.strangers):
+        return known
+    return replace(
+        known,
+        gang_class=live.gang_class,
+        cells=live.cells(),
+        started_at=live.started_at,
+        preempted_for=live.preempted_for,
+        preempted_until=live.preempted_until,
+        reserved=tuple(live.pods[pod].place() for pod in live.reserved),
+        downgrade=downgrade,
+        passed=live.passed,
+    )
 
 
 @dataclass(slots=True)
 class Changes:
     """What a transaction must write: ``ended`` gangs, whose end is to be said; ``kept``: gangs of
     which the core keeps something else than before; ``runs``: of ended gangs, as far as run times
-    are learnt from them; ``histories``: what is known from now on of run times, None: nothing.
+    are learnt from them; ``histories``: what is known from now on of run times, None: nothing;
+    ``core``: what the core keeps beside them.
     """
 
     rows: Rows
@@ -44,6 +74,7 @@ class Changes:
     kept: set[str] = field(default_factory=set)
     runs: dict[str, Run] = field(default_factory=dict)
     histories: dict[Key, History | None] = field(default_factory=dict)
+    core: CoreChanges = field(default_factory=CoreChanges)
 
     def __bool__(self) -> bool:
-        return bool(self.rows or self.ended or self.kept)
+        return bool(self.rows or self.ended or self.kept or self.core)

@@ -7,7 +7,7 @@ A pod that was released and is not shown free yet is a gang of its own for the c
 already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import count
 from typing import assert_never
@@ -37,8 +37,9 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 from scheduler.domain.core.reasons import HEALTH, current, preempting
+from scheduler.domain.core_rows import CoreRows
 from scheduler.domain.given import Given
-from scheduler.domain.known import Changes, KnownGang
+from scheduler.domain.known import Changes, KnownGang, known_of
 from scheduler.domain.ledger import Ledger, Rows
 from scheduler.domain.placements import LEFT, Hold, Placement, left
 from scheduler.domain.plans import Plan, made
@@ -75,6 +76,7 @@ class State:
         self.made_of = self.plan(file)
         self.cluster = Cluster(self.made_of.config(), rules.policies)
         self.given = Given(self.cluster)
+        self.core_rows = CoreRows()
         self.has_more = False
         self._seen = Seen()
         self._changes = Changes(Rows())
@@ -103,6 +105,7 @@ class State:
         self.cluster = cluster
         self.given.change(cluster, line)
         self._changes.kept.update(name for name in self.cluster.gangs if name in self.gangs)
+        self.core_rows.doubt()
         self._seen.forget()
         self._seen.doubt(self.given, self.ledger)
         self.ledger.touched.update(self.ledger.nodes, self.orders)
@@ -277,13 +280,11 @@ class State:
             return False
         self._changes.kept.add(gang.name)
         match decision:
-            case Placed(pods=places) | Grown(pods=places):
-                gang.said = None
-                if isinstance(decision, Placed):
-                    gang.preemption = gang.downgrade = None
-                self.telling.untold.pop(gang.name, None)
-                for place in places:
-                    self._place(gang, place)
+            case Placed(pods=places):
+                gang.preemption = gang.downgrade = None
+                self._place_all(gang, places)
+            case Grown(pods=places):
+                self._place_all(gang, places)
             case Deferred():
                 self.telling.untold[gang.name] = None
                 return False
@@ -297,11 +298,19 @@ class State:
                 gang.downgrade = None
                 for pod in self.cluster.gangs[gang.name].pods.values():
                     self.ledger.charge(pod.name, pod.place().charged)
-            case PreemptionCancelled() | Reserved():
+            case Reserved():
+                gang.said = self.reason_of(gang.name) or gang.said
+            case PreemptionCancelled():
                 pass
             case _:
                 assert_never(decision)
         return True
+
+    def _place_all(self, gang: Asked, places: Iterable[PodPlace]) -> None:
+        gang.said = None
+        self.telling.untold.pop(gang.name, None)
+        for place in places:
+            self._place(gang, place)
 
     def _place(self, gang: Asked, place: PodPlace) -> None:
         report, ask = self.ledger.nodes[place.node].report, gang.asks[place.pod]
@@ -359,33 +368,8 @@ class State:
 
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
-        gang = self.gangs[name]
         live = self.cluster.gangs.get(name)
-        if live is None or not (live.pods or live.strangers):
-            preemption = gang.preemption
-            return KnownGang(
-                gang.request,
-                gang.said,
-                gang.is_refused,
-                preemption=preemption,
-                shape=gang.shape,
-                expected_s=gang.expected_s,
-            )
-        return KnownGang(
-            gang.request,
-            gang.said,
-            gang.is_refused,
-            live.gang_class,
-            live.cells(),
-            live.started_at,
-            live.preempted_for,
-            gang.preemption,
-            live.preempted_until,
-            tuple(live.pods[pod].place() for pod in live.reserved),
-            self.downgrade_of(name),
-            gang.shape,
-            gang.expected_s,
-        )
+        return known_of(self.gangs[name], live, self.downgrade_of(name))
 
     def take_changes(self) -> Changes:
         """What was changed since this was last asked."""
@@ -393,4 +377,6 @@ class State:
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
         changes.histories = self.run_times.note(changes.runs.values())
+        if not self.is_under_way:
+            changes.core = self.core_rows.take(self.cluster)
         return changes

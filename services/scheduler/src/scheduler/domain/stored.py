@@ -5,10 +5,13 @@ forgets the gangs whose rows have changed and reads them anew, which leaves it w
 begin. Nodes are heard meanwhile, by both.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from scheduler.domain.core.config import ClusterConfig, Policy
-from scheduler.domain.core.model import Kind, Restored
+from scheduler.domain.core.keeping import let_go
+from scheduler.domain.core.model import Kind, Restored, RestoredUsage
+from scheduler.domain.core.usage import UserKey
+from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import LEFT, Hold
 from scheduler.domain.requests import Asked, gang_of, kind_of, roles_of
@@ -17,8 +20,8 @@ from scheduler.domain.state import State
 
 
 class Stored(State):
-    """The order is: nodes, then placements, then gangs, and at last, before the first decision,
-    `restored`.
+    """The order is: nodes, then placements, then gangs, then what users used and what is kept for
+    those that wait, and at last, before the first decision, `restored`.
     """
 
     def __init__(
@@ -27,6 +30,7 @@ class Stored(State):
         super().__init__(rules, file, policy)
         self._held: dict[str, list[Hold]] = {}
         self._pods_of: dict[str, list[str]] = {}
+        self.cluster.usage.is_timed = False
 
     @property
     def unsure(self) -> set[str]:
@@ -76,6 +80,7 @@ class Stored(State):
                 known.preempted_until,
                 known.preempted_for,
                 () if started_at is None else tuple(reserved),
+                known.passed,
             )
             self.given.restore(restored, at)
         asks = {ask.pod: ask for ask in request.pods}
@@ -89,6 +94,29 @@ class Stored(State):
         if live is not None and known.reason is not None:
             live.told = known.reason.code
 
+    def restore_usage(
+        self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
+    ) -> None:
+        """What the store knows of users; after the gangs that run, whose use it has up to then."""
+        self.core_rows.keep_usage(rows, gone)
+        for key in gone:
+            self.cluster.usage.restore_none(key)
+        for row in rows.values():
+            self.given.restore_usage(row)
+
+    def let_go(self) -> None:
+        """What is kept for gangs that wait is in nobody's way."""
+        let_go(self.cluster)
+
+    def restore_reservations(
+        self, rows: Mapping[str, KnownReservation], gone: Collection[str] = ()
+    ) -> None:
+        """What the store knows of cells that are kept for gangs; after all gangs."""
+        for row in self.core_rows.keep_reservations(rows, gone):
+            live = self.cluster.gangs.get(row.restored.gang)
+            if live is not None and row.is_for(live):
+                self.given.keep_again(row.restored)
+
     def forget(self, gangs: Collection[str]) -> set[str]:
         """As if nothing had ever been stored of these gangs. Returns the nodes of their pods, which
         are to be settled once what is stored of them is restored.
@@ -99,6 +127,7 @@ class Stored(State):
                 nodes.add(self.ledger.forget_hold(pod))
                 self.given.release(LEFT + pod)
             self.given.release(name)
+            self.cluster.usage.forget(name)
             self.gangs.pop(name, None)
             self._held.pop(name, None)
             self._changes.ended.pop(name, None)
@@ -130,5 +159,8 @@ class Stored(State):
         for name in sorted(self.gangs):
             self.telling.note(self.gangs[name], self.gangs[name].said, now)
         self._reserved = set(self.cluster.reserved)
+        self.cluster.usage.is_timed = True
+        self.cluster.usage.settle(at)
+        self.core_rows.doubt()
         self._pods_of.clear()
         self.given.is_recording = True

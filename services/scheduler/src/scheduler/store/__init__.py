@@ -2,6 +2,26 @@
 transaction.
 """
 
-from scheduler.store import changes, configuration, gangs, leadership, nodes, record, run_times
+from scheduler.store import (
+    changes,
+    configuration,
+    gangs,
+    leadership,
+    nodes,
+    record,
+    reservations,
+    run_times,
+    usage,
+)
 
-__all__ = ["changes", "configuration", "gangs", "leadership", "nodes", "record", "run_times"]
+__all__ = [
+    "changes",
+    "configuration",
+    "gangs",
+    "leadership",
+    "nodes",
+    "record",
+    "reservations",
+    "run_times",
+    "usage",
+]

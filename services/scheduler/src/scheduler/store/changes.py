@@ -1,8 +1,8 @@
 """SQL of what was committed since one looked last, whatever the order of commits was.
 
-Triggers note each gang, node and key of run times that is written, with the transaction. A
-transaction that a snapshot did not see is found by the next one: so nothing is missed, and nothing
-found twice.
+Triggers note each gang, node, key of run times, reservation and user's usage that is written, with
+the transaction. A transaction that a snapshot did not see is found by the next one: so nothing is
+missed, and nothing found twice.
 """
 
 import json
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from muster.db import Connection
 
+from scheduler.domain.core.usage import UserKey
 from scheduler.domain.run_times import Key
 
 NOTHING = "1:1:"
@@ -24,6 +25,8 @@ class Changed:
     gangs: frozenset[str]
     nodes: frozenset[str]
     run_times: frozenset[Key] = frozenset()
+    reservations: frozenset[str] = frozenset()
+    usage: frozenset[UserKey] = frozenset()
 
 
 async def snapshot(conn: Connection) -> str:
@@ -56,7 +59,13 @@ async def since(conn: Connection, seen: str) -> Changed | None:
         frozenset(names.get("gang", ())),
         frozenset(names.get("node", ())),
         frozenset(Key(*json.loads(name)) for name in names.get("run-time", ())),
+        frozenset(names.get("reservation", ())),
+        frozenset(_user(*json.loads(name)) for name in names.get("usage", ())),
     )
+
+
+def _user(virtual_cluster: str, is_opportunistic: bool, user: str) -> UserKey:
+    return virtual_cluster, is_opportunistic, user
 
 
 async def forget(conn: Connection, before: str) -> None:

@@ -24,7 +24,7 @@ _HOLDS = (
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for,"
-    " shape, expected_s FROM gang"
+    " shape, expected_s, passed FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -63,13 +63,14 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             " preempted_until = n.preempted_until, preempted_for = n.preempted_for,"
             " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
-            " shape = n.shape, expected_s = n.expected_s"
+            " shape = n.shape, expected_s = n.expected_s, passed = n.passed"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
-            " $11::double precision[], $12::text[], $13::text[], $14::double precision[])"
+            " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
+            " $15::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
             " preempted_for, preemption, reserved, downgraded_at, downgraded_for, shape,"
-            " expected_s)"
+            " expected_s, passed)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -85,6 +86,7 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [None if g.downgrade is None else g.downgrade.for_gang for g in gangs],
             [g.shape for g in gangs],
             [g.expected_s for g in gangs],
+            [g.passed for g in gangs],
         )
 
 
@@ -295,4 +297,5 @@ def _gang_of(row: Any) -> KnownGang:
         None if since is None else Downgrade(row["downgraded_for"], since),
         row["shape"],
         row["expected_s"],
+        row["passed"],
     )

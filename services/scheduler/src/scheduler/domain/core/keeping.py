@@ -45,6 +45,18 @@ def keep_again(cluster: "Cluster", restored: RestoredReservation) -> None:
         cluster.enqueue(live)
 
 
+def let_go(cluster: "Cluster") -> None:
+    """Nothing is kept for anybody, as if it never had been: before gangs are restored beside which
+    it was kept.
+    """
+    for reservation in list(cluster.reservations.by_gang.values()):
+        live = reservation.live
+        cluster.reservations.remove(reservation)
+        live.is_kept_for = False
+        cluster.queue.remove(live)
+        cluster.enqueue(live)
+
+
 def _requeue(cluster: "Cluster", live: Live) -> None:
     """A gang that waits is in another line from now on, for the same reason."""
     before = cluster.queue.gangs.get(live.id)

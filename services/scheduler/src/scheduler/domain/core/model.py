@@ -179,7 +179,8 @@ NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
 @dataclass(frozen=True, slots=True)
 class RestoredReservation:
     """Cells that were kept for a waiting gang before, expected to start at ``starts_at``; it has
-    had some ``since`` then. ``bound``: those that are bound for it.
+    had some ``since`` then. ``bound``: those that are bound for it. ``held``: what it is charged of
+    ``cells``, None: all that nobody else is. ``number``: those with a lower one are older, 0: all.
     """
 
     gang: str
@@ -187,6 +188,8 @@ class RestoredReservation:
     starts_at: float
     since: float
     bound: tuple[CellUse, ...] = ()
+    held: tuple[NodeGpus, ...] | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ and others go there only where they will be gone in time.
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import nsmallest
+from math import inf
 
 from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
@@ -134,7 +135,8 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     said: list[Decision] = []
     state = cluster.stamps.state()
     is_over = until is None and any(each.starts_at <= cluster.now for each in of_owner)
-    if kept.looked.get(owner) != state or is_over:
+    is_doubted = any(each.doubted_at <= cluster.now for each in of_owner)
+    if kept.looked.get(owner) != state or is_over or is_doubted:
         for each in of_owner.copy():
             if is_lost(cluster, each) or (until is None and each.starts_at <= cluster.now):
                 said += _keep_anew(cluster, each)
@@ -153,7 +155,10 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
 
 
 def is_lost(cluster: Cluster, reservation: Reservation) -> bool:
-    """Some of its cells will not be free in time."""
+    """Some of its cells will not be free in time. Looks up when that is to be asked again, though
+    nothing changes: when somebody has stayed for longer than expected.
+    """
+    reservation.doubted_at = inf
     live, states = reservation.live, cluster.hardware.states
     return any(
         leaves & ~states[number].usable
@@ -178,8 +183,10 @@ def _stays(cluster: Cluster, reservation: Reservation, state: SlotState, leaves:
                 continue  # it has to go in time, or will be looked at when it starts
             if other.gang.priority < reservation.live.gang.priority:
                 continue  # it may have to go
-            if ends_at(other, cluster.policy, cluster.now) > reservation.starts_at > cluster.now:
+            end = ends_at(other, cluster.policy, cluster.now)
+            if end > reservation.starts_at > cluster.now:
                 return True
+            reservation.doubted_at = min(reservation.doubted_at, end)
     return False
 
 

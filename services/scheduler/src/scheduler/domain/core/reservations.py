@@ -7,6 +7,7 @@ GPUs: others of its virtual cluster find them taken, and opportunistic gangs may
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import Policy
@@ -26,7 +27,8 @@ Leaves = Mapping[int, int]
 @dataclass(slots=True, eq=False)
 class Reservation:
     """``leaves`` are kept for a gang, which is expected to start at ``starts_at``; it has had a
-    reservation ``since`` then. ``held``: those of them that it is charged.
+    reservation ``since`` then. ``held``: those of them that it is charged. ``number``: later ones
+    have higher ones. ``doubted_at``: when somebody there should be gone, as it was last looked at.
     """
 
     live: Live
@@ -34,14 +36,20 @@ class Reservation:
     starts_at: float
     since: float
     held: list[Pod] = field(default_factory=list)
+    number: int = 0
+    doubted_at: float = -inf
 
     def cells(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """Nodes with the indices of their GPUs that are kept."""
-        found: dict[str, list[int]] = {}
-        for number, mask in sorted(self.leaves.items()):
-            slot = hardware.states[number].slot
-            found.setdefault(slot.machine, []).extend(slot.indices(mask))
-        return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
+        return _gpus_of(hardware, self.leaves)
+
+    def charged(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
+        """The same of what it is charged."""
+        leaves: defaultdict[int, int] = defaultdict(int)
+        for pod in self.held:
+            if pod.state is not None:
+                leaves[pod.state.slot.number] |= pod.leaves
+        return _gpus_of(hardware, leaves)
 
     def bound(self) -> tuple[CellUse, ...]:
         """The cells that are bound for what it is charged."""
@@ -52,6 +60,14 @@ class Reservation:
             if binding.quota is not None
         }
         return tuple(CellUse(cell, quota) for cell, quota in sorted(found))
+
+
+def _gpus_of(hardware: Hardware, leaves: Leaves) -> tuple[NodeGpus, ...]:
+    found: dict[str, list[int]] = {}
+    for number, mask in sorted(leaves.items()):
+        slot = hardware.states[number].slot
+        found.setdefault(slot.machine, []).extend(slot.indices(mask))
+    return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
 
 
 def may_pass(live: Live, reservation: Reservation, policy: Policy, now: float) -> bool:
@@ -69,7 +85,8 @@ class Reservations:
 
     ``versions``: by owner, raised when more is kept, or other cells or until another time;
     ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
-    which of `Queue.changes` each chain had one.
+    which of `Queue.changes` each chain had one. ``changed``: gangs for which something else may be
+    kept than before, until the caller clears it.
     """
 
     def __init__(self, hardware: Hardware, charges: Charges) -> None:
@@ -79,6 +96,8 @@ class Reservations:
         self.versions: defaultdict[str, int] = defaultdict(int)
         self.looked: dict[str, tuple[int, ...]] = {}
         self.full: dict[str, int] = {}
+        self.changed: set[str] = set()
+        self._numbered = 0
         self._by_owner: dict[str, list[Reservation]] = {}
 
     def of(self, owner: str) -> list[Reservation]:
@@ -87,17 +106,35 @@ class Reservations:
 
     def exported(self) -> list[RestoredReservation]:
         """All that is kept of them, the oldest first."""
-        return [
-            RestoredReservation(
-                gang, each.cells(self.hardware), each.starts_at, each.since, each.bound()
-            )
-            for gang, each in self.by_gang.items()
-        ]
+        return [self.exported_of(each) for each in self.by_gang.values()]
+
+    def exported_of(self, reservation: Reservation) -> RestoredReservation:
+        """All that is kept of it."""
+        return RestoredReservation(
+            reservation.live.id,
+            reservation.cells(self.hardware),
+            reservation.starts_at,
+            reservation.since,
+            reservation.bound(),
+            reservation.charged(self.hardware),
+            reservation.number,
+        )
 
     def restore(self, live: Live, restored: RestoredReservation) -> bool:
         """Keep them again; False: some of them are there no longer."""
+        leaves = self._leaves(restored.cells)
+        held = None if restored.held is None else self._leaves(restored.held)
+        if leaves is None or (held is None) != (restored.held is None):
+            return False
+        reservation = Reservation(live, leaves, restored.starts_at, restored.since)
+        reservation.number = restored.number
+        self.add(reservation, restored.bound, held)
+        return True
+
+    def _leaves(self, cells: Iterable[NodeGpus]) -> Leaves | None:
+        """None where some are not there."""
         leaves: dict[int, int] = {}
-        for node, gpus in restored.cells:
+        for node, gpus in cells:
             machine = self.hardware.machines.get(node)
             found = 0
             for state in () if machine is None else machine.slots:
@@ -105,9 +142,8 @@ class Reservations:
                     leaves[state.slot.number] = mask
                     found += mask.bit_count()
             if found < len(gpus):
-                return False
-        self.add(Reservation(live, leaves, restored.starts_at, restored.since), restored.bound)
-        return True
+                return None
+        return leaves
 
     def owners(self) -> Iterable[str]:
         """Virtual clusters that have some."""
@@ -117,13 +153,23 @@ class Reservations:
         """When the next one's time comes; None: never."""
         return min((r.starts_at for r in self.by_gang.values() if r.starts_at > now), default=None)
 
-    def add(self, reservation: Reservation, cells: Iterable[CellUse] = ()) -> None:
-        """It is kept from now on, as far as nobody has it yet; in these cells if that can be."""
+    def add(
+        self,
+        reservation: Reservation,
+        cells: Iterable[CellUse] = (),
+        leaves: Leaves | None = None,
+    ) -> None:
+        """It is kept from now on, as far as nobody has it yet; in these cells if that can be.
+        ``leaves``: no others of it for now.
+        """
         live = reservation.live
+        reservation.number = reservation.number or self._numbered + 1
+        self._numbered = max(self._numbered, reservation.number)
         self.by_gang[live.id] = reservation
         self._by_owner.setdefault(live.owner, []).append(reservation)
         self.versions[live.owner] += 1
-        self.hold(reservation, cells)
+        self.changed.add(live.id)
+        self.hold(reservation, cells, leaves)
 
     def remove(self, reservation: Reservation) -> None:
         """It is over: what it was charged is free for others."""
@@ -134,12 +180,18 @@ class Reservations:
         if not self._by_owner[live.owner]:
             del self._by_owner[live.owner]
         self.versions[live.owner] += 1
+        self.changed.add(live.id)
 
-    def hold(self, reservation: Reservation, cells: Iterable[CellUse] = ()) -> None:
+    def hold(
+        self,
+        reservation: Reservation,
+        cells: Iterable[CellUse] = (),
+        only: Leaves | None = None,
+    ) -> None:
         """Charge what nobody is charged of it, in these cells if that can be."""
         hardware, live = self.hardware, reservation.live
         bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
-        for number, leaves in reservation.leaves.items():
+        for number, leaves in (reservation.leaves if only is None else only).items():
             state = hardware.states[number]
             for kind, owner, mask in self._parts(live, state, leaves & ~state.charged):
                 bindings = cover(hardware, owner, state, mask)
@@ -149,6 +201,7 @@ class Reservations:
                     hardware.recharge(pod, bindings)
                     self.charges.count(live, pod, 1)
                     reservation.held.append(pod)
+                    self.changed.add(live.id)
                     self.versions[live.owner] += 1
         uncover(hardware, (binding for binding in bound if binding is not None))
 
@@ -157,6 +210,7 @@ class Reservations:
         for pod in reversed(reservation.held):
             self.charges.count(reservation.live, pod, -1)
             self.hardware.discharge(pod)
+            self.changed.add(reservation.live.id)
         reservation.held.clear()
 
     def left(self, owner: str) -> int:

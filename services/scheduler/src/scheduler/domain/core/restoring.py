@@ -232,6 +232,7 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
     fresh.preemptions.take_over(old.preemptions.exported())
+    fresh.usage.is_timed = old.usage.is_timed
     for live in sorted(old.gangs.values(), key=lambda live: live.order):
         if live.extra_of is not None:
             continue

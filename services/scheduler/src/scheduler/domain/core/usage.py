@@ -11,7 +11,7 @@ from math import exp2, log
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.model import OPPORTUNISTIC, RestoredUsage
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, RestoredUsage
 from scheduler.domain.core.ordering import Ordering, UserUsage
 
 UserKey = tuple[str, bool, str]
@@ -22,6 +22,8 @@ LN2 = log(2)
 LEAST = 1.0
 """Less than so many seconds of one GPU, CPU, or MB is forgotten."""
 
+SWEEP_S = 3600.0
+"""So often accounts are looked for that have faded."""
 
 Amounts = list[int]
 """By the number of the resource."""
@@ -37,7 +39,10 @@ class Account:
 
 
 class Usage:
-    """Accounts of users whose gangs run or have run. ``is_kept``: some order asks for them."""
+    """Accounts of users whose gangs run or have run. ``is_kept``: some order asks for them.
+    ``changed``: those that may be others than before, until the caller clears it. ``is_timed``: off
+    while memory is restored, for what was used by then is told.
+    """
 
     def __init__(self, hardware: Hardware, policy: Policy, ordering: Ordering) -> None:
         self.is_kept = ordering.has_users
@@ -49,25 +54,37 @@ class Usage:
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._has_more = len(self._names) > len(hardware.gpu_types)
         self._accounts: dict[UserKey, Account] = {}
-        self._left: list[tuple[UserKey, Amounts]] = []
+        self.changed: set[UserKey] = set()
+        self.is_timed = True
+        self._swept_at = 0.0
+        self._left: dict[str, list[tuple[UserKey, Amounts]]] = {}
         self._ranks: dict[UserKey, tuple[float, ...]] = {}
         self._ranks_at = 0.0
 
     def begin(self, live: Live, pods: Iterable[Pod], now: float) -> None:
         """Pods of a gang run from now on."""
-        if self.is_kept:
+        if self._counts(live):
             self._add(key_of_user(live), self._amounts(pods), now, 1)
 
     def end(self, live: Live, pods: Iterable[Pod]) -> None:
         """They don't any more."""
-        if self.is_kept:
-            self._left.append((key_of_user(live), self._amounts(pods)))
+        if self._counts(live):
+            left = self._left.setdefault(live.id, [])
+            left.append((key_of_user(live), self._amounts(pods)))
 
     def settle(self, now: float) -> None:
         """A cycle begins."""
-        for key, amounts in self._left:
-            self._add(key, amounts, now, -1)
+        for left in self._left.values():
+            for key, amounts in left:
+                self._add(key, amounts, now, -1)
         self._left.clear()
+        if now >= self._swept_at + SWEEP_S:
+            self._sweep(now)
+
+    def forget(self, gang: str) -> None:
+        """What was said of the gang, which is gone, never was."""
+        for key, amounts in self._left.pop(gang, ()):
+            self._count(self._accounts[key], amounts, -1)
 
     def ranks(self, live: Live, now: float) -> tuple[float, ...]:
         """The gang's user's, by the orders of users."""
@@ -88,7 +105,8 @@ class Usage:
         weight = self._policy.weights.get(user, 1.0)
         account = self._accounts.get(key)
         if account is None:
-            return UserUsage(virtual_cluster, user, weight, {}, {})
+            nothing = dict.fromkeys(self._names, 0.0)
+            return UserUsage(virtual_cluster, user, weight, nothing, nothing)
         left, added_s = self._faded(now - account.at)
         mean_s = self._policy.half_life_s / LN2
         lately, current = dict[str, float](), dict[str, float]()
@@ -101,17 +119,17 @@ class Usage:
 
     def exported(self) -> list[RestoredUsage]:
         """All that is kept of it, apart from what gangs that run tell."""
-        return [
-            RestoredUsage(
-                virtual_cluster,
-                user,
-                is_guest,
-                account.at,
-                {n: used for n, used in zip(self._names, account.used, strict=True) if used},
-            )
-            for (virtual_cluster, is_guest, user), account in sorted(self._accounts.items())
-            if any(account.now) or max(account.used, default=0.0) >= LEAST
-        ]
+        found = [self.exported_of(key) for key in sorted(self._accounts)]
+        return [each for each in found if each is not None]
+
+    def exported_of(self, key: UserKey) -> RestoredUsage | None:
+        """The same of one account; None: there is nothing to keep."""
+        account = self._accounts.get(key)
+        if account is None or not (any(account.now) or _is_some(account.used)):
+            return None
+        virtual_cluster, is_guest, user = key
+        used = {n: used for n, used in zip(self._names, account.used, strict=True) if used}
+        return RestoredUsage(virtual_cluster, user, is_guest, account.at, used)
 
     def restore(self, restored: RestoredUsage) -> None:
         """What a user used before."""
@@ -120,6 +138,18 @@ class Usage:
             account = self._account(key, restored.at)
             account.at = restored.at
             account.used = [restored.used.get(name, 0.0) for name in self._names]
+            self._ranks.pop(key, None)
+            self.changed.add(key)
+
+    def restore_none(self, key: UserKey) -> None:
+        """The user had used nothing before."""
+        account = self._accounts.get(key)
+        if account is not None:
+            account.used = [0.0] * len(self._names)
+            self._ranks.pop(key, None)
+
+    def _counts(self, live: Live) -> bool:
+        return self.is_kept and live.gang.virtual_cluster != NO_ONE
 
     def _account(self, key: UserKey, now: float) -> Account:
         account = self._accounts.get(key)
@@ -130,14 +160,32 @@ class Usage:
 
     def _add(self, key: UserKey, amounts: Amounts, now: float, times: int) -> None:
         account = self._account(key, now)
-        if now > account.at:
+        if now > account.at and self.is_timed:
             left, added_s = self._faded(now - account.at)
+            is_used = any(account.now)
             for number, amount in enumerate(account.now):
                 account.used[number] = account.used[number] * left + amount * added_s
+            if not (is_used or _is_some(account.used)):  # whether it was swept by then, or not
+                account.used = [0.0] * len(account.used)
             account.at = now
+        self._count(account, amounts, times)
+        self._ranks.pop(key, None)
+        self.changed.add(key)
+
+    @staticmethod
+    def _count(account: Account, amounts: Amounts, times: int) -> None:
         for number, amount in enumerate(amounts):
             account.now[number] += times * amount
-        self._ranks.pop(key, None)
+
+    def _sweep(self, now: float) -> None:
+        """Forget accounts of which nothing is left; for orders nothing was before."""
+        self._swept_at = now
+        for key, account in list(self._accounts.items()):
+            left, _ = self._faded(now - account.at)
+            if not (any(account.now) or _is_some([used * left for used in account.used])):
+                del self._accounts[key]
+                self._ranks.pop(key, None)
+                self.changed.add(key)
 
     def _faded(self, elapsed_s: float) -> tuple[float, float]:
         """What is left of what was used so long ago; and what has come of one that is used all the
@@ -161,6 +209,10 @@ class Usage:
                     if name in self._numbers:
                         found[self._numbers[name]] += amount
         return found
+
+
+def _is_some(used: Iterable[float]) -> bool:
+    return max(used, default=0.0) >= LEAST
 
 
 def key_of_user(live: Live) -> UserKey:

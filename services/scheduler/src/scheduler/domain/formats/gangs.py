@@ -1,6 +1,6 @@
 """Gangs in the formats: as they are asked for, and as they were placed before."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from scheduler.domain.core.model import (
@@ -208,13 +208,11 @@ def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]
 
 def read_reservation(table: Table, gang: str) -> RestoredReservation:
     """Cells that were kept for a gang. ``table`` is the event."""
-    cells: dict[str, tuple[int, ...]] = {}
-    for entry in table.tables("cells", KEPT) or ():
-        entry.needs("node", "gpus")
-        node = entry.name("node") or ""
-        if node in cells:
-            entry.wrong("node", f"is {node!a} once more; add its GPUs to the first")
-        cells[node] = entry.numbers("gpus") or ()
+    cells, held = _kept(table, "cells"), None
+    if table.has_value("held"):
+        held = _kept(table, "held")
+        if not set(_gpus(held)) <= set(_gpus(cells)):
+            table.wrong("held", "has a GPU that is not in cells")
     if table.items("cells") == []:
         table.wrong("cells", "must not be empty")
     return RestoredReservation(
@@ -223,7 +221,24 @@ def read_reservation(table: Table, gang: str) -> RestoredReservation:
         starts_at=table.seconds("startsAt", -MAX_NUMBER) or 0.0,
         since=table.seconds("since", -MAX_NUMBER) or 0.0,
         bound=_cell_uses(table, "bound"),
+        held=None if held is None else tuple(held.items()),
     )
+
+
+def _kept(table: Table, field: str) -> dict[str, tuple[int, ...]]:
+    """Indices of GPUs, by node."""
+    found: dict[str, tuple[int, ...]] = {}
+    for entry in table.tables(field, KEPT) or ():
+        entry.needs("node", "gpus")
+        node = entry.name("node") or ""
+        if node in found:
+            entry.wrong("node", f"is {node!a} once more; add its GPUs to the first")
+        found[node] = entry.numbers("gpus") or ()
+    return found
+
+
+def _gpus(kept: dict[str, tuple[int, ...]]) -> Iterator[tuple[str, int]]:
+    return ((node, gpu) for node, gpus in kept.items() for gpu in gpus)
 
 
 def _place(table: Table, kinds: dict[str, Kind]) -> PodPlace:

@@ -1,0 +1,76 @@
+"""The SQL of cells that are kept for gangs that wait."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from muster.db import Connection
+
+from scheduler.domain.core.model import CellUse, NodeGpus, RestoredReservation
+from scheduler.domain.core_rows import KnownReservation
+
+_ROWS = (
+    "SELECT gang, number, cells::text, held::text, bound::text, starts_at, since, pods"
+    " FROM reservation"
+)
+
+
+async def save(conn: Connection, rows: Mapping[str, KnownReservation | None]) -> None:
+    """Write what is kept for these gangs; None: nothing any more."""
+    gone = [gang for gang, row in rows.items() if row is None]
+    kept = [row for row in rows.values() if row is not None]
+    if gone:
+        await conn.execute("DELETE FROM reservation WHERE gang = ANY($1)", gone)
+    if kept:
+        of = [row.restored for row in kept]
+        await conn.execute(
+            "INSERT INTO reservation (gang, number, cells, held, bound, starts_at, since, pods)"
+            " SELECT gang, number, cells::jsonb, held::jsonb, bound::jsonb, starts_at, since, pods"
+            " FROM unnest($1::text[], $2::bigint[], $3::text[], $4::text[], $5::text[],"
+            " $6::double precision[], $7::double precision[], $8::text[])"
+            " AS n (gang, number, cells, held, bound, starts_at, since, pods)"
+            " ON CONFLICT (gang) DO UPDATE SET number = excluded.number, cells = excluded.cells,"
+            " held = excluded.held, bound = excluded.bound, starts_at = excluded.starts_at,"
+            " since = excluded.since, pods = excluded.pods",
+            [each.gang for each in of],
+            [each.number for each in of],
+            [json.dumps(each.cells) for each in of],
+            [json.dumps(each.held or ()) for each in of],
+            [json.dumps([[use.cell, use.quota] for use in each.bound]) for each in of],
+            [each.starts_at for each in of],
+            [each.since for each in of],
+            [row.pods for row in kept],
+        )
+
+
+async def load(conn: Connection) -> dict[str, KnownReservation]:
+    """All that is kept, by gang."""
+    return _of_rows(await conn.fetch(_ROWS))
+
+
+async def load_of(conn: Connection, gangs: Collection[str]) -> dict[str, KnownReservation]:
+    """What is kept for these gangs."""
+    if not gangs:
+        return {}
+    return _of_rows(await conn.fetch(f"{_ROWS} WHERE gang = ANY($1)", list(gangs)))
+
+
+def _of_rows(rows: Sequence[Any]) -> dict[str, KnownReservation]:
+    return {row["gang"]: _of_row(row) for row in rows}
+
+
+def _of_row(row: Any) -> KnownReservation:
+    restored = RestoredReservation(
+        row["gang"],
+        _cells(row["cells"]),
+        row["starts_at"],
+        row["since"],
+        tuple(CellUse(cell, quota) for cell, quota in json.loads(row["bound"])),
+        _cells(row["held"]),
+        row["number"],
+    )
+    return KnownReservation(restored, row["pods"])
+
+
+def _cells(text: str) -> tuple[NodeGpus, ...]:
+    return tuple((node, tuple(gpus)) for node, gpus in json.loads(text))

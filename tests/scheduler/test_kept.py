@@ -1,0 +1,215 @@
+"""What is kept for gangs that wait, and what users used, is stored: in random histories of a
+crowded cluster a state that is made of what is stored knows the same, and decides the same.
+"""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from muster.contracts.gangs import GangRequest, PodRelease
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import Decision, Deferred
+from scheduler.domain.state import State
+from scheduler.domain.stored import Stored
+from scheduler_standby import Standby, believed, loaded
+from scheduler_world import KEEPING, NODES, RULES, STRICT, Store, World, judged
+
+Kit = Any
+CYCLES = 40
+HISTORIES = 12
+SHARING = judged("fair-share", "age", half_life_s=30.0)
+
+
+class Days:
+    """Gangs come and go, more than there is room for."""
+
+    def __init__(self, kit: Kit, file: ClusterConfig, seed: int) -> None:
+        self.kit = kit
+        self.file: ClusterConfig | None = file
+        self.chance = random.Random(seed)
+        self.world = World(kit)
+        self.store = Store()
+        self.state = State(RULES, file)
+        self.now = 0.0
+        self.words: dict[str, GangRequest] = {}
+        self.names = 0
+        for node in NODES:
+            self.state.report(self.world.report(node), self.now)
+            self.state.ledger.hear(node, "", self.now)
+
+    def say(self, word: GangRequest) -> None:
+        self.words[word.gang] = word
+        if not word.pods:
+            del self.words[word.gang]
+        self.store.record(word)
+        self.state.request(word, self.now, self.now)
+
+    def ask(self) -> None:
+        chance, self.names = self.chance, self.names + 1
+        name = f"g{self.names:03}"
+        gpus, count = chance.choice([(1, 1), (1, 1), (2, 1), (2, 2), (4, 1), (1, 3)])
+        more = {
+            "user": chance.choice(["ada", "bob", "eve"]),
+            "virtual_cluster": chance.choice(["default", "default", "lab"]),
+            "limit_s": chance.choice([None, None, 60]),
+            "expected_s": chance.choice([None, 3, 20, 50]),
+        }
+        priority = chance.choice([5, 5, 5, 5, 9, -1])
+        word = self.kit.gang(name, *self.kit.pods(name, count, gpus=gpus), priority=priority)
+        self.say(word.model_copy(update=more))
+
+    def end(self) -> None:
+        """A gang is over, or only its first pod."""
+        word = self.words[self.chance.choice(sorted(self.words))]
+        kept = word.pods[1:] if self.chance.random() < 0.2 else ()
+        ended = []
+        for ask in word.pods[: len(word.pods) - len(kept)]:
+            node = self.state.ledger.pods.get(ask.pod)
+            if node is not None:
+                journal, revision = f"journal-of-{node}", self.world.revision[node] + 1
+                ended.append(PodRelease(pod=ask.pod, journal=journal, report_revision=revision))
+        self.say(word.model_copy(update={"pods": kept, "released": tuple(ended)}))
+
+    def grow(self) -> None:
+        word = self.words[self.chance.choice(sorted(self.words))]
+        self.names += 1
+        more = self.kit.pods(f"{word.gang}-more{self.names}", 1, gpus=1)
+        self.say(word.model_copy(update={"pods": word.pods + more}))
+
+    def happen(self) -> None:
+        self.now += self.chance.choice([0.001, 1.0, 1.0, 7.0, 30.0])
+        for _ in range(self.chance.choice([0, 1, 1, 2])):
+            running = len(self.words) > self.chance.choice([3, 6, 9])
+            what = self.end if running else self.ask
+            if self.words and self.chance.random() < 0.05:
+                what = self.grow
+            what()
+        if self.chance.random() < 0.05:
+            node = self.chance.choice("abc")
+            self.world.bad[node] ^= {1}
+        for node in NODES:
+            if self.chance.random() < 0.5:
+                self.state.report(self.world.report(node), self.now)
+
+    def cycle(self) -> list[Decision]:
+        found: list[Decision] = self.kit.decide(self.state, self.now)
+        self.store.write(self.state, found)
+        return found
+
+
+def said(decisions: list[Decision]) -> list[Decision]:
+    """All but what is said about waits, whose rhythm begins anew."""
+    return [decision for decision in decisions if not isinstance(decision, Deferred)]
+
+
+def kept(state: State) -> list[Any]:
+    """The oldest first, by whatever number; and who is on whose."""
+    cluster = state.cluster
+    passed = {name: live.passed for name, live in cluster.gangs.items() if live.passed}
+    return [*(replace(each, number=0) for each in cluster.reservations.exported()), passed]
+
+
+@pytest.mark.parametrize(
+    "file", [KEEPING, STRICT, SHARING], ids=["cells are kept", "strict", "fair share"]
+)
+def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterConfig) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(HISTORIES):
+        days = Days(kit, file, seed)
+        standby = Standby(days)
+        for _ in range(CYCLES):
+            days.happen()
+            others = [loaded(days, reverse=True), loaded(days)]
+            if days.chance.random() < 0.5:
+                standby.follow(days)
+                cold = loaded(days)
+                cold.keep_up(days.now)
+                followed, expected = believed(standby.state), believed(cold)
+                assert followed == expected, seed
+            if days.chance.random() < 0.2:
+                standby.follow(days)
+                others.append(standby.state)
+                standby = Standby(days)
+            for other in others:
+                other.restored(days.now, days.now)
+                assert kept(other) == kept(days.state), seed
+            decided = days.cycle()
+            for other in others:
+                assert said(days.kit.decide(other, days.now)) == said(decided), seed
+                assert kept(other) == kept(days.state), seed
+                assert _used(other) == _used(days.state), seed
+            _note(met, days.state, decided)
+    assert met["Placed"] > 100
+    if file is KEEPING:
+        assert min(met["kept"], met["held"], met["passed"], met["Reserved"]) > 20, met
+
+
+def _known(state: State) -> Any:
+    return state.cluster.reservations.exported(), _used(state)
+
+
+def _used(state: State) -> Any:
+    return state.cluster.usage.exported()
+
+
+def _note(met: Counter[str], state: State, decided: list[Decision]) -> None:
+    met.update(type(decision).__name__ for decision in decided)
+    for each in state.cluster.reservations.by_gang.values():
+        met["kept"] += 1
+        met["held"] += bool(each.held)
+    met["passed"] += any(live.passed for live in state.cluster.gangs.values())
+
+
+def test_a_cycle_that_changes_nothing_writes_nothing(kit: Kit) -> None:
+    days = Days(kit, KEEPING, 1)
+    for _ in range(CYCLES):
+        days.happen()
+        days.cycle()
+        before = _known(days.state)
+        days.now += 0.001
+        days.kit.decide(days.state, days.now)
+        assert bool(days.state.take_changes().core) is (_known(days.state) != before)
+
+
+def test_what_was_kept_for_other_pods_is_kept_no_longer(kit: Kit) -> None:
+    """A word that no cycle has seen: the gang waits for something else now."""
+    days = Days(kit, KEEPING, 0)
+    while not days.state.cluster.reservations.by_gang:
+        days.happen()
+        days.cycle()
+    (name, *_) = days.state.cluster.reservations.by_gang
+    word = days.words[name]
+    days.store.record(word.model_copy(update={"pods": (*word.pods, *kit.pods("m", 1, gpus=1))}))
+    assert name not in loaded(days).cluster.reservations.by_gang
+    days.store.record(word)
+    assert name in loaded(days).cluster.reservations.by_gang
+
+
+def test_accounts_of_which_nothing_is_left_are_deleted(kit: Kit) -> None:
+    days = Days(kit, replace(SHARING), 0)
+    for _ in range(CYCLES):
+        days.happen()
+        days.cycle()
+    assert days.store.usage
+    for name in sorted(days.words):
+        days.say(days.words[name].model_copy(update={"pods": ()}))
+    days.cycle()
+    assert days.store.usage
+    days.now += 3600.0
+    days.cycle()
+    assert not days.store.usage
+    assert not days.state.cluster.usage.exported()
+
+
+def test_a_state_that_begins_without_rows_counts_from_then_on(kit: Kit) -> None:
+    """As after an upgrade: what ran before is not known."""
+    days = Days(kit, SHARING, 0)
+    for _ in range(CYCLES):
+        days.happen()
+        days.cycle()
+    days.store.usage.clear()
+    again: Stored = loaded(days)
+    again.restored(days.now, days.now)
+    assert all(row.at == days.now and not row.used for row in again.cluster.usage.exported())
