@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 )
 from muster.contracts.gangs import GangEnd, GangRequest, PodRelease
 from muster.contracts.node_orders import Order
+from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
 from scheduler.domain.state import State
@@ -339,6 +340,11 @@ class History(RuleBasedStateMachine):
                         place = hold.placement
                         assert not set(running.gpus) & set(place.gpus), (pod, other)
                         assert not set(running.port_numbers) & set(place.port_numbers)
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        if not self.state.is_under_way:
+            assert [(each.gang, each.text) for each in audited(self.state.cluster)] == []
 
     @invariant()
     def a_lost_pod_that_nobody_wants_has_no_row(self) -> None:

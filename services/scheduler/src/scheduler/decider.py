@@ -21,6 +21,7 @@ from muster.service import Runtime
 from muster.subjects import Say, say_all
 
 from scheduler import order_policies, store
+from scheduler.auditor import Auditor
 from scheduler.cluster_file import Loaded
 from scheduler.configuring import Configuring
 from scheduler.domain.core.forest import ConfigError
@@ -74,6 +75,7 @@ class Decider:
         self._last_at = 0.0
         self._recorded = End()
         self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
+        self.auditor = Auditor(settings, self.metrics)
 
     @property
     def state(self) -> Stored:
@@ -253,6 +255,8 @@ class Decider:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
             self.tidy(is_idle=False)
+        if not state.is_under_way and self.auditor.look(state.cluster):
+            self._woken.set()
         if outcome or state.is_under_way:
             interval_s = self.settings.cycle_interval_s
             if not state.is_under_way:  # else the lead is renewed, and questions are answered now

@@ -22,6 +22,7 @@ class SchedulerMetrics:
         self._add_leading()
         self._add_record()
         self._add_run_times()
+        self._add_audit()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(NAME + name, text, labels, registry=self._registry)
@@ -125,6 +126,14 @@ class SchedulerMetrics:
                 by = "history" if run.is_learnt else "user"
                 self.run_times_expected.labels(by).observe(run.seconds / run.expected_s)
             self.runs.labels(by).inc()
+
+    def _add_audit(self) -> None:
+        self.audits = self._counter(
+            "audits", "Times that the books were compared with all placements."
+        )
+        self.drifted = self._gauge(
+            "drifted_gangs", "Gangs that the books have other GPUs or quota of than placements."
+        )
 
     def _add_record(self) -> None:
         self.record_cycles = self._gauge("record_cycles", "Cycles that the record has.")

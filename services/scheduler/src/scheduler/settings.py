@@ -51,6 +51,12 @@ class SchedulerSettings(DatabaseSettings):
     cycle_part_s: PositiveFloat = Field(
         0.05, description="After so long in one transaction the rest of a cycle is the next one's."
     )
+    audit_s: PositiveFloat = Field(
+        60.0, description="So often the books are compared with the placements of all gangs."
+    )
+    audit_part_s: PositiveFloat = Field(
+        0.005, description="So long of that is done after a cycle; the rest after the next ones."
+    )
     load_gangs: PositiveInt = Field(
         1000, description="Gangs, or pods, loaded at once at a take-over."
     )

@@ -17,6 +17,8 @@ class Charges:
 
     ``leaves[owner, GPU type]`` (of a pin: its owner and ""): rank → leaves charged.
     ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner.
+    ``touched``: whose charges have changed since an audit began; None: there is none under way.
+    ``left_over``: leaves that gangs which are over are still charged, which is wrong.
     """
 
     def __init__(self, hardware: Hardware, gangs: dict[str, Live]) -> None:
@@ -25,6 +27,8 @@ class Charges:
         self.leaves: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.guaranteed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.guests: set[str] = set()
+        self.touched: set[str] | None = None
+        self.left_over: dict[str, int] = {}
         self._order = SizeOrder()
 
     def sort_in(self, live: Live) -> None:
@@ -37,6 +41,8 @@ class Charges:
             among = self.guests if is_guest else self.guaranteed[live.owner][live.rank]
             among.add(live.id)
             live.among = among
+        elif live.booked and live.id not in self.gangs:
+            self.left_over[live.id] = live.booked
 
     def count(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
@@ -44,7 +50,11 @@ class Charges:
         if state is None:
             return
         key = (live.owner, state.gpu_type) if pin is None else (pin_owner(pin), "")
-        self.leaves[key][live.rank] += times * pod.leaves.bit_count()
+        leaves = times * pod.leaves.bit_count()
+        self.leaves[key][live.rank] += leaves
+        live.booked += leaves
+        if self.touched is not None:
+            self.touched.add(live.id)
 
     def left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
         """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this

@@ -103,6 +103,7 @@ class Live:
     on sufferance.
     ``surplus``: pods that it wants beside, and can start without. ``extra_of``: the gang that has
     grown, or is to grow, by this one's only pod.
+    ``booked``: leaves that it is charged, by the books.
     ``among``: the set of `Charges` that it is in. ``cost``: its rank, and the price of
     letting it go (`prices.cost_of`); None: not worked out since one of them may have changed.
     """
@@ -135,6 +136,7 @@ class Live:
     rank: int = field(init=False)
     reach: int = field(init=False)
     job: str = field(init=False)
+    booked: int = 0
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None
     id: str = field(init=False)

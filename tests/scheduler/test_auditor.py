@@ -1,0 +1,104 @@
+"""Every minute the books are compared with the placements, a little after each cycle; the gang that
+makes them wrong is counted, and named in the log.
+"""
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from scenes import Scene, config, gang, owning
+from scheduler import auditor
+from scheduler.auditor import Auditor
+from scheduler.domain.core.cluster import Cluster
+from scheduler.metrics import SchedulerMetrics
+from scheduler.settings import SchedulerSettings
+from structlog.testing import capture_logs
+
+DRIFTED, AUDITS = "muster_scheduler_drifted_gangs", "muster_scheduler_audits_total"
+
+
+class Clock:
+    """As it is told, and ``step_s`` later each time that it is looked at."""
+
+    now = step_s = 0.0
+
+    def monotonic(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+class Watched:
+    """An auditor, its clock, and what it tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(auditor, "time", self.clock)
+        self.registry = CollectorRegistry()
+        metrics = SchedulerMetrics(self.registry)
+        self.auditor = Auditor(SchedulerSettings(**settings), metrics)
+
+    def value(self, name: str) -> float:
+        found = self.registry.get_sample_value(name)
+        assert found is not None
+        return found
+
+    def after(self, seconds: float, cluster: Cluster) -> bool:
+        self.clock.now += seconds
+        return self.auditor.look(cluster)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    scene = Scene(config(x=owning(("rack", 2))))
+    scene.asks(gang("one", "x", 2), gang("two", "x", 4, pods=2))
+    core: Cluster = scene.core.core
+    return core
+
+
+def spoil(cluster: Cluster, times: int) -> None:
+    """One of its pods is counted once more, or once less."""
+    live = cluster.gangs["two"]
+    cluster.charges.count(live, live.pods["p0"], times)
+
+
+def test_a_drift_is_told_with_its_gang_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
+    watched = Watched(monkeypatch, audit_part_s=9.0)
+    spoil(cluster, 1)
+    with capture_logs() as logs:
+        assert not watched.after(59.0, cluster)
+        assert (watched.value(AUDITS), logs) == (0, [])
+        watched.after(1.0, cluster)
+        assert (watched.value(AUDITS), watched.value(DRIFTED)) == (1, 1)
+        (told,) = logs
+        assert (told["log_level"], told["gang"], told["gangs"]) == ("error", "two", 1)
+        assert told["drifts"] == ["quota of x: 12 in the books, 8 by placements"]
+        watched.after(60.0, cluster)
+        assert [each["gang"] for each in logs] == ["two", "two"]
+        spoil(cluster, -1)
+        watched.after(60.0, cluster)
+    assert (watched.value(AUDITS), watched.value(DRIFTED)) == (3, 0)
+    assert logs[-1]["event"] == "the books are right again"
+
+
+def test_it_goes_on_after_each_cycle(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> None:
+    watched = Watched(monkeypatch, audit_part_s=0.0015)
+    watched.clock.now, watched.clock.step_s, parts = 60.0, 0.001, 0
+    while watched.auditor.look(cluster):
+        parts += 1
+    assert parts >= (len(cluster.gangs) + len(cluster.hardware.states)) // 2 - 1
+    assert watched.value(AUDITS) == 1
+
+
+def test_another_memory_is_looked_at_from_its_beginning(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
+    watched = Watched(monkeypatch, audit_part_s=9.0)
+    spoil(cluster, 1)
+    watched.after(60.0, cluster)
+    assert list(watched.auditor.drifts) == ["two"]
+    again = Scene(config(x=owning(("rack", 2)))).core.core
+    assert not watched.after(1.0, again)  # it is not due again for a minute
+    watched.after(59.0, again)
+    assert (watched.auditor.drifts, watched.value(DRIFTED)) == ({}, 0)
