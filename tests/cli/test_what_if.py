@@ -76,6 +76,36 @@ def test_decisions_of_the_changed_cluster_go_to_a_file(tmp_path: Path) -> None:
     assert output.read_bytes() == alone.read_bytes() != (EXAMPLE / "decisions.jsonl").read_bytes()
 
 
+@pytest.mark.parametrize("is_piped", [False, True])
+def test_gangs_of_a_recording_run_for_as_long_as_they_did(tmp_path: Path, is_piped: bool) -> None:
+    """Of three one waits: with half of the nodes the second one waits too, for all of the first."""
+    cluster, events, change = (tmp_path / name for name in ("cluster", "events", "change"))
+    policy = "{graceSeconds: 30, enforceGrace: false}"
+    cluster.write_text(CLUSTER.read_text().replace("{graceSeconds: 30}", policy))
+    pods = [{"name": "w", "count": 1, "gpus": 4}]
+    gangs = [{"id": f"g{n}", "user": "u", "virtualCluster": "speech", "pods": pods} for n in "123"]
+    happened = [
+        *({"at": 0, "event": "gang-requested", "gang": {"priority": 0} | gang} for gang in gangs),
+        *({"at": at, "event": "gang-released", "gang": f"g{n}"} for at, n in ((60, 1), (90, 3))),
+        {"at": 3600, "event": "gang-released", "gang": "g2"},
+    ]
+    lines = "".join(f"{json.dumps(each)}\n" for each in happened)
+    events.write_text(lines)
+    change.write_text("virtualClusters: {speech: {cells: [{type: v100-rack/v100-node, count: 1}]}}")
+    ran = muster(
+        cluster,
+        "-" if is_piped else events,
+        "--what-if",
+        change,
+        given=lines.encode() if is_piped else None,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    said = ran.stdout.decode()
+    assert said.startswith("This delays 2 gangs of speech by 30m30s on average (median 1m00s).\n")
+    assert "Run times      3 as recorded; 0 had not ended, 0 never ran\n" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
 def test_what_is_wrong_with_the_change_is_told_by_its_own_lines(tmp_path: Path) -> None:
     change = tmp_path / "change.yaml"
     change.write_text("\nvirtualClusters:\n  speech:\n    cells: [{type: v100-rack, count: 3}]\n")

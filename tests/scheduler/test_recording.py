@@ -12,8 +12,10 @@ import pytest
 from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import PodOnNode
+from scheduler.domain.core.config import Finding
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Decision
+from scheduler.domain.formats.cluster_change import ClusterChange
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
@@ -21,7 +23,10 @@ from scheduler.domain.formats.snapshot import take
 from scheduler.domain.formats.writing import to_line, whole
 from scheduler.domain.given import recorded
 from scheduler.domain.rules import Rules
+from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import SideBySide
+from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler.domain.state import State
 
 Kit = Any
@@ -264,6 +269,37 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first
         again, simulation = replayed(cluster, it.lines)
         assert again == it.decided, seed
         assert left(simulation.cluster) == left(it.state.cluster), seed
+
+
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_any_recording_can_be_asked_what_if(kit: Kit, first: int) -> None:
+    """Whatever happens in it, nothing of it can't be; and of the gangs whose run times it tells all
+    that start end by themselves, with its cluster and with another one.
+    """
+    for seed in range(first, first + 10):
+        print(f"seed {seed}")
+        it = told(kit, seed)
+        cluster = it.begin()
+        for _ in range(STEPS):
+            it.happen()
+            it.whole_cycle()
+        config = read_cluster(json.dumps(cluster).encode()).config
+        ready = [line.encode() for line in it.lines]
+        recording = Replay(Simulation(config, lambda _: None)).run(read_events(ready))
+        change = ClusterChange(policy={"lazyPreemption": it.chance.random() < 0.5})
+        pair = SideBySide(
+            *(enforcing(Simulation(config, no_word), no_word) for _ in range(2)), change, no_word
+        )
+        for _ in pair.run(Workload(recording).events(read_events(ready))):
+            pass
+        assert pair.gangs >= len(recording.lives)
+        for side in (pair.before, pair.after):
+            running = (run for run in side.simulation.runs.values() if run.started_at is not None)
+            assert not [run.gang.id for run in running if run.run_s is not None], seed
+
+
+def no_word(_: Finding) -> None:
+    """Nobody is told."""
 
 
 @pytest.mark.parametrize("cycle_gangs", [500, 2, 1])

@@ -13,9 +13,11 @@ from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
+from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
-from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
+from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
+from scheduler.domain.simulation.workload import Workload, enforcing
 
 CLUSTER: dict[str, Any] = {
     "cellTypes": {
@@ -108,15 +110,23 @@ def what_if() -> Callable[..., Compared]:
     def run(
         events: Iterable[Event], change: dict[str, Any], base: dict[str, Any] | None = None
     ) -> Compared:
+        """A base in which graces do not end by themselves is a recording."""
         config = read_cluster(json.dumps(CLUSTER if base is None else base).encode()).config
         file = read_change(json.dumps(change).encode(), config)
         warnings: list[Finding] = []
         once = WarnOnce(warnings.append)
         before = Simulation(config, once.before)
         after = Simulation(file.changed.config, once.after)
+        recording, lines = None, [json.dumps(event).encode() for event in events]
+        if not config.policy.is_enforced:
+            recording = Replay(before).run(read_events(lines))
+            before = enforcing(Simulation(config, once.again), once.again)
+            after = enforcing(after, once.after)
         pair = SideBySide(before, after, file.change, once.after)
-        lines = (json.dumps(event).encode() for event in events)
-        said = [decision_line(*each) for each in pair.run(read_events(lines))]
+        wanted = read_events(lines)
+        if recording is not None:
+            pair.as_recorded, wanted = AsRecorded(recording), Workload(recording).events(wanted)
+        said = [decision_line(*each) for each in pair.run(wanted)]
         comparison = compare(pair)
         data = json.loads(json.dumps(comparison_data(comparison)))
         return Compared(said, warnings, data, comparison_text(comparison))

@@ -7,7 +7,9 @@ They end with 0; 2 where a file or the command is wrong (all that is, on stderr,
 import gzip
 import io
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -75,6 +77,16 @@ def opened(path: str) -> Iterator[Source]:
         except OSError as error:
             raise InputError(str(error)) from None
         yield stack.enter_context(gzip.open(source)) if is_packed else source
+
+
+def read_twice(path: str, stack: ExitStack) -> str:
+    """The path of a file that can be read more than once: of stdin a copy, as long as ``stack``."""
+    if path != "-":
+        return path
+    with tempfile.NamedTemporaryFile(delete=False) as copy:
+        stack.callback(Path(copy.name).unlink)
+        shutil.copyfileobj(sys.stdin.buffer, copy)
+    return copy.name
 
 
 def read(source: Source, most: int, *, is_line: bool = False) -> bytes:

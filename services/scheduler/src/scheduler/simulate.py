@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -26,9 +27,11 @@ from scheduler.domain.formats.model import Event
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.figures import Data
+from scheduler.domain.simulation.recording import Recording, Replay
 from scheduler.domain.simulation.run import Simulation
-from scheduler.domain.simulation.side_by_side import SideBySide, WarnOnce
+from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide, WarnOnce
 from scheduler.domain.simulation.summary import summary, summary_text
+from scheduler.domain.simulation.workload import Workload, enforcing
 from scheduler.file_program import (
     DONE,
     Progress,
@@ -37,6 +40,7 @@ from scheduler.file_program import (
     name_of,
     opened,
     read,
+    read_twice,
     refuse,
     run,
 )
@@ -80,37 +84,86 @@ def _arguments() -> argparse.Namespace:
 def _simulate(arguments: argparse.Namespace) -> int:
     """Decisions of one simulation, or of the changed one of two, and then their sums."""
     warnings = _Warnings(arguments.cluster)
-    once = WarnOnce(warnings)
-    pair = None
-    try:
-        file, simulation = _simulation(arguments.cluster, warnings, once)
-        if arguments.what_if is not None:
-            warnings.file = name_of(arguments.what_if)
-            change, changed = _changed(arguments, file, simulation, warnings, once)
-            pair = SideBySide(simulation, changed, change, once.after)
-    except FormatError as error:
-        return refuse(warnings.file, error)
-    warnings.file = name_of(arguments.events)
     with ExitStack() as stack:
-        source = stack.enter_context(opened(arguments.events))
-        out = _output(arguments, stack)
-        progress = Progress("events", is_shown=out is not sys.stdout)
-        events = read_events(lines(source, MAX_LINE_BYTES, progress))
         try:
-            for at, decision in (pair or simulation).run(events):
-                if out is not None:
-                    out.write(decision_line(at, decision) + "\n")
+            asked = _asked(arguments, warnings, stack)
         except FormatError as error:
-            return refuse(warnings.file, _with_the_rest(error, events))
+            return refuse(warnings.file, error)
+        warnings.file = name_of(arguments.events)
+        try:
+            _decide(arguments, asked, stack)
+        except FormatError as error:
+            return refuse(warnings.file, error)
         finally:
             warnings.end()
-    if pair is not None:
-        comparison = compare(pair)
+    if asked.pair is not None:
+        comparison = compare(asked.pair)
         _print(arguments, comparison_data(comparison), comparison_text(comparison))
     elif arguments.summary:
-        content = summary(simulation.tally, simulation.runs)
+        content = summary(asked.simulation.tally, asked.simulation.runs)
         _print(arguments, content, summary_text(content))
     return DONE
+
+
+@dataclass(slots=True)
+class _Asked:
+    """What is to be simulated, of the events in ``path``. ``recording``: they are its, None: they
+    happen as they are.
+    """
+
+    simulation: Simulation
+    path: str
+    pair: SideBySide | None = None
+    recording: Recording | None = None
+
+
+def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStack) -> _Asked:
+    """Raises FormatError."""
+    once = WarnOnce(warnings)
+    file, simulation = _simulation(arguments.cluster, warnings, once)
+    asked = _Asked(simulation, arguments.events)
+    if arguments.what_if is None:
+        return asked
+    warnings.file = name_of(arguments.what_if)
+    change, changed = _changed(arguments, file, simulation, warnings, once)
+    if not file.config.policy.is_enforced:
+        warnings.file = name_of(arguments.events)
+        asked.path = read_twice(arguments.events, stack)
+        before, changed = enforcing(simulation, once.again), enforcing(changed, once.after)
+        asked.recording = _replayed(asked.path, simulation)
+        simulation = before
+    asked.pair = SideBySide(simulation, changed, change, once.after)
+    if asked.recording is not None:
+        asked.pair.as_recorded = AsRecorded(asked.recording)
+    return asked
+
+
+def _replayed(path: str, simulation: Simulation) -> Recording:
+    """What was wanted in a recording. Raises FormatError."""
+    with opened(path) as source:
+        progress = Progress("events, of which run times are learnt", is_shown=True)
+        events = read_events(lines(source, MAX_LINE_BYTES, progress))
+        try:
+            return Replay(simulation).run(events)
+        except FormatError as error:
+            raise _with_the_rest(error, events) from None
+
+
+def _decide(arguments: argparse.Namespace, asked: _Asked, stack: ExitStack) -> None:
+    """Raises FormatError."""
+    source = stack.enter_context(opened(asked.path))
+    out = _output(arguments, stack)
+    progress = Progress("events", is_shown=out is not sys.stdout)
+    read_ones = read_events(lines(source, MAX_LINE_BYTES, progress))
+    events: Iterator[Event] = read_ones
+    if asked.recording is not None:
+        events = Workload(asked.recording).events(read_ones)
+    try:
+        for at, decision in (asked.pair or asked.simulation).run(events):
+            if out is not None:
+                out.write(decision_line(at, decision) + "\n")
+    except FormatError as error:
+        raise _with_the_rest(error, read_ones) from None
 
 
 def _print(arguments: argparse.Namespace, content: Data, text: str) -> None:

@@ -13,6 +13,7 @@ from scheduler.domain.simulation.figures import (
     rounded,
     table,
 )
+from scheduler.domain.simulation.side_by_side import NEAR_S, SideBySide
 from scheduler.domain.simulation.summary import used
 
 NOTHING = "Nothing changes."
@@ -33,6 +34,7 @@ def comparison_data(comparison: Comparison) -> Data:
         "to": _twice(Twice(*(tally.now for tally in tallies))),
         "gpusUsed": dict(zip(("before", "after"), _used(comparison), strict=True)),
         "ignoredEvents": pair.ignored,
+        "recorded": _recorded(pair),
         "all": _row(comparison.all),
         "virtualClusters": [
             {"virtualCluster": name, "text": sentence(name, row)} | _row(row)
@@ -44,6 +46,22 @@ def comparison_data(comparison: Comparison) -> Data:
         ],
         "users": [{"user": user} | _row(row) for user, row in users],
         "otherUsers": {"users": len(others)} | _row(sum_of(others)),
+    }
+
+
+def _recorded(pair: SideBySide) -> Data | None:
+    """How long gangs run, and how near the simulation comes to what was; None: not a recording."""
+    found = pair.as_recorded
+    if found is None:
+        return None
+    recording = found.recording
+    unknown = recording.unended + recording.never_ran
+    return {
+        "asRecorded": len(recording.lives) - unknown,
+        "unended": recording.unended,
+        "neverRan": recording.never_ran,
+        "started": found.started,
+        "startedAsRecorded": found.near,
     }
 
 
@@ -175,8 +193,21 @@ def _totals(comparison: Comparison, row: Row) -> Iterator[str]:
     yield f"Lost by them   {_number(lost.before)} GPU-seconds, changed {_number(lost.after)}"
     if row.shorter_s:
         yield f"Shorter runs   {len(row.shorter_s)},{_by(row.shorter_s)}: events end them"
+    yield from _recorded_totals(comparison.pair)
     if comparison.pair.ignored:
         yield f"Left out       {comparison.pair.ignored} events that can't be with the change"
+
+
+def _recorded_totals(pair: SideBySide) -> Iterator[str]:
+    found = pair.as_recorded
+    if found is None:
+        return
+    unended, never_ran = found.recording.unended, found.recording.never_ran
+    known = len(found.recording.lives) - unended - never_ran
+    yield f"Run times      {known} as recorded; {unended} had not ended, {never_ran} never ran"
+    if found.started:
+        share, near = percent(found.near / found.started), length(NEAR_S)
+        yield f"As recorded    {share} of {found.started} starts (to {near}) without the change"
 
 
 def _tables(names: Sequence[str], rows: Sequence[tuple[Sequence[str], Row]]) -> Iterator[str]:

@@ -91,9 +91,9 @@ class GangRun:
     def _pace(self, now: float) -> None:
         """From now on it runs at another speed."""
         if self.started_at is not None:
-            self.done_s, self.paced_at = self._ran_s(now), now
+            self.done_s, self.paced_at = self.ran_s(now), now
 
-    def _ran_s(self, now: float) -> float:
+    def ran_s(self, now: float) -> float:
         """How long it has run since its last start, as if with all its pods."""
         return self.done_s + (now - self.paced_at) * self._speed()
 
@@ -106,13 +106,13 @@ class GangRun:
         """How long it ran since its last checkpoint."""
         if self.started_at is None:
             return 0.0
-        return self._ran_s(now) - self._saved_s(now)
+        return self.ran_s(now) - self._saved_s(now)
 
     def checkpoint(self, now: float) -> None:
         """Its work up to now is saved."""
         self.checkpoint_at = now
         if self.started_at is not None:
-            self.saved_s = self._ran_s(now)
+            self.saved_s = self.ran_s(now)
 
     def stop(self, now: float) -> None:
         """It is preempted: it waits, and will go on from its last checkpoint."""
@@ -133,7 +133,7 @@ class GangRun:
         """How much of its run since its last start is saved."""
         if self.started_at is None:
             return 0.0
-        ran_s = self._ran_s(now)
+        ran_s = self.ran_s(now)
         said_s = 0.0 if self.checkpoint_at is None else self.saved_s
         return min(max(said_s, saved_s(ran_s, self.gang.checkpoint_s)), ran_s)
 

@@ -25,6 +25,7 @@ from scheduler.domain.formats.model import (
     SchedulerRestarted,
 )
 from scheduler.domain.simulation.nodes import Warn
+from scheduler.domain.simulation.recording import Recording
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.tally import GroupName, group_name
 
@@ -32,6 +33,9 @@ NEVER = math.nan
 
 SAME_S = 1.0
 """A difference below this many seconds is none."""
+
+NEAR_S = 60.0
+"""A start within so many seconds of the one that was recorded is the same one."""
 
 REMEMBERED = 1000
 """Ids of gangs that are over, at least, before they are forgotten."""
@@ -47,11 +51,18 @@ class WarnOnce:
 
     def before(self, finding: Finding) -> None:
         """Said by the first one, which has each event first."""
+        self._hear(finding)
+        self._warn(finding)
+
+    def _hear(self, finding: Finding) -> None:
         if finding.line != self._line:
             self._line = finding.line
             self._said.clear()
         self._said.add(finding)
-        self._warn(finding)
+
+    def again(self, finding: Finding) -> None:
+        """The same, where it was said already as the events were read before."""
+        self._hear(finding)
 
     def after(self, finding: Finding) -> None:
         """Said by the second one."""
@@ -106,6 +117,24 @@ class Side:
                 pass
 
 
+@dataclass(slots=True)
+class AsRecorded:
+    """How near the first of two simulations of a recording's workload comes to what was.
+    ``started``: gangs that start in it, and did; ``near``: those within `NEAR_S`.
+    """
+
+    recording: Recording
+    started: int = 0
+    near: int = 0
+
+    def start(self, gang: str, at: float) -> None:
+        """A gang runs that did not yet."""
+        life = self.recording.lives.get(gang)
+        if life is not None and life.started_at is not None:
+            self.started += 1
+            self.near += abs(at - life.started_at) <= NEAR_S
+
+
 class SideBySide:
     """``before`` and ``after`` are new simulations of a cluster, and of the same with ``change``.
     ``warn`` gets what can't be done in the second one, and is left out there; ``ignored`` counts.
@@ -113,6 +142,7 @@ class SideBySide:
     Gangs are numbered as they begin; ``gangs`` has how many there were. ``groups`` and ``users``
     are their names; ``group_of`` and ``user_of`` say which of them each gang's is. ``shorter_s``:
     by number, of those that an event ended after a shorter run than before, how much shorter.
+    ``as_recorded``: of the workload of a recording, None: the events are none.
     """
 
     def __init__(
@@ -124,6 +154,7 @@ class SideBySide:
         self.group_of, self.user_of = array("l"), array("l")
         self.shorter_s: dict[int, float] = {}
         self.ignored = 0
+        self.as_recorded: AsRecorded | None = None
         self._change = change
         self._warn = warn
         self._numbers: dict[str, int] = {}
@@ -153,8 +184,14 @@ class SideBySide:
         for at, decision in decisions:
             number = self._numbers.get(decision.gang)
             if number is not None:
+                if side is self.before and isinstance(decision, Placed):
+                    self._compare(decision.gang, number, at)
                 side.follow(at, decision, number)
             yield at, decision
+
+    def _compare(self, gang: str, number: int, at: float) -> None:
+        if self.as_recorded is not None and math.isnan(self.before.starts[number]):
+            self.as_recorded.start(gang, at)
 
     # Events.
 

@@ -1,0 +1,169 @@
+"""What was wanted in a recording, and how long it ran: so that another cluster can be asked what it
+would have made of it.
+
+A recording says when gangs ended, which is no answer for a cluster in which they start at another
+time. It is replayed once, to learn how long each gang ran; then it is read again as a `Workload`: a
+gang that ends by itself when it has run for so long, wherever and whenever that is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import NO_ONE, Decision, Gang, Placed
+from scheduler.domain.formats.model import (
+    ClusterChanged,
+    Event,
+    GangReleased,
+    GangRequested,
+    GangRestored,
+    GangWithdrawn,
+    PodReleased,
+    SchedulerRestarted,
+)
+from scheduler.domain.simulation.gang_run import GangRun
+from scheduler.domain.simulation.run import Simulation
+
+
+@dataclass(slots=True)
+class Life:
+    """All that was recorded of a gang, which may have run several times.
+
+    ``work_s``: for how long, without what preemptions cost it; ``cut_s``: what its last one did,
+    after which it was not wanted again. ``started_at``: first, None: never. ``is_over``: nothing of
+    it is left at the end of the recording. ``is_restored``: it had a place before.
+    """
+
+    work_s: float = 0.0
+    cut_s: float = 0.0
+    started_at: float | None = None
+    is_over: bool = False
+    is_restored: bool = False
+
+    def run_s(self, gang: Gang) -> float | None:
+        """How long it is to run: as it did, or, where it never ran, as it expected; None: nobody
+        knows.
+        """
+        if self.started_at is None:
+            return gang.limit_s if gang.expected_s is None else gang.expected_s
+        return self.work_s + self.cut_s if self.is_over else None
+
+    def has_run(self, at: float) -> bool:
+        """Whether it has run by then."""
+        return self.started_at is not None and self.started_at < at
+
+
+@dataclass(slots=True)
+class Recording:
+    """The lives of its gangs, by id. ``config``: the cluster at its end. ``ends_at``: the time of
+    the last event that was replayed.
+    """
+
+    config: ClusterConfig
+    lives: dict[str, Life] = field(default_factory=dict)
+    ends_at: float = 0.0
+
+    @property
+    def unended(self) -> int:
+        """How many had run, and were not over."""
+        return sum(life.started_at is not None and not life.is_over for life in self.lives.values())
+
+    @property
+    def never_ran(self) -> int:
+        """How many never started."""
+        return sum(life.started_at is None for life in self.lives.values())
+
+
+class Replay:
+    """Reads a recording, whose cluster at its beginning ``simulation`` has."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self.found = Recording(simulation.cluster.hardware.forest.config)
+        self._untold: dict[str, GangRun] = {}
+        self._restarted_at = 0.0
+
+    def run(self, events: Iterable[Event]) -> Recording:
+        """What was found. Raises FormatError for an event that can't be."""
+        for event in events:
+            self._follow(self._simulation.reach(event))
+            if self._untold and event.at > self._restarted_at:
+                self._end_untold()
+            self._apply(event)
+            self.found.ends_at = event.at
+        self._follow(self._simulation.end())
+        return self.found
+
+    def _follow(self, decisions: Iterable[tuple[float, Decision]]) -> None:
+        for at, decision in decisions:
+            life = self.found.lives.get(decision.gang)
+            if isinstance(decision, Placed) and life is not None and life.started_at is None:
+                life.started_at = at
+
+    def _apply(self, event: Event) -> None:
+        match event:
+            case GangRequested() | GangRestored():
+                self._begin(event)
+            case GangReleased(gang=gang) | GangWithdrawn(gang=gang) | PodReleased(gang=gang):
+                self._end_some(event, gang)
+                return
+            case SchedulerRestarted():
+                self._end_untold()
+                self._restarted_at = event.at
+                self._untold = dict(self._simulation.runs)
+            case ClusterChanged():
+                self.found.config = event.config
+        self._simulation.apply(event)
+
+    def _begin(self, event: GangRequested | GangRestored) -> None:
+        gang = event.file.gang
+        if is_left(gang):
+            return
+        life = self.found.lives.setdefault(gang.id, Life())
+        life.is_over, life.cut_s = False, 0.0
+        started_at = None
+        if isinstance(event, GangRestored):
+            life.is_restored = True
+            started_at = event.restored.started_at
+            if life.started_at is None:
+                life.started_at = started_at
+        before = self._untold.pop(gang.id, None)
+        if before is not None and before.started_at != started_at:
+            life.work_s += _ran_s(before, self._restarted_at)
+
+    def _end_some(self, event: GangReleased | GangWithdrawn | PodReleased, gang: str) -> None:
+        """A gang may be over with it."""
+        runs, life = self._simulation.runs, self.found.lives.get(gang)
+        run = runs.get(gang)
+        if run is None or life is None:
+            self._simulation.apply(event)
+            return
+        ran_s = cut_s = 0.0
+        was_running = run.started_at is not None
+        if was_running:
+            ran_s = run.ran_s(event.at)
+            if self._simulation.cluster.gangs[gang].is_leaving:
+                cut_s = run.lost_s(event.at)
+        self._simulation.apply(event)
+        life.is_over = gang not in runs
+        if was_running and (life.is_over or run.started_at is None):
+            life.work_s += ran_s - cut_s
+            life.cut_s = cut_s if life.is_over else 0.0
+
+    def _end_untold(self) -> None:
+        """Gangs of which a restarted Scheduler knew nothing any more ended right before."""
+        for gang, run in self._untold.items():
+            life = self.found.lives.get(gang)
+            if life is not None:
+                life.work_s += _ran_s(run, self._restarted_at)
+                life.is_over = True
+        self._untold = {}
+
+
+def is_left(gang: Gang) -> bool:
+    """It is what a pod that has ended holds, for a moment."""
+    return gang.virtual_cluster == NO_ONE
+
+
+def _ran_s(run: GangRun, at: float) -> float:
+    return 0.0 if run.started_at is None else run.ran_s(at)

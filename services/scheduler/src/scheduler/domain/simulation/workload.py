@@ -1,0 +1,191 @@
+"""A recording as what was wanted, without what became of it: who asked for what and when, for how
+long it runs, and how the nodes were.
+
+Gangs go on over restarts of the Scheduler, and over their own retries, as one. What ends, retries,
+cycles and preemptions there were is left to the simulation.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.formats.model import (
+    ClusterChanged,
+    CycleRun,
+    Event,
+    GangCheckpointed,
+    GangFile,
+    GangGrown,
+    GangReleased,
+    GangRequested,
+    GangRestored,
+    GangsTried,
+    GangWithdrawn,
+    GpuHealthChanged,
+    NodeBlocked,
+    NodeCordoned,
+    NodeDrained,
+    NodeHealthChanged,
+    NodeUncordoned,
+    PodReleased,
+    PreemptionRestored,
+    ReservationRestored,
+    SchedulerRestarted,
+    UsageRestored,
+)
+from scheduler.domain.simulation.nodes import Warn
+from scheduler.domain.simulation.recording import Life, Recording, is_left
+from scheduler.domain.simulation.run import Simulation
+
+
+def enforced(config: ClusterConfig) -> ClusterConfig:
+    """A configuration in which graces end by themselves: nobody tells when."""
+    return replace(config, policy=replace(config.policy, is_enforced=True))
+
+
+def enforcing(simulation: Simulation, warn: Warn) -> Simulation:
+    """A new simulation of the same cluster, in which they do."""
+    cluster = simulation.cluster
+    return Simulation(enforced(cluster.hardware.forest.config), warn, cluster.policies)
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What is wrong with a node."""
+
+    is_bad: bool = False
+    is_closed: bool = False
+    is_blocked: bool = False
+    gpus: set[int] = field(default_factory=set)
+
+
+class Workload:
+    """The events of a recording that are heeded. ``has_changes``: also those of its cluster."""
+
+    def __init__(self, recording: Recording, *, has_changes: bool = True) -> None:
+        self._lives = recording.lives
+        self._has_changes = has_changes
+        self._config: ClusterConfig | None = None
+        self._begun: set[str] = set()
+        self._begins_at: float | None = None
+        self._troubles: dict[str, _Trouble] = {}
+        self._before: dict[str, _Trouble] = {}
+        self._restarted_at = 0.0
+
+    def events(self, recorded: Iterable[Event]) -> Iterator[Event]:
+        """What is heeded of these."""
+        for event in recorded:
+            if self._begins_at is None:
+                self._begins_at = event.at
+            if self._before and event.at > self._restarted_at:
+                yield from self._healed()
+            match event:
+                case GangRequested() | GangRestored():
+                    yield from self._wanted(event)
+                case GangReleased() | GangWithdrawn() | PodReleased() | GangGrown():
+                    yield from self._changed(event)
+                case GangCheckpointed():
+                    yield event
+                case _:
+                    yield from self._of_cluster(event)
+
+    def _is_opening(self, event: Event) -> bool:
+        """It tells what there was before the recording begins."""
+        return event.at == self._begins_at
+
+    # Gangs.
+
+    def _wanted(self, event: GangRequested | GangRestored) -> Iterator[Event]:
+        gang = event.file.gang
+        life = self._lives.get(gang.id)
+        if is_left(gang) or life is None:
+            return
+        if gang.id in self._begun:
+            if life.has_run(event.at):  # it goes on, or is tried again
+                return
+            yield GangReleased(event.at, gang.id, line=event.line)
+        self._begun.add(gang.id)
+        file = replace(event.file, run_s=life.run_s(gang))
+        if isinstance(event, GangRestored) and self._is_opening(event):
+            yield replace(event, file=file)
+        else:
+            yield _requested(event, file)
+
+    def _changed(
+        self, event: GangReleased | GangWithdrawn | PodReleased | GangGrown
+    ) -> Iterator[Event]:
+        """Until it has run, a gang wants what it says, and as long; from then on it ends by itself,
+        and keeps its shape.
+        """
+        life = self._lives.get(event.gang)
+        if life is None:
+            return
+        is_growth_told = isinstance(event, GangGrown) and self._is_opening(event)
+        if is_growth_told or not _is_after_start(life, event.at):
+            yield event
+
+    # The cluster.
+
+    def _of_cluster(self, event: Event) -> Iterator[Event]:
+        match event:
+            case SchedulerRestarted():
+                self._before = self._before | self._troubles
+                self._troubles = {}
+                self._restarted_at = event.at
+            case ClusterChanged(config=config):
+                if self._has_changes and config != self._config:
+                    self._config = config
+                    yield replace(event, config=enforced(config))
+            case CycleRun(is_settled=False):
+                yield replace(event, most=None)
+            case UsageRestored() | PreemptionRestored():
+                if self._is_opening(event):
+                    yield event
+            case CycleRun() | GangsTried() | ReservationRestored():
+                pass
+            case _:
+                self._note(event)
+                yield event
+
+    def _note(self, event: Event) -> None:
+        """What is wrong with a node, so that it can be mended."""
+        match event:
+            case NodeHealthChanged(node=node, is_healthy=is_healthy):
+                self._trouble(node).is_bad = not is_healthy
+            case GpuHealthChanged(node=node, gpu=gpu, is_healthy=is_healthy):
+                gpus = self._trouble(node).gpus
+                if is_healthy:
+                    gpus.discard(gpu)
+                else:
+                    gpus.add(gpu)
+            case NodeCordoned(node=node) | NodeDrained(node=node):
+                self._trouble(node).is_closed = True
+            case NodeUncordoned(node=node):
+                self._trouble(node).is_closed = False
+            case NodeBlocked(node=node):
+                self._trouble(node).is_blocked = True
+
+    def _trouble(self, node: str) -> _Trouble:
+        return self._troubles.setdefault(node, _Trouble())
+
+    def _healed(self) -> Iterator[Event]:
+        """Of a node's troubles before a restart those are over that were not told again."""
+        at, before, self._before = self._restarted_at, self._before, {}
+        for node, trouble in before.items():
+            now = self._troubles.get(node, _Trouble())
+            if trouble.is_bad and not now.is_bad:
+                yield NodeHealthChanged(at, node, True)
+            if trouble.is_closed and not now.is_closed:
+                yield NodeUncordoned(at, node)
+            if trouble.is_blocked and not now.is_blocked:
+                yield NodeBlocked(at, node)
+            for gpu in sorted(trouble.gpus - now.gpus):
+                yield GpuHealthChanged(at, node, gpu, True)
+
+
+def _requested(event: GangRequested | GangRestored, file: GangFile) -> GangRequested:
+    return GangRequested(event.at, file, line=event.line)
+
+
+def _is_after_start(life: Life, at: float) -> bool:
+    return life.started_at is not None and at >= life.started_at
