@@ -167,6 +167,29 @@ def test_nobody_passes_where_the_order_is_strict() -> None:
     assert placed(scene.cycle()) == ["small"]
 
 
+def test_who_would_leave_kept_cells_for_their_gang_leaves_them_for_nobody_after_it() -> None:
+    """``low`` is on a machine that ``large`` gets when ``half`` has ended."""
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, priority=1, expected_s=100.0), a_gang("low", 1))
+    kept = reserved(scene.asks(a_gang("large", 4, priority=1)), "large")
+    assert kept.starts_at == 101.0
+    told = scene.asks(a_gang("small", 1, priority=1))
+    assert code_of(told, "small") == "reservation"
+    assert [each for each in told if isinstance(each, Preempted)] == []
+    (urgent,) = [e for e in scene.asks(a_gang("urgent", 2, priority=2)) if isinstance(e, Preempted)]
+    assert (urgent.gang, urgent.for_gang) == ("low", "urgent")
+
+
+def test_it_leaves_for_others_when_nothing_is_kept_there_any_more() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, priority=1, expected_s=100.0), a_gang("low", 1))
+    scene.asks(a_gang("large", 4, priority=1))
+    scene.asks(a_gang("small", 2, priority=1))
+    scene.leave("large")
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.for_gang) == ("low", "small")
+
+
 def test_who_is_next_is_tried_when_the_first_is_refused() -> None:
     scene = a_scene(replace(KEEPING, is_strict=True))
     told = scene.asks(a_gang("too-large", 5), a_gang("small", 1))

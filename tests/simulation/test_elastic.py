@@ -121,6 +121,26 @@ def test_it_does_not_grow_on_cells_that_are_kept() -> None:
     assert pods_of(scene.cycle(), Grown, "e") == []
 
 
+def test_it_does_not_grow_on_cells_that_are_kept_however_short_it_runs() -> None:
+    scene = a_scene(Policy(is_backfilling=True))
+    scene.asks(gang("half", "x", 4, pods=2, expected_s=100.0), gang("one", "x", 4, limit_s=50.0))
+    scene.asks(elastic("e", 1, 2, expected_s=10.0))
+    assert [e for e in scene.asks(gang("large", "x", 4, pods=3)) if isinstance(e, Reserved)]
+    scene.leave("one")
+    assert pods_of(scene.cycle(), Grown, "e") == []
+
+
+def test_what_it_has_grown_by_on_kept_cells_it_gives_back_to_nobody_else() -> None:
+    scene = a_scene(Policy(is_backfilling=True))
+    scene.asks(gang("half", "x", 4, pods=2, expected_s=100.0), elastic("e", 1, 2))
+    assert [e for e in scene.asks(gang("large", "x", 4, pods=3)) if isinstance(e, Reserved)]
+    decided = scene.asks(gang("small", "x", 4))
+    assert [each for each in decided if isinstance(each, Shrunk | Placed)] == []
+    scene.leave("half")
+    decided = scene.cycle()
+    assert [each.for_gang for each in decided if isinstance(each, Shrunk)] == ["large"]
+
+
 def test_a_gang_that_is_killed_leaves_whole() -> None:
     scene = a_scene()
     scene.asks(elastic("e", 1, 4))

@@ -111,6 +111,8 @@ def _asking(cluster: Cluster) -> Iterator[None]:
 def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterator[None]:
     """What is kept is free for the moment; then it is in the very cells in which it was."""
     taken = [(each.live, pod, pod.bindings) for each in reservations for pod in each.held]
+    for each in reservations:
+        cluster.reservations.call_in(each)
     for live, pod, _ in reversed(taken):
         cluster.charges.count(live, pod, -1)
         cluster.hardware.discharge(pod)
@@ -120,6 +122,8 @@ def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterato
         for live, pod, bindings in taken:
             cluster.hardware.recharge(pod, bindings)
             cluster.charges.count(live, pod, 1)
+        for each in reservations:
+            cluster.reservations.lend(each)
 
 
 # Fewer pods, or no guarantee.
@@ -193,7 +197,8 @@ def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
         some += [cluster.gangs[gang] for gang in charges.guests]
         some = [each for each in some if each.id not in cluster.reserved]
     else:
-        some = [e for e in charges.charged_to(live.owner) if e.rank >= live.gang.priority]
+        with _set_aside(cluster, cluster.reservations.of(live.owner)):
+            some = [e for e in charges.charged_to(live.owner) if e.rank >= live.gang.priority]
     some = [each for each in some if each is not live]
     every = by_end(some, cluster.policy, cluster.now)
     ends = every[:ENDS_LOOKED]

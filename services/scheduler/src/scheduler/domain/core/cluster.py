@@ -72,7 +72,7 @@ class Cluster:
         self.queue = Queue()
         self.downgraded = DowngradedGangs()
         self.charges = Charges(self.hardware, self.gangs)
-        self.reservations = Reservations(self.hardware, self.charges)
+        self.reservations = Reservations(self.hardware, self.charges, self.set_rank)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
         self.ways = Ways(self)
@@ -382,7 +382,7 @@ class Cluster:
             self.charges.count(live, pod, 1)
         self._change_class(live)
 
-    def set_rank(self, live: Live, rank: int, *, is_overdue: bool) -> None:
+    def set_rank(self, live: Live, rank: int, *, is_overdue: bool = False) -> None:
         """The gang has its cells by this rank from now on, if it has any."""
         if live.is_charged:
             for pod in live.pods.values():

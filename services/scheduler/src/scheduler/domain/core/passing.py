@@ -42,7 +42,7 @@ def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
         if found is not None:
             unreserve(cluster, live)
     before = [each for each in others if each not in behind]
-    if found is None and before:
+    if found is None and before and live.extra_of is None:
         found = _passing(cluster, live, before)
         if found is not None:
             unreserve(cluster, live)

@@ -5,7 +5,7 @@ GPUs: others of its virtual cluster find them taken, and opportunistic gangs may
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -27,8 +27,9 @@ Leaves = Mapping[int, int]
 @dataclass(slots=True, eq=False)
 class Reservation:
     """``leaves`` are kept for a gang, which is expected to start at ``starts_at``; it has had a
-    reservation ``since`` then. ``held``: those of them that it is charged. ``number``: later ones
-    have higher ones. ``doubted_at``: when somebody there should be gone, as it was last looked at.
+    reservation ``since`` then. ``held``: those of them that it is charged; ``lent``: gangs on the
+    others that would have to leave for it. ``number``: later ones have higher ones.
+    ``doubted_at``: when somebody there should be gone, as it was last looked at.
     """
 
     live: Live
@@ -36,6 +37,7 @@ class Reservation:
     starts_at: float
     since: float
     held: list[Pod] = field(default_factory=list)
+    lent: dict[Live, None] = field(default_factory=dict)
     number: int = 0
     doubted_at: float = -inf
 
@@ -86,12 +88,15 @@ class Reservations:
     ``versions``: by owner, raised when more is kept, or other cells or until another time;
     ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
     which of `Queue.changes` each chain had one. ``changed``: gangs for which something else may be
-    kept than before, until the caller clears it.
+    kept than before, until the caller clears it. ``set_rank``: as `Cluster` has it.
     """
 
-    def __init__(self, hardware: Hardware, charges: Charges) -> None:
+    def __init__(
+        self, hardware: Hardware, charges: Charges, set_rank: Callable[[Live, int], None]
+    ) -> None:
         self.hardware = hardware
         self.charges = charges
+        self.set_rank = set_rank
         self.by_gang: dict[str, Reservation] = {}
         self.versions: defaultdict[str, int] = defaultdict(int)
         self.looked: dict[str, tuple[int, ...]] = {}
@@ -99,6 +104,7 @@ class Reservations:
         self.changed: set[str] = set()
         self._numbered = 0
         self._by_owner: dict[str, list[Reservation]] = {}
+        self._ranks: dict[Live, int] = {}
 
     def of(self, owner: str) -> list[Reservation]:
         """An owner's, the oldest first."""
@@ -204,9 +210,37 @@ class Reservations:
                     self.changed.add(live.id)
                     self.versions[live.owner] += 1
         uncover(hardware, (binding for binding in bound if binding is not None))
+        self.lend(reservation)
+
+    def lend(self, reservation: Reservation) -> None:
+        """Who would have to leave its cells for its gang leaves them for nobody who comes after
+        that.
+        """
+        rank, gangs = reservation.live.gang.priority, self.charges.gangs
+        for number, leaves in reservation.leaves.items():
+            state = self.hardware.states[number]
+            if leaves & state.charged:
+                for gang, mask in state.chargers.items():
+                    if mask & leaves and (other := gangs[gang]).rank < rank:
+                        reservation.lent[other] = None
+                        self._ranks.setdefault(other, other.rank)
+        for other in reservation.lent:
+            if other.rank < rank:
+                self.set_rank(other, rank)
+
+    def call_in(self, reservation: Reservation) -> None:
+        """They may have to leave for others too, for the moment."""
+        lent, reservation.lent = reservation.lent, {}
+        for other in lent:
+            others = (r for r in self.of(other.owner) if other in r.lent)
+            kept = max((each.live.gang.priority for each in others), default=None)
+            rank = self._ranks.pop(other) if kept is None else kept
+            if self.charges.gangs.get(other.id) is other and other.rank != rank:
+                self.set_rank(other, rank)
 
     def lift(self, reservation: Reservation) -> None:
         """It is charged nothing for the moment."""
+        self.call_in(reservation)
         for pod in reversed(reservation.held):
             self.charges.count(reservation.live, pod, -1)
             self.hardware.discharge(pod)
