@@ -15,13 +15,14 @@ from muster.db import is_transient
 from muster.errors import Transient
 from muster.readers import Consumer
 from muster.service import Runtime, run_service
-from muster.settings import read
+from muster.settings import read as read_settings
 
 from scheduler import store
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
 from scheduler.decider import Decider
+from scheduler.domain.core.fragmentation import FreeCells, read
 from scheduler.handlers import TOPICS_HEARD, words_beside
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
@@ -40,6 +41,7 @@ class Candidate:
         self._runtime = runtime
         self._settings = settings
         self._decider = decider
+        self._free_cells: FreeCells | None = None
         self._renewed_at = 0.0
         self._heard_from = time.monotonic()
         handler = words_beside(decider.deciding)
@@ -207,6 +209,11 @@ class Candidate:
         free = sum((slot.usable & ~cluster.hardware.used(slot)).bit_count() for slot in slots)
         metrics.gpus.labels("healthy").set(usable)
         metrics.gpus.labels("free").set(free)
+        if self._free_cells is None or self._free_cells.forest is not cluster.hardware.forest:
+            self._free_cells = FreeCells(cluster.hardware.forest)
+            metrics.forget_free()
+        read(cluster.hardware, self._free_cells)
+        metrics.note_free(self._free_cells.pieces.values())
         metrics.waiting.set(len(cluster.queue.gangs) + len(cluster.reserved))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))
@@ -298,7 +305,7 @@ async def build(
 
 def main() -> None:
     """Run the service until it is told to stop."""
-    settings = read(SchedulerSettings)
+    settings = read_settings(SchedulerSettings)
     path = settings.cluster_file
     file = None if path is None else load_or_exit(path)
     collected = partial(build, collector=Collector(), file=file)

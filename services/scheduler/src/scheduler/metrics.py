@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from scheduler.domain.core.fragmentation import Pieces, share
 from scheduler.domain.run_times import Run
 
 NAME = "muster_scheduler_"
@@ -76,6 +77,15 @@ class SchedulerMetrics:
             "GPUs of nodes that take pods: all that are healthy, and those that are free.",
             "state",
         )
+        self.fragmentation = self._gauge(
+            "fragmentation",
+            "Share of a chain's free GPUs that are in no wholly free cell of this type.",
+            "chain",
+            "cell",
+        )
+        self.free_cells = self._gauge(
+            "free_cells", "Cells that are free as a whole, by chain and type.", "chain", "cell"
+        )
         self.lost = self._counter("nodes_lost", "Nodes that were declared lost.")
         self.withheld = self._gauge(
             "nodes_withheld",
@@ -84,6 +94,21 @@ class SchedulerMetrics:
         self.probe_round = self._gauge(
             "probe_round", "1 while this process's probe comes round on every partition."
         )
+
+    def note_free(self, chains: Iterable[Pieces]) -> None:
+        """What is free, and how far it is in pieces."""
+        for pieces in chains:
+            chain = pieces.chain
+            for level, whole in enumerate(pieces.whole):
+                where = chain.name, chain.types[level]
+                self.free_cells.labels(*where).set(pieces.cells(level))
+                if level:
+                    self.fragmentation.labels(*where).set(share(pieces.free, whole) or 0.0)
+
+    def forget_free(self) -> None:
+        """There may be other chains from now on."""
+        self.fragmentation.clear()
+        self.free_cells.clear()
 
     def _add_leading(self) -> None:
         self.is_leader = self._gauge("is_leader", "1 where this process decides.")

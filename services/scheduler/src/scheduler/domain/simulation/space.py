@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from scheduler.domain.core.forest import Forest, Slot
+from scheduler.domain.core.fragmentation import FreeCells
 from scheduler.domain.core.model import PodPlace
 
 
@@ -34,13 +35,14 @@ class Room:
 
 
 class Space:
-    """Free and used GPUs, kept up to date pod by pod."""
+    """Free and used GPUs, kept up to date pod by pod. ``cells``: what of that is whole."""
 
     def __init__(self, forest: Forest) -> None:
         self.room = Room()
         self._nodes: dict[str, _Node] = {}
         self._forest = forest
         self._free_slots: dict[int, int] = {}
+        self.cells = FreeCells(forest)
         self.change(forest)
 
     def change(self, forest: Forest) -> None:
@@ -50,6 +52,7 @@ class Space:
         before, self._nodes = self._nodes, {}
         self._forest = forest
         self._free_slots = {}
+        self.cells = FreeCells(forest)
         used = sum(len(node.used) for node in before.values())
         self.room = Room(all=sum(len(slot.gpus) for slot in forest.slots), used=used)
         for name, slots in forest.machines.items():
@@ -118,6 +121,7 @@ class Space:
                 gpu in node.used or gpu in node.bad or gpu in node.blocked for gpu in slot.gpus
             )
             free = len(slot.gpus) - taken if is_usable else 0
+            self.cells.set(slot, _mask(node, slot) if free else 0)
             if free != node.free[number]:
                 self._set_free(slot, node.free[number], free)
                 node.free[number] = free
@@ -135,3 +139,9 @@ class Space:
         if len(rack.slots) in (free_slots, free_slots + step):
             self.room.in_free_racks += step * sum(len(each.gpus) for each in rack.slots)
         self._free_slots[first] = free_slots + step
+
+
+def _mask(node: _Node, slot: Slot) -> int:
+    """The free leaves of an open, healthy node."""
+    away = node.used | node.bad | node.blocked
+    return slot.shape.full & ~slot.mask_of(tuple(away))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from scheduler.domain.core.fragmentation import share
 from scheduler.domain.formats.writing import whole
 from scheduler.domain.simulation.figures import Data, length, percent, quantile, rounded, table
 from scheduler.domain.simulation.gang_run import GangRun
@@ -16,6 +17,7 @@ def summary(tally: Tally, runs: Mapping[str, GangRun]) -> Data:
         "from": whole(begins_at),
         "to": whole(tally.now),
         "gpus": _gpus(tally),
+        "fragmentation": list(_fragmentation(tally)),
         "preemptions": sum(group.preempted for group in tally.groups.values()),
         "preemptionsCancelled": tally.cancelled,
         "downgrades": sum(group.downgraded for group in tally.groups.values()),
@@ -41,6 +43,26 @@ def _gpus(tally: Tally) -> Data:
         "freeInWholeNodes": _share(tally, "in_free_nodes", "free"),
         "freeInWholeRacks": _share(tally, "in_free_racks", "free"),
     }
+
+
+def _fragmentation(tally: Tally) -> Iterator[Data]:
+    """By chain and type of cell: of the GPUs that were free, over time, the share that was of no
+    use to who wants such a cell whole.
+    """
+    elapsed_s = tally.now - (tally.begins_at or 0.0)
+    free_s = 0.0
+    previous: str | None = None
+    for (chain, cell), whole_s in tally.whole_s.items():
+        if chain != previous:  # of each the leaves come first
+            previous, free_s = chain, whole_s
+            continue
+        found = share(free_s, whole_s)
+        yield {
+            "chain": chain,
+            "cell": cell,
+            "free": rounded(free_s / elapsed_s),
+            "unusable": None if found is None else rounded(found),
+        }
 
 
 def used(tally: Tally) -> float | int | None:
@@ -117,6 +139,8 @@ def summary_text(content: Data) -> str:
             [_fate_row(each) for each in groups],
         ),
     ]
+    if content["fragmentation"]:
+        lines += ["", *_pieces(content["fragmentation"])]
     if waiting:
         lines += [
             "",
@@ -135,6 +159,17 @@ def summary_text(content: Data) -> str:
             ),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _pieces(fragmentation: object) -> Iterator[str]:
+    assert isinstance(fragmentation, list)
+    return table(
+        ("CHAIN", "WHOLE CELLS", "GPUS FREE", "OF NO USE"),
+        [
+            (each["chain"], each["cell"], f"{each['free']:.4g}", percent(each["unusable"]))
+            for each in fragmentation
+        ],
+    )
 
 
 def _wait_row(each: Data) -> tuple[object, ...]:

@@ -40,6 +40,7 @@ class Group:
 @dataclass(slots=True)
 class Tally:
     """Sums. ``room_s``: GPUs times seconds, over the time from ``begins_at`` to ``now``.
+    ``whole_s``: the same of free ones in wholly free cells, by chain and type of cell.
     ``lost_gpu_s``: by user.
     """
 
@@ -49,6 +50,9 @@ class Tally:
     groups: dict[GroupName, Group] = field(default_factory=dict)
     room_s: dict[str, float] = field(
         default_factory=lambda: {each.name: 0.0 for each in fields(Room)}
+    )
+    whole_s: "defaultdict[tuple[str, str], float]" = field(
+        default_factory=lambda: defaultdict(float)
     )
     lost_gpu_s: "defaultdict[str, float]" = field(default_factory=lambda: defaultdict(float))
     upgraded: int = 0
@@ -71,6 +75,9 @@ class Tally:
             elapsed_s, room = now - self.now, self.space.room
             for name in self.room_s:
                 self.room_s[name] += elapsed_s * getattr(room, name)
+            for chain, pieces in self.space.cells.pieces.items():
+                for level, leaves in enumerate(pieces.whole):
+                    self.whole_s[chain, pieces.chain.types[level]] += elapsed_s * leaves
         self.now = now
 
     def start(self, run: GangRun, places: Iterable[PodPlace]) -> None:
