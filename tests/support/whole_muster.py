@@ -218,11 +218,13 @@ async def a_muster(
     }
     for name, more in settings.items():
         muster.settings[Service(name.replace("_", "-"))].update(more)
-    for service in _SERVICES:
-        await muster.start(service)
     try:
+        for service in _SERVICES:
+            await muster.start(service)
         await muster.log_in()
         yield muster
     finally:
-        for service in list(muster.runtimes):
-            await muster.stop(service)
+        # Where one has failed, its stop says why; the others are stopped all the same.
+        async with contextlib.AsyncExitStack() as stops:
+            for service in reversed(list(muster.runtimes)):
+                stops.push_async_callback(muster.stop, service)
