@@ -103,7 +103,8 @@ class Cluster:
         assert gang.id not in self.gangs, gang.id
         needed, surplus = parted(gang.roles)
         live = self.take_in(gang, self.kinds.of(needed))
-        live.surplus = self.kinds.of(surplus)
+        if surplus:
+            live.surplus = self.kinds.of(surplus)
         live.told = told
         self.enqueue(live)
 
@@ -140,8 +141,9 @@ class Cluster:
 
     def release(self, gang: str) -> None:
         """A gang is over: what it held is free at once. Unknown ones are ignored."""
-        for extra in list(self.extras.get(gang, {}).values()):
-            self.release(extra)
+        if gang in self.extras:
+            for extra in list(self.extras[gang].values()):
+                self.release(extra)
         live = self.gangs.pop(gang, None)
         if live is None:
             return

@@ -56,12 +56,7 @@ def run_cycle(
 
 def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     """``began``: when the first part of the cycle was run."""
-    cluster.hardware.searches_left = SEARCHES
-    cluster.usage.settle(cluster.now)
-    cluster.preemptions.begin_cycle(began)
-    for live in cluster.saving.due(began, cluster.gangs):
-        cluster.looked_at_anew(live)
-    _try_due(cluster)
+    _note_time(cluster, began)
     # 1. What was undone since the last cycle is said.
     decisions, cluster.said = cluster.said, []
     # 2. Who is on a drained node leaves.
@@ -98,8 +93,14 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         yield from _explain(cluster, failed, began)
 
 
-def _try_due(cluster: Cluster) -> None:
-    """Gangs for which cells are kept are tried when their time has come."""
+def _note_time(cluster: Cluster, began: float) -> None:
+    """What has come of time alone. Gangs for which cells are kept are tried when theirs has come."""
+    cluster.hardware.searches_left = SEARCHES
+    cluster.usage.settle(cluster.now)
+    cluster.preemptions.begin_cycle(began)
+    if cluster.saving.is_due(began):
+        for live in cluster.saving.due(began, cluster.gangs):
+            cluster.looked_at_anew(live)
     for reservation in cluster.reservations.by_gang.values():
         if reservation.starts_at <= cluster.now:
             cluster.queue.added[cluster.queue.gangs[reservation.live.id]] = None
@@ -107,13 +108,13 @@ def _try_due(cluster: Cluster) -> None:
 
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
-    waking = Waking(cluster)
+    waking, is_keeping = Waking(cluster), cluster.policy.is_keeping
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
         if cluster.policy.is_strict and first_of(cluster, live) is not live:
             _set_aside(cluster, line, live, failed)
             continue
-        if cluster.policy.is_keeping and (said := keep(cluster, live.owner, live)):
+        if is_keeping and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()

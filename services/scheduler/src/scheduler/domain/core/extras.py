@@ -24,7 +24,7 @@ EXTRA = "\n"
 
 def parted(roles: Sequence[Role]) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     """Pods that a gang can't start without, and the others."""
-    if all(role.least is None for role in roles):
+    if not [role for role in roles if role.least is not None]:  # faster than `any`
         return tuple(roles), ()
     needed = (replace(role, pods=role.pods[: role.least], least=None) for role in roles)
     others = (
@@ -49,11 +49,11 @@ def wanted(live: Live) -> tuple[Role, ...]:
     return (*found, *(replace(role, least=0) for role in left))
 
 
-def add_extra(cluster: "Cluster", live: Live, role: Role) -> Live:
-    """A pod, the only one of this role, by which a gang that runs grows if it can."""
-    (pod,) = role.pods
-    gang = replace(live.gang, id=f"{live.id}{EXTRA}{pod}", roles=(role,), is_lazy=False)
-    extra = cluster.take_in(gang, (role,), extra_of=live.id)
+def add_extra(cluster: "Cluster", live: Live, role: Role, pod: str) -> Live:
+    """A pod of a role, by which a gang that runs grows if it can."""
+    own = Role(role.kind, (pod,), role.name)
+    gang = replace(live.gang, id=f"{live.id}{EXTRA}{pod}", roles=(own,), is_lazy=False)
+    extra = cluster.take_in(gang, (own,), extra_of=live.id)
     if live.gang.priority > OPPORTUNISTIC:
         extra.rank = OPPORTUNISTIC
     cluster.extras.setdefault(live.id, {})[pod] = extra.id
@@ -70,8 +70,7 @@ def spawn(cluster: "Cluster", live: Live) -> None:
 def want(cluster: "Cluster", live: Live, role: Role) -> None:
     """A gang that runs wants more pods, as many of them as can be had without cost."""
     for pod in role.pods:
-        extra = add_extra(cluster, live, Role(role.kind, (pod,), role.name))
-        cluster.enqueue(extra)
+        cluster.enqueue(add_extra(cluster, live, role, pod))
 
 
 def forget(cluster: "Cluster", extra: Live) -> None:
@@ -151,8 +150,7 @@ def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: floa
     places = {place.pod: place for place in restored.places}
     roles = {pod: role for role in restored.gang.roles for pod in role.pods}
     for each in restored.extra:
-        role = roles[each.pod]
-        extra = add_extra(cluster, live, Role(role.kind, (each.pod,), role.name))
+        extra = add_extra(cluster, live, roles[each.pod], each.pod)
         extra.waiting = ()
         cluster.restore_live(
             extra,

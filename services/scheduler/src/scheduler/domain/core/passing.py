@@ -17,7 +17,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
-from scheduler.domain.core.reservations import Reservation, may_pass
+from scheduler.domain.core.reservations import Leaves, Reservation, may_pass
 from scheduler.domain.core.starting import start_at_once
 
 PLANNED = 4
@@ -30,19 +30,23 @@ def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     """
     others = cluster.reservations.of(live.owner)
     if not others or live.is_guest:
-        yield from attempts(cluster, live)
-        return
+        return attempts(cluster, live)
+    return _tries_beside(cluster, live, others)
+
+
+def _tries_beside(
+    cluster: Cluster, live: Live, others: Sequence[Reservation]
+) -> Iterator[list[Decision] | None]:
     behind = [each for each in others if goes_before(live, each)]
+    before = [each for each in others if each not in behind]
     found: list[Decision] | None = None
     with out_of_the_way(cluster, behind):
         for found in _attempts(cluster, live):
             if found is not None:
+                unreserve(cluster, live)
                 break
             yield None
-        if found is not None:
-            unreserve(cluster, live)
-    before = [each for each in others if each not in behind]
-    if found is None and before and live.extra_of is None:
+    if live.extra_of is None and before and found is None:
         found = _passing(cluster, live, before)
         if found is not None:
             unreserve(cluster, live)
@@ -232,22 +236,22 @@ def _keep_first(
     said: list[Decision] = []
     for _, live in nsmallest(PLANNED, firsts, key=lambda each: each[0]):
         behind = [each for each in kept.of(owner) if goes_before(live, each)]
-        taken = {c for each in kept.of(owner) if each not in behind for c in _chains(cluster, each)}
+        ahead = (each for each in kept.of(owner) if each not in behind)
+        taken = {chain for each in ahead for chain in _chains(cluster, each.leaves)}
         if chains <= taken:
             break
         if live.unplanned == _state(cluster, owner):
             continue
         with out_of_the_way(cluster, behind):
             found = plan(cluster, live, cluster.now)
-        mine = (
-            None if found is None else Reservation(live, found.leaves, found.starts_at, cluster.now)
-        )
-        if mine is None or not taken.isdisjoint(_chains(cluster, mine)):
+        wanted = set() if found is None else _chains(cluster, found.leaves)
+        if found is None or not taken.isdisjoint(wanted):
             live.unplanned = _state(cluster, owner)
             continue
         for each in behind:
-            if not _chains(cluster, each).isdisjoint(_chains(cluster, mine)):
+            if not wanted.isdisjoint(_chains(cluster, each.leaves)):
                 said.append(_lose(cluster, each))
+        mine = Reservation(live, found.leaves, found.starts_at, cluster.now)
         kept.add(mine)
         cluster.forecast.kept(live, cluster.now, mine.starts_at)
         set_apart(cluster, live)
@@ -266,12 +270,12 @@ def _own_chains(cluster: Cluster, owner: str) -> set[str]:
 
 
 def _kept_chains(cluster: Cluster, owner: str) -> set[str]:
-    return {c for each in cluster.reservations.of(owner) for c in _chains(cluster, each)}
+    return {c for each in cluster.reservations.of(owner) for c in _chains(cluster, each.leaves)}
 
 
-def _chains(cluster: Cluster, reservation: Reservation) -> set[str]:
+def _chains(cluster: Cluster, leaves: Leaves) -> set[str]:
     states = cluster.hardware.states
-    return {states[number].slot.chain.name for number in reservation.leaves}
+    return {states[number].slot.chain.name for number in leaves}
 
 
 def _said(cluster: Cluster, reservation: Reservation) -> Reserved:

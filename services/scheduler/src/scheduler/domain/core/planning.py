@@ -10,16 +10,13 @@ from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.preempting import is_alone
-from scheduler.domain.core.queue import key_of
+from scheduler.domain.core.queue import SHAPES_REMEMBERED, key_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
+from scheduler.domain.core.wellness import usable
 
 Found = TypeVar("Found")
-
-SHAPES_REMEMBERED = 10_000
-"""What gangs want of whom it is known whether they fit on the nodes that are well."""
 
 
 class Plan(NamedTuple):
@@ -77,18 +74,11 @@ def fits_when_empty(cluster: Cluster, live: Live) -> bool:
 
 
 def _fits_when_empty(cluster: Cluster, live: Live) -> bool:
-    blank, states = cluster.blank, list[SlotState]()
-    for machine in cluster.hardware.unwell.values():
-        for state in machine.slots:
-            bare = blank.states[state.slot.number]
-            bare.usable = state.usable
-            states.append(bare)
-            blank.refresh(bare)
-    found = Seeker(blank, live.gang, live.owner).could_place(live.waiting)
-    for bare in states:
-        bare.usable = bare.slot.shape.full
-        blank.refresh(bare)
-    return found
+    blank = cluster.blank
+    states = (state for machine in cluster.hardware.unwell.values() for state in machine.slots)
+    bare = ((blank.states[state.slot.number], state.usable) for state in states)
+    with usable(blank, bare):
+        return Seeker(blank, live.gang, live.owner).could_place(live.waiting)
 
 
 def earliest(

@@ -12,19 +12,16 @@ HOUR_S = 3_600.0
 
 
 class Hour:
-    """The preemptions of the last hour, the oldest first."""
+    """The preemptions of the last hour: ``all``, the oldest first."""
 
     def __init__(self) -> None:
-        self._all: deque[RestoredPreemption] = deque()
+        self.all: deque[RestoredPreemption] = deque()
         self._inside: Counter[str] = Counter()
         self._pairs: defaultdict[str, dict[str, float]] = defaultdict(dict)
 
-    def __bool__(self) -> bool:
-        return bool(self._all)
-
     def note(self, preemption: RestoredPreemption) -> bool:
         """One more; whether these jobs had none in the last hour."""
-        self._all.append(preemption)
+        self.all.append(preemption)
         if preemption.virtual_cluster is not None:
             self._inside[preemption.virtual_cluster] += 1
         one, other = preemption.job, preemption.for_job
@@ -34,15 +31,15 @@ class Hour:
 
     def is_over(self, now: float) -> bool:
         """Some are an hour old."""
-        return bool(self._all) and self._all[0].at + HOUR_S <= now
+        return bool(self.all) and self.all[0].at + HOUR_S <= now
 
     def forget(self, now: float) -> tuple[set[str], set[str]]:
         """What is an hour old counts no more: virtual clusters with fewer of them, and jobs of
         which no others are kept off any longer.
         """
         inside, jobs = set[str](), set[str]()
-        while self._all and self._all[0].at + HOUR_S <= now:
-            old = self._all.popleft()
+        while self.all and self.all[0].at + HOUR_S <= now:
+            old = self.all.popleft()
             if old.virtual_cluster is not None:
                 self._inside[old.virtual_cluster] -= 1
                 inside.add(old.virtual_cluster)
@@ -64,15 +61,15 @@ class Hour:
 
     def first_inside(self, virtual_cluster: str) -> float | None:
         """When the oldest preemption inside a virtual cluster was."""
-        return next((e.at for e in self._all if e.virtual_cluster == virtual_cluster), None)
+        return next((e.at for e in self.all if e.virtual_cluster == virtual_cluster), None)
 
     def exported(self) -> list[RestoredPreemption]:
         """All that is kept of them: those that count for a budget, and of others the last of each
         two jobs.
         """
-        last = {(each.job, each.for_job): each for each in self._all}
+        last = {(each.job, each.for_job): each for each in self.all}
         return [
             each
-            for each in self._all
+            for each in self.all
             if each.virtual_cluster is not None or last[each.job, each.for_job] is each
         ]

@@ -72,7 +72,7 @@ class Protection:
     def begin_cycle(self, now: float) -> None:
         """Who is protected no longer may have to leave: who waits for that is tried."""
         cluster, self.now = self.cluster, now
-        if not (self._young or self.hour):
+        if not (self._young or self.hour.all):
             return
         for owner in list(self._young):
             heap = self._young[owner]
@@ -156,7 +156,7 @@ class Protection:
 
     def sets_apart(self, live: Live) -> bool:
         """The gang may be kept off others than those that want the same."""
-        return bool(self.hour.pairs(live.job)) and not live.is_guest
+        return bool(self.hour.all and self.hour.pairs(live.job)) and not live.is_guest
 
     # What that protects.
 
@@ -289,7 +289,7 @@ class Protection:
         """When who waits may be helped by the end of a protection, or at the ``other`` time, if
         that is before; None: never.
         """
-        if not (self._young or self.hour):
+        if not (self._young or self.hour.all):
             return other
         found: list[float] = [] if other is None else [other]
         for owner, is_guest in self.cluster.queue.tried:
@@ -307,7 +307,7 @@ class Protection:
                 yield heap[0].until
                 break
             heappop(heap)
-        if not self.hour:
+        if not self.hour.all:
             return
         for number, line in enumerate(self.cluster.queue.tried[owner, False]):
             live = self.cluster.gangs[line.waiting[0][1]]

@@ -18,6 +18,9 @@ from scheduler.domain.core.rechecks import Rechecks
 Shape = tuple[tuple[Kind, int], ...]
 """Pods that want the same, counted."""
 
+SHAPES_REMEMBERED = 10_000
+"""Of which it is known whether they could be placed at all, or on the nodes that are well."""
+
 Apart = tuple[str | float | None, ...]
 """What else keeps gangs apart that want the same: how long they run at most, and whose they are."""
 

@@ -11,7 +11,7 @@ from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import first_of, goes_before, out_of_the_way
-from scheduler.domain.core.queue import Line, key_of
+from scheduler.domain.core.queue import SHAPES_REMEMBERED, Line, key_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
 from scheduler.domain.core.wellness import all_well
@@ -219,7 +219,6 @@ once for its shape, and must be certain.
 REFUSAL_LOOKS = 64_000
 """Nodes that are looked at in all these steps, of some 8 us each, at the most."""
 
-SHAPES_REMEMBERED = 10_000
 NODES_NAMED = 5
 
 LIFTED = 64

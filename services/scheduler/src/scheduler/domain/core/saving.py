@@ -24,7 +24,7 @@ class Saving:
     def began(self, live: Live, checkpointed_at: float | None = None) -> None:
         """The gang runs, since it says when, and has saved its work then, or nothing yet."""
         if (began := live.started_at) is not None:
-            live.saved_ms, live.checkpointed_at = _ms(began), None
+            live.saved_ms, live.checkpointed_at = round(began * 1_000), None
             if live.gang.checkpoint_s is not None:
                 heappush(self._next, (began + live.gang.checkpoint_s, live.id, began))
             if checkpointed_at is not None:
@@ -41,6 +41,10 @@ class Saving:
         live.checkpointed_at = at
         return self._is_saved(live, at)
 
+    def is_due(self, now: float) -> bool:
+        """Some may have saved more by now."""
+        return bool(self._next) and self._next[0][0] <= now
+
     def due(self, now: float, gangs: Mapping[str, Live]) -> Iterator[Live]:
         """Those of the gangs that have saved more since this was asked last."""
         while self._next and self._next[0][0] <= now:
@@ -55,9 +59,5 @@ class Saving:
                 yield live
 
     def _is_saved(self, live: Live, at: float) -> bool:
-        before, live.saved_ms = live.saved_ms, max(live.saved_ms, _ms(at))
+        before, live.saved_ms = live.saved_ms, max(live.saved_ms, round(at * 1_000))
         return live.saved_ms > before
-
-
-def _ms(at: float) -> int:
-    return round(at * 1_000)

@@ -65,7 +65,8 @@ def begin(
     if live.extra_of is None:
         cluster.forecast.started(live, now)
     decision = start(cluster, live, names_of(live.waiting), now)
-    spawn(cluster, live)
+    if live.surplus:
+        spawn(cluster, live)
     return [decision]
 
 
@@ -82,11 +83,11 @@ def start_whole(cluster: Cluster, live: Live, now: float) -> list[Decision] | No
     names = {name for role in needed for name in role.pods}
     live.surplus = ()
     begin(cluster, live, [pod for pod in seeker.pods if pod.name in names], kind, now)
-    roles = {name: Role(role.kind, (name,), role.name) for role in surplus for name in role.pods}
+    roles = {name: role for role in surplus for name in role.pods}
     places = [pod.place() for pod in live.pods.values()]
     for pod in seeker.pods:
         if pod.name not in names:
-            extra = add_extra(cluster, live, roles[pod.name])
+            extra = add_extra(cluster, live, roles[pod.name], pod.name)
             begin(cluster, extra, [hand_over(cluster, pod, extra)], kind, now)
             places.append(pod.place())
     return [Placed(live.id, tuple(places))]
