@@ -94,7 +94,7 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
 
 
 def _note_time(cluster: Cluster, began: float) -> None:
-    """What has come of time alone. Gangs for which cells are kept are tried when theirs has come."""
+    """What has come of time alone. Gangs with kept cells are tried when their time has come."""
     cluster.hardware.searches_left = SEARCHES
     cluster.usage.settle(cluster.now)
     cluster.preemptions.begin_cycle(began)

@@ -6,6 +6,7 @@ known (docs/scheduling.md, "Order").
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from scheduler.domain.core.config import Finding, Policy, listed
@@ -107,7 +108,9 @@ class Ordering:
         self.policies = tuple(policies)
         self.of_users = [each for each in policies if isinstance(each, UserOrder)]
         self._of_gangs = [each.rank for each in policies if isinstance(each, GangOrder)]
-        self._is_of_user = [isinstance(each, UserOrder) for each in policies]
+        places = {True: count(), False: count(1)}  # a gang's own ranks come after its class
+        is_of_user = [isinstance(each, UserOrder) for each in policies]
+        self._sources = [(is_user, next(places[is_user])) for is_user in is_of_user]
         self.has_users = bool(self.of_users)
 
     def order(self, gang: Gang, *, is_extra: bool = False) -> Order:
@@ -120,6 +123,5 @@ class Ordering:
     def rank(self, order: Order, of_user: Sequence[float]) -> Rank:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""
         ranks, gang = order
-        fixed, moving = iter(ranks[1:]), iter(of_user)
-        found = [next(moving if is_of_user else fixed) for is_of_user in self._is_of_user]
+        found = [(of_user if is_user else ranks)[place] for is_user, place in self._sources]
         return (ranks[0], *found), gang

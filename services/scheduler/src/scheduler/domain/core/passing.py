@@ -223,6 +223,9 @@ def _keep_first(
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
+    if _kept_chains(cluster, owner) >= chains:  # only who goes before one of those can have some
+        lowest = max((each.live.order[0][:2] for each in kept.of(owner)), default=())
+        lines = [line for line in lines if line.waiting[0][0][:2] < lowest]
     last = None if until is None else cluster.rank_of(until)
     ranked = ((cluster.rank(line), cluster.gangs[line.waiting[0][1]]) for line in lines)
     firsts = (
