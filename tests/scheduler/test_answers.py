@@ -10,11 +10,14 @@ from typing import Any
 import httpx2
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
+from prometheus_client import CollectorRegistry
 from scheduler.api.routes import routes
+from scheduler.comparisons import Comparisons
 from scheduler.domain.core.config import Policy
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
+from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 from starlette.applications import Starlette
 
@@ -52,7 +55,9 @@ class Leader:
 async def served(state: State, **settings: Any) -> AsyncIterator[tuple[Leader, httpx2.AsyncClient]]:
     """The answers from this state, and who lives beside them."""
     leader = Leader(state)
-    app = Starlette(routes=routes(leader, SchedulerSettings(**settings), _away))
+    changed = SchedulerSettings(**settings)
+    comparisons = Comparisons(changed, SchedulerMetrics(CollectorRegistry()))
+    app = Starlette(routes=routes(leader, changed, _away, comparisons))
     living = asyncio.create_task(leader.live())
     door = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=door, base_url="http://scheduler") as client:

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from scheduler import store
 from scheduler.api.exporting import Export, Stretch
 from scheduler.api.routes import routes
+from scheduler.comparisons import Comparisons
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Gang, Kind, Role
 from scheduler.domain.formats.cluster_file import read_cluster
@@ -366,7 +367,8 @@ async def served(pool: Pool, stall_s: float) -> Starlette:
     kept = Kept(pool, record_exports=1, record_stall_s=stall_s)
     await kept.begin(1.0)
     await kept.cycles(2.0, 3)
-    return Starlette(routes=routes(Leader(), kept.settings, pool.acquire))
+    comparisons = Comparisons(kept.settings, kept.metrics)
+    return Starlette(routes=routes(Leader(), kept.settings, pool.acquire, comparisons))
 
 
 async def test_who_comes_while_all_seats_are_taken_hears_so_at_once(pool: Pool) -> None:

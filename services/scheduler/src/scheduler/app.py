@@ -21,6 +21,7 @@ from scheduler import store
 from scheduler.api.routes import routes
 from scheduler.api.views import state_of
 from scheduler.cluster_file import Loaded, Refused, content_of, load, load_or_exit
+from scheduler.comparisons import Comparisons
 from scheduler.decider import Decider
 from scheduler.domain.core.fragmentation import FreeCells, read
 from scheduler.handlers import TOPICS_HEARD, words_beside
@@ -296,7 +297,9 @@ async def build(
     runtime.spawn("orders", decider.watch.orders.run)
     runtime.spawn("probe", candidate.probe)
     runtime.spawn("candidate", candidate.run)
-    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire))
+    comparisons = Comparisons(settings, decider.metrics)
+    runtime.spawn("what-if", comparisons.run)
+    runtime.routes.extend(routes(decider, settings, runtime.pool.acquire, comparisons))
     try:
         yield
     finally:

@@ -10,6 +10,8 @@ from scheduler.domain.run_times import Run
 
 NAME = "muster_scheduler_"
 
+WHAT_IF_S = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0)
+
 RATIOS = (0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0, 10.0)
 
 
@@ -24,6 +26,7 @@ class SchedulerMetrics:
         self._add_record()
         self._add_run_times()
         self._add_audit()
+        self._add_what_ifs()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(NAME + name, text, labels, registry=self._registry)
@@ -158,6 +161,17 @@ class SchedulerMetrics:
         )
         self.drifted = self._gauge(
             "drifted_gangs", "Gangs that the books have other GPUs or quota of than placements."
+        )
+
+    def _add_what_ifs(self) -> None:
+        self.what_ifs = self._counter(
+            "what_ifs", "Changes compared on what was recorded, by what came of it.", "outcome"
+        )
+        self.what_if_seconds = Histogram(
+            NAME + "what_if_seconds",
+            "Time of one comparison of a change, in its own process.",
+            buckets=WHAT_IF_S,
+            registry=self._registry,
         )
 
     def _add_record(self) -> None:

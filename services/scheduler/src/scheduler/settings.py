@@ -162,6 +162,19 @@ class SchedulerSettings(DatabaseSettings):
     configuration_bytes: PositiveInt = Field(
         512 * 1024, description="Of a configuration that is to be checked."
     )
+    what_if_days: PositiveFloat = Field(
+        7.0, description="What a change would have done is asked of so many days of the record."
+    )
+    what_if_s: PositiveFloat = Field(
+        300.0, description="So long it is looked at; what is not is left out, and that is told."
+    )
+    what_if_mb: PositiveInt = Field(4096, description="Memory of the process that does it.")
+    what_if_answer_s: PositiveFloat = Field(
+        10.0, description="Who asks waits so long at once, and is told then that it goes on."
+    )
+    what_if_kept_s: PositiveFloat = Field(
+        900.0, description="Who asks the same again within so long gets the same answer."
+    )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
     cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
 

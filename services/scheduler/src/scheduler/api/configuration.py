@@ -4,18 +4,22 @@ and whether another text could be, which is asked before it is set.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+from muster.errors import Transient
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from scheduler.comparisons import Comparisons, Question
 from scheduler.configuring import Configuring
 from scheduler.domain.configured import Content, Setting, checked, in_force
-from scheduler.domain.core.config import Finding
+from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.model import NO_ONE
 from scheduler.domain.core.ordering import OrderPolicy
 from scheduler.domain.formats.cluster_change import VIRTUAL_CLUSTERS
+from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.plans import Plan
@@ -37,13 +41,18 @@ class Deciding(Protocol):
     @property
     def configuring(self) -> Configuring: ...
 
+    def at(self) -> float: ...
+
 
 class Configurations:
-    """``/configuration`` and ``/configuration/check``."""
+    """``/configuration``, ``/configuration/check`` and ``/configuration/what-if``."""
 
-    def __init__(self, decider: Deciding, settings: SchedulerSettings) -> None:
+    def __init__(
+        self, decider: Deciding, settings: SchedulerSettings, comparisons: Comparisons
+    ) -> None:
         self._decider = decider
         self._settings = settings
+        self._comparisons = comparisons
         self._seats = asyncio.Semaphore(settings.configuration_checks)
 
     async def show(self, _: Request) -> Response:
@@ -67,21 +76,54 @@ class Configurations:
         ``warnings``: what in it has no effect, or one that nobody may have meant. It is looked at
         in a thread, against the hardware as it is now, and changes nothing.
         """
-        if self._seats.locked():
-            return _error(503, "BusyError", "Another configuration is being checked; try again.")
-        async with self._seats:
-            try:
-                text = await self._body(request)
-            except TimeoutError:
-                return _error(408, "RequestTimeoutError", "The body did not come in time.")
-            if text is None:
-                return _error(413, "RequestTooLargeError", "The configuration is too large.")
+        async with self._read(request) as text:
+            if isinstance(text, Response):
+                return text
             state = self._decider.state
             plan = state.plan(self._decider.configuring.config)
             answer = await asyncio.to_thread(_check, text, plan, state.cluster.policies)
             if answer["content"] is not None:
                 answer["warnings"] += _told(_left_out(self._decider.state, answer["content"]))
             return _json({"asOf": state.cluster.cycle, **answer})
+
+    async def what_if(self, request: Request) -> Response:
+        """What a text that could be set would have made of the last days: ``state`` is ``done``
+        with a ``report``; ``none`` or ``failed``, with the ``reason``; or ``running``: ask again.
+        """
+        async with self._read(request) as text:
+            if isinstance(text, Response):
+                return text
+            state, at = self._decider.state, self._decider.at()
+            plan = state.plan(self._decider.configuring.config)
+            config = state.cluster.hardware.forest.config
+            policies = state.cluster.policies
+            try:
+                question = await asyncio.to_thread(_question, text, plan, policies, config, at)
+            except FormatError as error:
+                message = f"It can't be set: {error.findings[0].message}."
+                return _error(400, "InvalidConfigError", message)
+        try:
+            answer = await self._comparisons.ask(question)
+        except Transient as error:
+            return _error(503, "BusyError", str(error))
+        return _json({"asOf": state.cluster.cycle, **answer})
+
+    @asynccontextmanager
+    async def _read(self, request: Request) -> AsyncIterator[bytes | Response]:
+        """The text that is asked about, or why it can't be taken; others wait for the seat."""
+        if self._seats.locked():
+            yield _error(503, "BusyError", "Another configuration is being checked; try again.")
+            return
+        async with self._seats:
+            try:
+                text = await self._body(request)
+            except TimeoutError:
+                yield _error(408, "RequestTimeoutError", "The body did not come in time.")
+                return
+            if text is None:
+                yield _error(413, "RequestTooLargeError", "The configuration is too large.")
+                return
+            yield text
 
     async def _body(self, request: Request) -> bytes | None:
         """The request's; None where it is too large. Raises TimeoutError where it does not come."""
@@ -108,6 +150,24 @@ def _check(text: bytes, plan: Plan, policies: Mapping[str, OrderPolicy]) -> Answ
         "errors": [],
         "warnings": _told(found.warnings, found.more),
     }
+
+
+def _question(
+    text: bytes,
+    plan: Plan,
+    policies: Mapping[str, OrderPolicy],
+    config: ClusterConfig,
+    at: float,
+) -> Question:
+    """Raises FormatError where the text can't be set."""
+    base = plan.config()
+    content = checked(text, base, policies).content
+    return Question(
+        to_line(cluster_data(config)),
+        in_force(config),
+        in_force(Setting(0, None, content).of(base)),
+        at,
+    )
 
 
 def _left_out(state: State, content: Content) -> list[Finding]:

@@ -18,6 +18,7 @@ from scheduler.api.cells import Wanted
 from scheduler.api.cells import cells as cells_of
 from scheduler.api.configuration import Configurations
 from scheduler.api.exporting import Connect, Export, stretch_of
+from scheduler.comparisons import Comparisons
 from scheduler.configuring import Configuring
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_line
@@ -58,14 +59,16 @@ AS_OF = "X-As-Of"
 Handle = Callable[[Request], Awaitable[Response]]
 
 
-def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> list[Route]:
+def routes(
+    decider: Leading, settings: SchedulerSettings, connect: Connect, comparisons: Comparisons
+) -> list[Route]:
     """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
     ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
-    ``/configuration``, ``POST /configuration/check``, ``/export?since=&until=``. ``connect``: to
-    the database.
+    ``/configuration``, ``POST /configuration/check``, ``POST /configuration/what-if``,
+    ``/export?since=&until=``. ``connect``: to the database.
     """
     seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
-    configurations = Configurations(decider, settings)
+    configurations = Configurations(decider, settings, comparisons)
 
     def route(path: str, handle: Handle, method: str = "GET") -> Route:
         return Route(path, _guarded(handle, decider, settings), methods=[method])
@@ -121,6 +124,7 @@ def routes(decider: Leading, settings: SchedulerSettings, connect: Connect) -> l
         route("/virtual-clusters", virtual_clusters),
         route("/configuration", configurations.show),
         route("/configuration/check", configurations.check, "POST"),
+        route("/configuration/what-if", configurations.what_if, "POST"),
         route("/export", export),
     ]
 

@@ -1,0 +1,222 @@
+"""What a change of virtual clusters and policy would have made of the last days, as a program of
+its own: it takes long, and must not hold up decisions.
+
+`python -m scheduler.what_if` reads a task as JSON from stdin and writes what it found as JSON to
+stdout. It bounds itself in memory and in time: where the time is over the answer is about fewer
+days, and says so.
+"""
+
+import asyncio
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from muster.db import Connection
+from muster.errors import Broken
+
+from scheduler import order_policies, store
+from scheduler.api.exporting import Connect, Export, Stretch
+from scheduler.domain.configured import Setting
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.ordering import OrderPolicy
+from scheduler.domain.formats.cluster_change import ClusterChange
+from scheduler.domain.formats.cluster_file import read_cluster
+from scheduler.domain.formats.events import read_events
+from scheduler.domain.formats.model import Event
+from scheduler.domain.formats.writing import to_line
+from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
+from scheduler.domain.simulation.recording import Replay
+from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide
+from scheduler.domain.simulation.workload import Workload, enforced
+
+Policies = Mapping[str, OrderPolicy]
+
+MB = 1024 * 1024
+NICE = 10
+"""Decisions go before it."""
+
+REPLAY_SHARE = 0.35
+"""Of the time: for one simulation; the other two get the rest."""
+
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """``cluster``: as it is, a whole CLUSTER as text; ``change``: what would be in force of virtual
+    clusters and policy. The record from ``since`` to ``until``, in seconds since 1970, is looked at
+    for ``seconds`` at the most, with ``memoryMB``.
+    """
+
+    database_url: str
+    statement_timeout_s: float
+    cluster: str
+    change: Mapping[str, object]
+    since: float
+    until: float
+    seconds: float
+    memory_mb: int
+
+
+class NoRecordError(Exception):
+    """There is none of that time."""
+
+
+def main() -> None:
+    """The program."""
+    task = Task(**json.loads(sys.stdin.buffer.read()))
+    os.nice(NICE)
+    resource.setrlimit(resource.RLIMIT_AS, (task.memory_mb * MB, task.memory_mb * MB))
+    try:
+        answer: dict[str, object] = {"report": compared(task)}
+    except NoRecordError as error:
+        answer = {"none": str(error)}
+    except MemoryError:
+        answer = {"failed": f"It needs more than the {task.memory_mb} MB that it may have."}
+    sys.stdout.write(to_line(answer))
+
+
+def compared(task: Task) -> dict[str, object]:
+    """What the change does. Raises NoRecordError."""
+    began = time.monotonic()
+    before = read_cluster(task.cluster.encode()).config
+    after = Setting(0, None, task.change).of(before)
+    policies = order_policies.load()
+    with _reader(task) as reader:
+        bounded = _Bounded(began + task.seconds * REPLAY_SHARE, task.until)
+        config, events = reader.open()
+        replay = Replay(Simulation(config, _no_word, policies))
+        recording = replay.run(bounded.events(events))
+        bounded = _Bounded(began + task.seconds, recording.ends_at, bounded.is_cut)
+        pair = SideBySide(
+            _simulation(before, policies), _simulation(after, policies), ClusterChange(), _no_word
+        )
+        pair.as_recorded = AsRecorded(recording)
+        workload = Workload(recording, has_changes=False)
+        _, events = reader.open()
+        for _ in pair.run(workload.events(bounded.events(events))):
+            pass
+    comparison = compare(pair)
+    since = bounded.begins_at or task.since
+    until = bounded.at if bounded.is_cut else task.until  # nothing was recorded after the last one
+    return {
+        "since": since,
+        "until": until,
+        "days": round((until - since) / DAY_S, 2),
+        "isPartial": bounded.is_cut,
+        "tookSeconds": round(time.monotonic() - began, 1),
+        "table": comparison_text(comparison),
+        **comparison_data(comparison),
+    }
+
+
+def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:
+    return Simulation(enforced(config), _no_word, policies)
+
+
+def _no_word(_: object) -> None:
+    """What has no effect is not told: nobody wrote these events."""
+
+
+class _Bounded:
+    """Events up to a time of theirs, and as long as there is time for it."""
+
+    def __init__(self, until_clock: float, until: float, is_cut: bool = False) -> None:
+        self._until_clock = until_clock
+        self._until = until
+        self.is_cut = is_cut
+        self.begins_at: float | None = None
+        self.at = 0.0
+
+    def events(self, events: Iterator[Event]) -> Iterator[Event]:
+        """Those; whole moments of them."""
+        for event in events:
+            if event.at > self.at:
+                if event.at > self._until:
+                    return
+                if time.monotonic() > self._until_clock and self.begins_at is not None:
+                    self.is_cut = True
+                    return
+            if self.begins_at is None:
+                self.begins_at = event.at
+            self.at = event.at
+            yield event
+
+
+class _Reader:
+    """Reads the record, a page at a time, as the events are wanted."""
+
+    def __init__(self, runner: asyncio.Runner, task: Task) -> None:
+        self._runner = runner
+        self._task = task
+
+    def open(self) -> tuple[ClusterConfig, Iterator[Event]]:
+        """The cluster at the beginning, and the events. Raises NoRecordError."""
+        export = self._runner.run(_export(self._task))
+        lines = self._lines(export)
+        return read_cluster(next(lines)).config, read_events(lines)
+
+    def _lines(self, export: Export) -> Iterator[bytes]:
+        pages = export.lines()
+        while True:
+            try:
+                page = self._runner.run(_next(pages))
+            except Broken as error:  # what is too old goes while it is read
+                raise NoRecordError(str(error)) from error
+            if page is None:
+                return
+            yield from page.splitlines(keepends=True)
+
+
+@contextmanager
+def _reader(task: Task) -> Iterator[_Reader]:
+    with asyncio.Runner() as runner:
+        yield _Reader(runner, task)
+
+
+async def _next(pages: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pages, None)
+
+
+async def _export(task: Task) -> Export:
+    connect = _connecting(task)
+    async with connect() as conn:
+        first = await store.record.snapshot_before(conn, task.since)
+    if first is None or first.at > task.until:
+        raise NoRecordError("There is no record of that time.")
+    return Export(connect, Stretch(task.since, task.until), first)
+
+
+def _connecting(task: Task) -> Connect:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Connection]:
+        conn: Any = await asyncpg.connect(
+            task.database_url,
+            timeout=task.statement_timeout_s,
+            command_timeout=task.statement_timeout_s,
+            server_settings={
+                "search_path": "scheduler",
+                "application_name": "muster-scheduler-what-if",
+                "default_transaction_read_only": "on",
+                "jit": "off",
+            },
+        )
+        try:
+            yield conn
+        finally:
+            await conn.close()
+
+    return connect
+
+
+if __name__ == "__main__":
+    main()
