@@ -2,30 +2,14 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from muster_program import muster, muster_unread
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trace"
 MAPPING, SAMPLE = EXAMPLE / "alibaba-gpu-2023.yaml", EXAMPLE / "sample.csv"
 CLUSTER = EXAMPLE / "cluster.yaml"
-TIMEOUT_S = 60
-
-
-def muster(
-    *arguments: str | Path, given: bytes | None = None
-) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [sys.executable, "-m", "cli", *map(str, arguments)],
-        input=given,
-        stdin=subprocess.DEVNULL if given is None else None,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
 
 
 @pytest.mark.slow
@@ -149,11 +133,5 @@ def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
-    gone, out = os.pipe()
-    os.close(gone)
-    command = [sys.executable, "-m", "cli", "import", str(MAPPING), str(SAMPLE)]
-    with os.fdopen(out, "wb") as closed:
-        ran = subprocess.run(
-            command, stdout=closed, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
-        )
+    ran = muster_unread("import", MAPPING, SAMPLE)
     assert (ran.returncode, ran.stderr) == (0, b"")

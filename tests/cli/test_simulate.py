@@ -2,34 +2,25 @@
 
 import gzip
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from muster_program import Ran, muster, muster_unread
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS = EXAMPLE / "cluster.yaml", EXAMPLE / "events.jsonl"
 TIMEOUT_S = 60
 
 
-def muster(
-    *arguments: str | Path, given: bytes | None = None
-) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [sys.executable, "-m", "cli", "simulate", *map(str, arguments)],
-        input=given,
-        stdin=subprocess.DEVNULL if given is None else None,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+def simulate(*arguments: str | Path, given: bytes | None = None) -> Ran:
+    return muster("simulate", *arguments, given=given)
 
 
 def test_decisions_of_the_example_are_printed() -> None:
-    ran = muster(CLUSTER, EVENTS)
+    ran = simulate(CLUSTER, EVENTS)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 
@@ -37,7 +28,7 @@ def test_decisions_of_the_example_are_printed() -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_events_come_from_a_pipe_packed_or_not(is_packed: bool) -> None:
     events = EVENTS.read_bytes()
-    ran = muster(CLUSTER, "-", given=gzip.compress(events) if is_packed else events)
+    ran = simulate(CLUSTER, "-", given=gzip.compress(events) if is_packed else events)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert ran.stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 
@@ -45,7 +36,7 @@ def test_events_come_from_a_pipe_packed_or_not(is_packed: bool) -> None:
 def test_no_file_that_is_read_is_written_over(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_bytes(EVENTS.read_bytes())
-    ran = muster(CLUSTER, events, "--output", tmp_path / "." / "events.jsonl")
+    ran = simulate(CLUSTER, events, "--output", tmp_path / "." / "events.jsonl")
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert b"--output is a file that is read" in ran.stderr
     assert events.read_bytes() == EVENTS.read_bytes()
@@ -54,30 +45,30 @@ def test_no_file_that_is_read_is_written_over(tmp_path: Path) -> None:
 def test_a_packed_file_is_read(tmp_path: Path) -> None:
     packed = tmp_path / "events.jsonl.gz"
     packed.write_bytes(gzip.compress(EVENTS.read_bytes()))
-    assert muster(CLUSTER, packed).stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
+    assert simulate(CLUSTER, packed).stdout == (EXAMPLE / "decisions.jsonl").read_bytes()
 
 
 def test_a_summary_is_for_people_or_programs_and_decisions_go_to_a_file(tmp_path: Path) -> None:
     output = tmp_path / "decisions.jsonl"
-    ran = muster(CLUSTER, EVENTS, "--summary", "--output", output)
+    ran = simulate(CLUSTER, EVENTS, "--summary", "--output", output)
     assert ran.returncode == 0
     assert "VIRTUAL CLUSTER" in ran.stdout.decode()
     assert max(len(line) for line in ran.stdout.decode().splitlines()) <= 80
     assert output.read_bytes() == (EXAMPLE / "decisions.jsonl").read_bytes()
-    data = json.loads(muster(CLUSTER, EVENTS, "--summary", "--json").stdout)
+    data = json.loads(simulate(CLUSTER, EVENTS, "--summary", "--json").stdout)
     assert {each["virtualCluster"] for each in data["groups"]} == {"vision", "speech"}
 
 
 def test_all_that_is_wrong_is_told_by_line_and_the_status_is_2(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_text('{"at":0,"event":"node-bad","node":"n0"}\n{"at":1}\n\n{"at":2,"event":"x"}\n')
-    ran = muster(CLUSTER, events)
+    ran = simulate(CLUSTER, events)
     said = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
     assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("cellTypes:\n  node: {child: gpu}\nphysicalCel: []\n")
-    ran = muster(cluster, EVENTS)
+    ran = simulate(cluster, EVENTS)
     said = ran.stderr.decode().splitlines()
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert said == [
@@ -89,7 +80,7 @@ def test_all_that_is_wrong_is_told_by_line_and_the_status_is_2(tmp_path: Path) -
 def test_a_cluster_that_cannot_be_honoured_is_refused_by_line(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(CLUSTER.read_text().replace("count: 1}]}", "count: 9}]}"))
-    ran = muster(cluster, EVENTS)
+    ran = simulate(cluster, EVENTS)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert f"{cluster}:10: virtualClusters.vision.cells[0].count: " in ran.stderr.decode()
 
@@ -112,7 +103,7 @@ virtualClusters:
 def test_a_cluster_with_many_faults_is_refused_once_with_all_of_them(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(FOUR_FAULTS)
-    ran = muster(cluster, EVENTS)
+    ran = simulate(cluster, EVENTS)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert [": ".join(line.split(": ")[:2]) for line in ran.stderr.decode().splitlines()] == [
         f"{cluster}:4: physicalCells[1].bogus",
@@ -126,7 +117,7 @@ def test_another_cluster_with_many_faults_is_refused_once_too(tmp_path: Path) ->
     wrong = yaml.safe_load(FOUR_FAULTS)
     events = tmp_path / "events.jsonl"
     events.write_text(json.dumps({"at": 0, "event": "cluster-changed", "cluster": wrong}))
-    ran = muster(CLUSTER, events)
+    ran = simulate(CLUSTER, events)
     assert ran.returncode == 2
     assert {line.split(": ")[1] for line in ran.stderr.decode().splitlines()} == {
         "cluster.physicalCells[1].bogus",
@@ -140,14 +131,14 @@ def test_what_cannot_be_and_what_cannot_be_read_are_told_together(tmp_path: Path
     first = EVENTS.read_text().splitlines()[0]
     events = tmp_path / "events.jsonl"
     events.write_text(f"{first}\n{first}\n{first}\nnonsense\n")
-    ran = muster(CLUSTER, events)
+    ran = simulate(CLUSTER, events)
     said = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
     assert [line.partition(": ")[0] for line in said] == [f"{events}:2", f"{events}:4"]
 
 
 def test_a_line_that_is_too_long_is_one_wrong_line() -> None:
-    ran = muster(CLUSTER, "-", given=b'"' + b"x" * (40 << 20) + b'"\nnonsense\n')
+    ran = simulate(CLUSTER, "-", given=b'"' + b"x" * (40 << 20) + b'"\nnonsense\n')
     said = ran.stderr.decode().splitlines()
     assert ran.returncode == 2
     assert [line.partition(": ")[0] for line in said] == ["stdin:1", "stdin:2"]
@@ -156,7 +147,7 @@ def test_a_line_that_is_too_long_is_one_wrong_line() -> None:
 def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("cellTypes:\n  node: {child: gpu, count: 1, node: true}\n")
-    ran = muster(cluster, "-", given=b'{"at":0,"event":"node-bad","node":"n0"}\n')
+    ran = simulate(cluster, "-", given=b'{"at":0,"event":"node-bad","node":"n0"}\n')
     assert (ran.returncode, ran.stdout) == (0, b"")
     assert [line.rpartition(" warning: ")[0] for line in ran.stderr.decode().splitlines()] == [
         f"{cluster}:2:",
@@ -176,7 +167,7 @@ def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
-    ran = muster(*arguments)
+    ran = simulate(*arguments)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert ran.stderr
     assert b"Traceback" not in ran.stderr
@@ -185,26 +176,20 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...]) -> None:
 def test_a_packed_file_that_was_cut_off_is_told(tmp_path: Path) -> None:
     packed = tmp_path / "events.jsonl.gz"
     packed.write_bytes(gzip.compress(EVENTS.read_bytes())[:-20])
-    ran = muster(CLUSTER, packed)
+    ran = simulate(CLUSTER, packed)
     assert ran.returncode == 2
     assert b"Traceback" not in ran.stderr
     assert packed.name in ran.stderr.decode()
 
 
 def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
-    ran = muster(CLUSTER, EVENTS, "--output", tmp_path / "none" / "decisions.jsonl")
+    ran = simulate(CLUSTER, EVENTS, "--output", tmp_path / "none" / "decisions.jsonl")
     assert ran.returncode == 9
     assert b"Traceback" not in ran.stderr
 
 
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
-    gone, out = os.pipe()
-    os.close(gone)
-    command = [sys.executable, "-m", "cli", "simulate", str(CLUSTER), str(EVENTS)]
-    with os.fdopen(out, "wb") as closed:
-        ran = subprocess.run(
-            command, stdout=closed, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
-        )
+    ran = muster_unread("simulate", CLUSTER, EVENTS)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 

@@ -2,34 +2,23 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from muster_program import Ran, muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS, CHANGE = (
     EXAMPLE / name for name in ("cluster.yaml", "events.jsonl", "what-if.yaml")
 )
-TIMEOUT_S = 60
 
 
-def muster(
-    *arguments: str | Path, given: bytes | None = None
-) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        [sys.executable, "-m", "cli", "simulate", *map(str, arguments)],
-        input=given,
-        stdin=subprocess.DEVNULL if given is None else None,
-        capture_output=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+def simulate(*arguments: str | Path, given: bytes | None = None) -> Ran:
+    return muster("simulate", *arguments, given=given)
 
 
 def test_what_would_change_is_told_to_people_and_to_programs() -> None:
-    ran = muster(CLUSTER, EVENTS, "--what-if", CHANGE)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", CHANGE)
     assert (ran.returncode, ran.stderr) == (0, b"")
     lines = ran.stdout.decode().splitlines()
     assert lines[:2] == [
@@ -37,7 +26,7 @@ def test_what_would_change_is_told_to_people_and_to_programs() -> None:
         "This delays 1 gang of vision by 1m00s.",
     ]
     assert max(map(len, lines)) <= 80
-    data = json.loads(muster(CLUSTER, EVENTS, "--what-if", CHANGE, "--json").stdout)
+    data = json.loads(simulate(CLUSTER, EVENTS, "--what-if", CHANGE, "--json").stdout)
     assert data["text"] == lines[:2]
     assert data["all"]["later"]["gangs"] == 3
 
@@ -46,22 +35,22 @@ def test_what_would_change_is_told_to_people_and_to_programs() -> None:
 def test_events_come_from_a_pipe(is_packed: bool) -> None:
     events = EVENTS.read_bytes()
     given = gzip.compress(events) if is_packed else events
-    ran = muster(CLUSTER, "-", "--what-if", CHANGE, given=given)
+    ran = simulate(CLUSTER, "-", "--what-if", CHANGE, given=given)
     assert (ran.returncode, ran.stderr) == (0, b"")
-    assert ran.stdout == muster(CLUSTER, EVENTS, "--what-if", CHANGE).stdout
+    assert ran.stdout == simulate(CLUSTER, EVENTS, "--what-if", CHANGE).stdout
 
 
 def test_the_change_comes_from_a_pipe() -> None:
-    ran = muster(CLUSTER, EVENTS, "--what-if", "-", given=CHANGE.read_bytes())
+    ran = simulate(CLUSTER, EVENTS, "--what-if", "-", given=CHANGE.read_bytes())
     assert (ran.returncode, ran.stderr) == (0, b"")
-    assert ran.stdout == muster(CLUSTER, EVENTS, "--what-if", CHANGE).stdout
-    ran = muster(CLUSTER, EVENTS, "--what-if", "-", given=b"policy: {graceSecond: 3}\n")
+    assert ran.stdout == simulate(CLUSTER, EVENTS, "--what-if", CHANGE).stdout
+    ran = simulate(CLUSTER, EVENTS, "--what-if", "-", given=b"policy: {graceSecond: 3}\n")
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert ran.stderr == b"stdin:1: policy.graceSecond: is unknown; is it `graceSeconds`?\n"
 
 
 def test_the_same_cluster_changes_nothing() -> None:
-    ran = muster(CLUSTER, EVENTS, "--what-if", CLUSTER)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", CLUSTER)
     assert ran.returncode == 0
     assert ran.stdout.decode().startswith("Nothing changes.\n")
 
@@ -70,8 +59,8 @@ def test_decisions_of_the_changed_cluster_go_to_a_file(tmp_path: Path) -> None:
     alone, output = tmp_path / "alone.jsonl", tmp_path / "decisions.jsonl"
     whole = tmp_path / "cluster.yaml"
     whole.write_text(CLUSTER.read_text().replace("graceSeconds: 30", "graceSeconds: 90"))
-    muster(whole, EVENTS, "--output", alone)
-    ran = muster(CLUSTER, EVENTS, "--what-if", CHANGE, "--output", output)
+    simulate(whole, EVENTS, "--output", alone)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", CHANGE, "--output", output)
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert output.read_bytes() == alone.read_bytes() != (EXAMPLE / "decisions.jsonl").read_bytes()
 
@@ -92,7 +81,7 @@ def test_gangs_of_a_recording_run_for_as_long_as_they_did(tmp_path: Path, is_pip
     lines = "".join(f"{json.dumps(each)}\n" for each in happened)
     events.write_text(lines)
     change.write_text("virtualClusters: {speech: {cells: [{type: v100-rack/v100-node, count: 1}]}}")
-    ran = muster(
+    ran = simulate(
         cluster,
         "-" if is_piped else events,
         "--what-if",
@@ -109,12 +98,12 @@ def test_gangs_of_a_recording_run_for_as_long_as_they_did(tmp_path: Path, is_pip
 def test_what_is_wrong_with_the_change_is_told_by_its_own_lines(tmp_path: Path) -> None:
     change = tmp_path / "change.yaml"
     change.write_text("\nvirtualClusters:\n  speech:\n    cells: [{type: v100-rack, count: 3}]\n")
-    ran = muster(CLUSTER, EVENTS, "--what-if", change)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", change)
     assert (ran.returncode, ran.stdout) == (2, b"")
     [line] = ran.stderr.decode().splitlines()
     assert line.startswith(f"{change}:4: virtualClusters.speech.cells[0].count: ")
     change.write_text("policy: {graceSeconds: -1}\n\nvirtualClusters: {speech: {cels: []}}\n")
-    ran = muster(CLUSTER, EVENTS, "--what-if", change)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", change)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert [line.partition(": ")[0] for line in ran.stderr.decode().splitlines()] == [
         f"{change}:1",
@@ -130,7 +119,7 @@ def test_warnings_name_the_file_that_they_are_about(tmp_path: Path) -> None:
         .replace("vision: {cells: [{type: v100-rack, count: 1}]}", "vision: {pins: [lab]}")
     )
     change.write_text("\nvirtualClusters:\n  vision: {cells: []}\n")
-    ran = muster(cluster, "-", "--what-if", change, given=b'{"at":0,"event":"cycle"}\n')
+    ran = simulate(cluster, "-", "--what-if", change, given=b'{"at":0,"event":"cycle"}\n')
     assert ran.returncode == 0
     said = sorted(line.partition(" warning: ")[0] for line in ran.stderr.decode().splitlines())
     assert said == [f"{change}:3:", f"{cluster}:7:"]
@@ -140,7 +129,7 @@ def test_what_is_wrong_with_the_events_is_told_as_ever(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     first = EVENTS.read_text().splitlines()[0]
     events.write_text(f"{first}\n{first}\nnonsense\n")
-    ran = muster(CLUSTER, events, "--what-if", CHANGE)
+    ran = simulate(CLUSTER, events, "--what-if", CHANGE)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert [line.partition(": ")[0] for line in ran.stderr.decode().splitlines()] == [
         f"{events}:2",
@@ -158,7 +147,7 @@ def test_what_is_wrong_with_the_events_is_told_as_ever(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...], said: str) -> None:
-    ran = muster(*arguments)
+    ran = simulate(*arguments)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert said in ran.stderr.decode()
     assert b"Traceback" not in ran.stderr
@@ -167,7 +156,7 @@ def test_wrong_usage_ends_with_2(arguments: tuple[str | Path, ...], said: str) -
 def test_the_change_is_not_written_over(tmp_path: Path) -> None:
     change = tmp_path / "change.yaml"
     change.write_bytes(CHANGE.read_bytes())
-    ran = muster(CLUSTER, EVENTS, "--what-if", change, "--output", change)
+    ran = simulate(CLUSTER, EVENTS, "--what-if", change, "--output", change)
     assert (ran.returncode, ran.stdout) == (2, b"")
     assert b"--output is a file that is read" in ran.stderr
     assert change.read_bytes() == CHANGE.read_bytes()

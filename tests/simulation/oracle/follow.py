@@ -26,7 +26,7 @@ from oracle.hardware import Hardware, Path
 from oracle.judge import Bill, Judge, is_place_usable
 from oracle.private import fits_in_private
 from oracle.reserved import is_place_free, is_same_place, is_short_of_the_rest, taken_reservations
-from oracle.settling import held_places, without_cells
+from oracle.settling import differences, without_cells
 from oracle.state import Record, State, kinds_of, order_of
 from oracle.told import Told, growth_of, left_over, lose_later, sort_out
 from oracle.turns import fits_nowhere, growths, turn_of, wanting, with_other_cells
@@ -393,14 +393,5 @@ class Follower:
                 continue
             kept = self._exported(name)
             mine = self._adopt(record.gang, record.is_reserved)
-            pairs = {
-                "places": (held_places(mine, record), held_places(record, record)),
-                "class": (mine.gang_class, record.gang_class),
-                "start": (kept.started_at, record.started_at),
-                "end": (kept.preempted_until, record.preempted_until),
-                "for": (kept.preempted_for, record.preempted_for),
-            }
             self.state.records[name] = replace(record, cells=mine.cells)
-            for what, (theirs, ours) in pairs.items():
-                if theirs != ours:
-                    self._say([f"{what} of {name} is exported as {theirs}; decided was {ours}"])
+            self._say(differences(mine, record, kept))

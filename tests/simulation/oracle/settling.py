@@ -1,8 +1,9 @@
 """From what was decided to who holds what: GPUs for pods, cells for gangs, and their end."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from scheduler.domain.core.model import GangClass, PodPlace, Role
+from scheduler.domain.core.model import GangClass, PodPlace, Restored, Role
 
 from oracle.choices import Found
 from oracle.hardware import Hardware, Path
@@ -104,3 +105,18 @@ def held_places(theirs: Record, ours: Record) -> dict[str, PodPlace]:
     if not ours.is_leaving:
         return dict(theirs.places)
     return {pod: place._replace(charged=()) for pod, place in theirs.places.items()}
+
+
+def differences(mine: Record, record: Record, kept: Restored) -> Iterator[str]:
+    """What a core says of a gang and is not as it was decided; ``mine``: as the core has it."""
+    pairs = {
+        "places": (held_places(mine, record), held_places(record, record)),
+        "class": (mine.gang_class, record.gang_class),
+        "start": (kept.started_at, record.started_at),
+        "end": (kept.preempted_until, record.preempted_until),
+        "for": (kept.preempted_for, record.preempted_for),
+    }
+    for what, (theirs, ours) in pairs.items():
+        if theirs != ours:
+            name = record.gang.id
+            yield f"{what} of {name} is exported as {theirs}; decided was {ours}"

@@ -1,0 +1,40 @@
+"""The command `muster` as a program of its own, as people and pipes see it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+TIMEOUT_S = 60
+
+Ran = subprocess.CompletedProcess[bytes]
+
+
+def muster(*arguments: str | Path, given: bytes | None = None) -> Ran:
+    """Run it to its end; ``given``: what comes in by a pipe."""
+    return subprocess.run(
+        _command(arguments),
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def muster_unread(*arguments: str | Path) -> Ran:
+    """Run it where nobody reads what it prints."""
+    gone, out = os.pipe()
+    os.close(gone)
+    with os.fdopen(out, "wb") as closed:
+        return subprocess.run(
+            _command(arguments),
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+
+def _command(arguments: tuple[str | Path, ...]) -> list[str]:
+    return [sys.executable, "-m", "cli", *map(str, arguments)]

@@ -1,0 +1,75 @@
+"""What is so of the Scheduler's state after every step of a random history."""
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+from muster.contracts.gangs import GangRequest
+from scheduler.domain.core.auditing import audited
+from scheduler.domain.state import State
+from scheduler_world import NODES, PORTS, World
+
+
+class Invariants(RuleBasedStateMachine):
+    """``requests``: the last word about each gang that is wanted."""
+
+    def __init__(self, world: World, state: State) -> None:
+        super().__init__()
+        self.world = world
+        self.state = state
+        self.requests: dict[str, GangRequest] = {}
+
+    @invariant()
+    def nothing_is_held_twice(self) -> None:
+        for node in self.state.ledger.nodes.values():
+            gpus = [g for h in node.holds.values() if h.is_occupying for g in h.placement.gpus]
+            ports = [
+                p for h in node.holds.values() if h.is_occupying for p in h.placement.port_numbers
+            ]
+            assert len(gpus) == len(set(gpus))
+            assert len(ports) == len(set(ports))
+            assert set(gpus) <= set(range(NODES[node.name][0]))
+            assert all(PORTS[0] <= port <= PORTS[1] for port in ports)
+
+    @invariant()
+    def nothing_is_given_that_a_pod_of_the_agent_holds(self) -> None:
+        """What the agents run, listed or lost or not yet stopped, against what is placed."""
+        for name, node in self.state.ledger.nodes.items():
+            for pod, running in self.world.running[name].items():
+                for other, hold in node.holds.items():
+                    if other != pod and hold.is_occupying and not hold.is_lost:
+                        place = hold.placement
+                        assert not set(running.gpus) & set(place.gpus), (pod, other)
+                        assert not set(running.port_numbers) & set(place.port_numbers)
+
+    @invariant()
+    def the_books_are_right(self) -> None:
+        if not self.state.is_under_way:
+            assert [(each.gang, each.text) for each in audited(self.state.cluster)] == []
+
+    @invariant()
+    def a_lost_pod_that_nobody_wants_has_no_row(self) -> None:
+        for node in self.state.ledger.nodes.values():
+            assert all(h.is_wanted or not h.is_lost for h in node.holds.values())
+
+    @invariant()
+    def no_node_is_oversubscribed(self) -> None:
+        for node in self.state.ledger.nodes.values():
+            held = [h.placement for h in node.holds.values() if h.is_occupying]
+            assert sum(p.kind.cpu for p in held) <= NODES[node.name][1]
+            assert sum(p.kind.memory_mb for p in held) <= 100
+
+    @invariant()
+    def gangs_are_whole_or_absent(self) -> None:
+        for word in self.requests.values():
+            first = [ask.pod for ask in word.pods if "more" not in ask.pod]
+            held = [pod for pod in first if self.state.ledger.hold_of(pod)]
+            assert len(held) in (0, len(first))
+
+    @invariant()
+    def what_is_reserved_or_placed_is_in_the_core(self) -> None:
+        for name, gang in self.state.gangs.items():
+            live = self.state.cluster.gangs.get(name)
+            for pod in gang.asks:
+                hold = self.state.ledger.hold_of(pod)
+                if hold is not None and not hold.is_lost:
+                    assert live is not None
+                    assert pod in live.pods
+                    assert live.pods[pod].machine.name == hold.placement.node
