@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from muster_program import muster, muster_unread
+from as_program import muster, unread_muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trace"
 MAPPING, SAMPLE = EXAMPLE / "alibaba-gpu-2023.yaml", EXAMPLE / "sample.csv"
@@ -133,5 +133,5 @@ def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
-    ran = muster_unread("import", MAPPING, SAMPLE)
+    ran = unread_muster("import", MAPPING, SAMPLE)
     assert (ran.returncode, ran.stderr) == (0, b"")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from muster_program import Ran, muster, muster_unread
+from as_program import Ran, muster, unread_muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS = EXAMPLE / "cluster.yaml", EXAMPLE / "events.jsonl"
@@ -189,7 +189,7 @@ def test_an_output_that_cannot_be_written_ends_with_9(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it_quietly() -> None:
-    ran = muster_unread("simulate", CLUSTER, EVENTS)
+    ran = unread_muster("simulate", CLUSTER, EVENTS)
     assert (ran.returncode, ran.stderr) == (0, b"")
 
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from muster_program import Ran, muster
+from as_program import Ran, muster
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "simulate"
 CLUSTER, EVENTS, CHANGE = (

@@ -22,7 +22,7 @@ def muster(*arguments: str | Path, given: bytes | None = None) -> Ran:
     )
 
 
-def muster_unread(*arguments: str | Path) -> Ran:
+def unread_muster(*arguments: str | Path) -> Ran:
     """Run it where nobody reads what it prints."""
     gone, out = os.pipe()
     os.close(gone)
