@@ -11,9 +11,11 @@ from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Gang,
+    Kind,
     Placed,
     Preempted,
     Reserved,
+    Role,
 )
 
 KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)
@@ -119,6 +121,37 @@ def test_who_expected_to_be_gone_and_is_not_leaves_first_when_the_time_has_come(
     assert {each.gang for each in told} == {"slow", "guest"}
     (slow,) = [each for each in told if each.gang == "slow"]
     assert (slow.for_gang, slow.reason.code) == ("large", "reservation")
+
+
+def test_who_runs_longer_than_it_expected_leaves_as_soon_as_the_gang_could_start() -> None:
+    """Though the time is far: ``half`` had expected to run on."""
+    scene = waiting_for_half()
+    assert placed(scene.asks(a_gang("slow", 1, expected_s=20.0))) == ["slow"]
+    scene.now = 20.0
+    scene.leave("half")
+    assert [each for each in scene.cycle() if isinstance(each, Preempted)] == []
+    assert scene.core.wakes_at() == 23.0
+    scene.now = 22.0
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.for_gang, told.reason.code) == ("slow", "large", "reservation")
+
+
+def test_who_runs_longer_than_it_expected_does_not_put_off_the_time() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, expected_s=100.0, limit_s=150.0))
+    assert reserved(scene.asks(a_gang("large", 4)), "large").starts_at == 101.0
+    assert placed(scene.asks(a_gang("slow", 1, expected_s=90.0))) == ["slow"]
+    scene.now = 100.0
+    assert reserved(scene.cycle(), "large").starts_at == 151.0  # when half ends, and not slow
+
+
+def test_a_gang_that_begins_anew_is_no_longer_on_cells_that_are_kept_for_another() -> None:
+    scene = waiting_for_half()
+    scene.asks(a_gang("slow", 1, expected_s=50.0))
+    assert scene.core.gangs["slow"].passed == "large"
+    scene.core.grow("slow", (Role(Kind(4), ("more",)),))
+    scene.core.release_pod("slow", "p0")
+    assert scene.core.gangs["slow"].passed is None
 
 
 def test_who_has_a_limit_is_not_made_to_leave() -> None:

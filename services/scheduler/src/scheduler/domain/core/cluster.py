@@ -13,12 +13,10 @@ from scheduler.domain.core.extras import (
     exported_extras,
     forget,
     lives_of,
-    of_same_gang,
     parted,
     restore_extras,
 )
 from scheduler.domain.core.forecast import Forecast
-from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.freed import Freed
 from scheduler.domain.core.groups import Groups
 from scheduler.domain.core.hardware import Hardware
@@ -151,6 +149,7 @@ class Cluster:
             forget(self, live)
         self.queue.remove(live)
         unreserve(self, live)
+        self.reservations.forget(live)
         self.forecast.forget(gang)
         if self.said:
             lost = Downgraded(gang, None)
@@ -203,6 +202,7 @@ class Cluster:
     def _begin_anew(self, live: Live) -> None:
         """A gang of which nothing runs any more: what it still wants waits like any other."""
         self.queue.remove(live)
+        self.reservations.forget(live)
         self.downgraded.discard(live.id)
         live.preempted_until = live.preempted_for = live.gang_class = live.started_at = None
         self.told_to_leave.discard(live.id)
@@ -301,17 +301,6 @@ class Cluster:
         """The gang's pods without a place wait, unless it was told to leave."""
         if live.waiting and not live.is_leaving:
             self.queue.add(live, key_of(self.preemptions.set_apart(live)))
-
-    def racks_near(self, live: Live) -> list[Rack]:
-        """Racks in which pods of the gang or of its group are, in order."""
-        ids = self.groups.of(live) | of_same_gang(self, live)
-        numbers = {state.slot.number for other in ids for state in self.gangs[other].states()}
-        racks = {
-            (rack.cell.chain.leaf, rack.number): rack
-            for number in numbers
-            for rack in (self.hardware.forest.rack_of[number],)
-        }
-        return [racks[key] for key in sorted(racks)]
 
     def cancel(self, live: Live) -> None:
         """What was reserved for the gang is not any more; said by the cycle."""

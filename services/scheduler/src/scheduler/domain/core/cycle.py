@@ -94,16 +94,17 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
 
 
 def _note_time(cluster: Cluster, began: float) -> None:
-    """What has come of time alone. Gangs with kept cells are tried when their time has come."""
+    """What has come of time alone. Gangs with kept cells are tried when their time has come, or
+    others should be gone from there.
+    """
     cluster.hardware.searches_left = SEARCHES
     cluster.usage.settle(cluster.now)
     cluster.preemptions.begin_cycle(began)
     if cluster.saving.is_due(began):
         for live in cluster.saving.due(began, cluster.gangs):
             cluster.looked_at_anew(live)
-    for reservation in cluster.reservations.by_gang.values():
-        if reservation.starts_at <= cluster.now:
-            cluster.queue.added[cluster.queue.gangs[reservation.live.id]] = None
+    for live in cluster.reservations.due(cluster.now):
+        cluster.queue.added[cluster.queue.gangs[live.id]] = None
 
 
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:

@@ -1,8 +1,14 @@
 """Gangs of one job, and those of them that are put near one another."""
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
+from scheduler.domain.core.extras import of_same_gang
+from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.holdings import Live
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
 
 
 class Groups:
@@ -40,3 +46,15 @@ class Groups:
         if live.gang.group is None:
             return {live.id}
         return self._ids[live.gang.job, live.gang.group] | {live.id}
+
+
+def racks_near(cluster: "Cluster", live: Live) -> list[Rack]:
+    """Racks in which pods of the gang or of its group are, in order."""
+    ids = cluster.groups.of(live) | of_same_gang(cluster, live)
+    numbers = {state.slot.number for other in ids for state in cluster.gangs[other].states()}
+    racks = {
+        (rack.cell.chain.leaf, rack.number): rack
+        for number in numbers
+        for rack in (cluster.hardware.forest.rack_of[number],)
+    }
+    return [racks[key] for key in sorted(racks)]

@@ -54,20 +54,19 @@ def _tries_beside(
 
 
 def _attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
-    own = cluster.reservations.by_gang.get(live.id)
-    if own is None or own.starts_at > cluster.now:
+    overdue = cluster.reservations.overdue(live, cluster.now)
+    if not overdue:
         yield from attempts(cluster, live)
     else:
-        with _overdue(cluster, live):
+        with _overdue(cluster, overdue):
             yield from attempts(cluster, live)
 
 
 @contextmanager
-def _overdue(cluster: Cluster, live: Live) -> Iterator[None]:
+def _overdue(cluster: Cluster, overdue: Sequence[Live]) -> Iterator[None]:
     """Those that went to the cells kept for the gang, and were expected to be gone, may have to go
     for it, before all others.
     """
-    overdue = [other for other in cluster.charges.charged_to(live.owner) if other.passed == live.id]
     for other in overdue:
         cluster.set_rank(other, OPPORTUNISTIC, is_overdue=True)
     try:
@@ -89,8 +88,8 @@ def first_of(cluster: Cluster, live: Live) -> Live:
 
 def has_passers(cluster: Cluster) -> bool:
     """Some gang may yet have to go for one whose cells it is on."""
-    kept = cluster.reservations.by_gang
-    return bool(kept) and any(live.passed in kept for live in cluster.gangs.values())
+    kept = cluster.reservations
+    return any(gang in kept.by_gang for gang in kept.passers)
 
 
 def goes_before(live: Live, reservation: Reservation) -> bool:
@@ -124,7 +123,7 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     with out_of_the_way(cluster, passed):
         found = start_at_once(cluster, live, cluster.now)
     if found is not None and live.apart[0] is None:
-        live.passed = passed[0].live.id
+        cluster.reservations.passes(live, passed[0].live.id)
     return found
 
 

@@ -3,7 +3,7 @@ cells it has then.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from scheduler.domain.core.admitting import GANG_STEPS
 from scheduler.domain.core.choosing import Chooser
@@ -17,6 +17,12 @@ from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.wellness import usable
 
 Found = TypeVar("Found")
+
+End: TypeAlias = tuple[float, str, Live]
+"""When a gang ends, and its id."""
+
+LEAVES_S = 1.0
+"""So long at the least it takes until somebody has left who is told to."""
 
 
 class Plan(NamedTuple):
@@ -32,7 +38,7 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     hardware, policy = cluster.hardware, cluster.policy
     charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
     ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
-    ends = sorted(ends + _protected(cluster, live, now))
+    ends = sorted(_late(cluster, live, ends) + _protected(cluster, live, now))
     versions, limit = hardware.versions(), hardware.limit
     hardware.limit = hardware.steps + GANG_STEPS
     try:
@@ -47,7 +53,14 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     return Plan(leaves, ends[count - 1][0], [other for _, _, other in ends[:count]])
 
 
-def _protected(cluster: Cluster, live: Live, now: float) -> list[tuple[float, str, Live]]:
+def _late(cluster: Cluster, live: Live, ends: list[End]) -> list[End]:
+    """The same; who should be gone from the gang's cells leaves as soon as it is told."""
+    late = cluster.reservations.overdue(live, cluster.now)
+    at = cluster.now + max(cluster.policy.grace_s, LEAVES_S)
+    return [(min(at, end) if other in late else end, gang, other) for end, gang, other in ends]
+
+
+def _protected(cluster: Cluster, live: Live, now: float) -> list[End]:
     """Gangs that would have to leave for it, and need not yet: when they end, or may have to."""
     found = cluster.preemptions.of(live)
     if not found:
@@ -82,7 +95,7 @@ def _fits_when_empty(cluster: Cluster, live: Live) -> bool:
 
 
 def earliest(
-    cluster: Cluster, ends: Sequence[tuple[float, str, Live]], look: Callable[[], Found | None]
+    cluster: Cluster, ends: Sequence[End], look: Callable[[], Found | None]
 ) -> tuple[Found, int] | None:
     """What is found when the fewest have ended, one at least, and how many these are. Doubled until
     it fits, then halved between what did and what did not.

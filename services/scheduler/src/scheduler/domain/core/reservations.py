@@ -12,6 +12,7 @@ from math import inf
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.covering import bind_exactly, cover, uncover
+from scheduler.domain.core.ends import bounds_of
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import SlotState, Take
@@ -29,7 +30,8 @@ class Reservation:
     """``leaves`` are kept for a gang, which is expected to start at ``starts_at``; it has had a
     reservation ``since`` then. ``held``: those of them that it is charged; ``lent``: gangs on the
     others that would have to leave for it. ``number``: later ones have higher ones.
-    ``doubted_at``: when somebody there should be gone, as it was last looked at.
+    ``doubted_at``: when somebody there should be gone, as it was last looked at. ``tried_at``: when
+    it was last tried for somebody who is still there.
     """
 
     live: Live
@@ -40,6 +42,7 @@ class Reservation:
     lent: dict[Live, None] = field(default_factory=dict)
     number: int = 0
     doubted_at: float = -inf
+    tried_at: float = -inf
 
     def cells(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """Nodes with the indices of their GPUs that are kept."""
@@ -72,6 +75,12 @@ def _gpus_of(hardware: Hardware, leaves: Leaves) -> tuple[NodeGpus, ...]:
     return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
 
 
+def leaves_at(live: Live) -> float:
+    """When a gang that runs should be gone, as far as it knew when it started."""
+    began, bound_s = live.started_at, bounds_of(live.gang)[1]
+    return inf if began is None or bound_s is None else began + bound_s
+
+
 def may_pass(live: Live, reservation: Reservation, policy: Policy, now: float) -> bool:
     """The gang will be gone in time, by its limit, or else as far as it knows."""
     run_s = next((each for each in live.apart[:2] if isinstance(each, float)), None)
@@ -88,7 +97,8 @@ class Reservations:
     ``versions``: by owner, raised when more is kept, or other cells or until another time;
     ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
     which of `Queue.changes` each chain had one. ``changed``: gangs for which something else may be
-    kept than before, until the caller clears it. ``set_rank``: as `Cluster` has it.
+    kept than before, until the caller clears it. ``set_rank``: as `Cluster` has it. ``passers``: by
+    the gang on whose kept cells they are, those that expected to be gone in time.
     """
 
     def __init__(
@@ -102,6 +112,7 @@ class Reservations:
         self.looked: dict[str, tuple[int, ...]] = {}
         self.full: dict[str, int] = {}
         self.changed: set[str] = set()
+        self.passers: dict[str, dict[Live, None]] = {}
         self._numbered = 0
         self._by_owner: dict[str, list[Reservation]] = {}
         self._ranks: dict[Live, int] = {}
@@ -156,8 +167,44 @@ class Reservations:
         return self._by_owner
 
     def next_at(self, now: float) -> float | None:
-        """When the next one's time comes; None: never."""
-        return min((r.starts_at for r in self.by_gang.values() if r.starts_at > now), default=None)
+        """When the next one's time comes, or somebody should be gone; None: never."""
+        times = [each.starts_at for each in self.by_gang.values()]
+        if self.passers:
+            found = (other for gang in self.by_gang for other in self.passers.get(gang, ()))
+            times += [leaves_at(other) for other in found if other.is_charged]
+        return min((at for at in times if at > now), default=None)
+
+    def due(self, now: float) -> Iterator[Live]:
+        """Gangs whose time has come, or for which somebody may have to leave from now on."""
+        for gang, each in self.by_gang.items():
+            late = (leaves_at(other) for other in self.passers.get(gang, ()))
+            if each.starts_at <= now or any(each.tried_at < at <= now for at in late):
+                each.tried_at = now
+                yield each.live
+
+    def overdue(self, live: Live, now: float) -> list[Live]:
+        """Who should be gone from the cells that are kept for the gang, and is still there."""
+        passers, own = self.passers.get(live.id), self.by_gang.get(live.id)
+        if not passers or own is None:
+            return []
+        has_come = own.starts_at <= now
+        return [
+            each for each in passers if each.is_charged and (has_come or leaves_at(each) <= now)
+        ]
+
+    def passes(self, live: Live, gang: str | None) -> None:
+        """The gang is on cells that are kept for another, as it expects to be gone in time."""
+        live.passed = gang
+        if gang is not None:
+            self.passers.setdefault(gang, {})[live] = None
+
+    def forget(self, live: Live) -> None:
+        """The gang is there no longer."""
+        if live.passed is not None and live in (passers := self.passers.get(live.passed, {})):
+            del passers[live]
+            if not passers:
+                del self.passers[live.passed]
+            live.passed = None
 
     def add(
         self,

@@ -36,7 +36,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     is_waiting = all(place.pod in restored.reserved for place in restored.places)
     live.started_at = None if is_waiting else restored.started_at
     live.preempted_until, live.preempted_for = restored.preempted_until, restored.preempted_for
-    live.passed = restored.passed
+    cluster.reservations.passes(live, restored.passed)
     cluster.saving.began(live, restored.checkpointed_at)
     live.gang_class = restored.gang_class or _class_of(gang)
     if live.is_leaving:

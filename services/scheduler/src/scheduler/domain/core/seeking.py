@@ -8,6 +8,7 @@ from scheduler.domain.core.capacity import choices, rooms
 from scheduler.domain.core.costless import cheapest_machine
 from scheduler.domain.core.forest import Rack
 from scheduler.domain.core.ground import FEW_NODES, Ground
+from scheduler.domain.core.groups import racks_near
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine, SlotState
@@ -387,6 +388,6 @@ class Seeker:
 
 def seeker_of(cluster: "Cluster", live: Live, *, is_guest: bool, is_bare: bool = False) -> Seeker:
     """Who looks for its places."""
-    near = cluster.racks_near(live) if live.pods or live.gang.group is not None else ()
+    near = racks_near(cluster, live) if live.pods or live.gang.group is not None else ()
     owner = None if is_guest else live.owner
     return Seeker(cluster.hardware, live.gang, owner, near=near, is_bare=is_bare)
