@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from muster.protocol.document import MAX_BYTES, MAX_NODES
 from scheduler.domain.core.building import build, flaws
 from scheduler.domain.core.config import (
+    ALL_TYPES,
     CellType,
     ClusterConfig,
     Finding,
@@ -313,6 +314,16 @@ def test_cells_within_cells_have_a_bound() -> None:
     assert finding.message == "are nested too deeply: 20 levels are the most"
 
 
+def test_a_limit_is_of_gpu_types_that_there_are() -> None:
+    """A slip of the pen would lend all."""
+    limit = b"  idle: {lendingLimit: {v10: 0}, borrowingLimit: -1}\n"
+    found = [each for each in told(FILE.replace(b"  idle:\n", limit)) if "Limit" in each[1]]
+    assert found == [
+        (17, "virtualClusters.idle.borrowingLimit", "must be from 0 to 2147483647, not -1"),
+        (17, "virtualClusters.idle.lendingLimit.v10", "v10 is no GPU type; there are v100"),
+    ]
+
+
 def test_findings_of_the_core_get_the_line_of_their_field() -> None:
     file = read_cluster(FILE)
     paths = [
@@ -342,6 +353,8 @@ def cells(children: st.SearchStrategy[PhysicalCell] | None = None) -> Any:
     )
 
 
+limits = st.dictionaries(names, counts, max_size=2) | st.builds(lambda n: {ALL_TYPES: n}, counts)
+
 configs = st.builds(
     ClusterConfig,
     cell_types=st.dictionaries(names, st.builds(CellType, names, counts, st.booleans())),
@@ -362,6 +375,8 @@ configs = st.builds(
             VirtualCluster,
             st.lists(st.builds(QuotaCells, names, counts), max_size=3).map(tuple),
             st.lists(names, unique=True, max_size=2).map(tuple),
+            lending_limit=limits,
+            borrowing_limit=limits,
         ),
     ),
     policy=st.builds(Policy, st.booleans(), st.floats(0, 1e6), st.booleans()),

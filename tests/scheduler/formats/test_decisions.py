@@ -34,6 +34,11 @@ TOLD = '{"code":"quota","text":"no \\"quota\\" für b","wanted":8,"free":2,"shar
             '"ports":[]}]}',
         ),
         (
+            Placed("a", (PodPlace("c-0", "n1"),), "speech"),
+            '{"at":12,"decision":"placed","gang":"a","pods":[{"pod":"c-0","node":"n1","gpus":[],'
+            '"ports":[]}],"lender":"speech"}',
+        ),
+        (
             Deferred("b", REASON),
             f'{{"at":12,"decision":"deferred","gang":"b","reason":{TOLD}}}',
         ),

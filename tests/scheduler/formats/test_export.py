@@ -98,6 +98,7 @@ def test_a_placed_gang(gang: Gang, data: st.DataObject) -> None:
         until,
         None if until is None else data.draw(st.none() | names),
         () if started_at is None else data.draw(st.sampled_from([(), (places[0].pod,)])),
+        lender=data.draw(st.none() | names) if gang_class is GangClass.GUARANTEED else None,
     )
     event = read(restored_event(restored), 20.0)
     assert isinstance(event, GangRestored)

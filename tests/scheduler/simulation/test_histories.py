@@ -37,6 +37,12 @@ SMALL: Event = {
         "b": {"cells": [{"type": "rack/node", "count": 2}]},
     },
 }
+LENDING: Event = SMALL | {
+    "virtualClusters": {
+        "a": {"cells": [{"type": "rack", "count": 1}], "lendingLimit": 3},
+        "b": {"cells": [{"type": "rack/node", "count": 1}], "borrowingLimit": {"gpu": 6}},
+    }
+}
 LARGE: Event = SMALL | {
     "physicalCells": [*SMALL["physicalCells"], {"type": "box", "name": "n4"}],
     "nodes": {"n0": {"cpu": 16}, "c0": {"cpu": 8, "memoryMB": 100, "ports": [1, 5]}},
@@ -73,6 +79,7 @@ def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
         (0.3, "limitSeconds", [20, 100, 400]),
         (0.2, "group", ["x"]),
         (0.3, "job", ["j", "k", "l"]),
+        (0.4, "borrow", [True]),
         (0.1, "allowedNodes", [["n0", "n1"], ["n1", "n4"]]),
     ):
         if chance.random() < share:
@@ -130,7 +137,7 @@ def _changed(chance: random.Random, _: list[str], __: int) -> Event:
     }
     return {
         "event": "cluster-changed",
-        "cluster": chance.choice([SMALL, LARGE]) | {"policy": policy},
+        "cluster": chance.choice([SMALL, LARGE, LENDING]) | {"policy": policy},
     }
 
 

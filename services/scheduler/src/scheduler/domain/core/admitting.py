@@ -53,8 +53,8 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     nothing changed, for each that did not succeed.
     """
     hardware = cluster.hardware
-    if wrong_name(hardware, live) is not None:
-        return None
+    if wrong_name(hardware, live) is not None or live.lender is not None:
+        return None  # what runs on a loan grows by more of it
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
     if live.extra_of is not None:

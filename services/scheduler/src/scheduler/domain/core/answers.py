@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from scheduler.domain.core.admitting import may_be_guest
+from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
@@ -40,6 +41,7 @@ SEARCH_STEPS = 100
 """Of these in one search in every way."""
 
 ENDS, FEWER, OPPORTUNISTIC, NODES = "ends", "fewer", "opportunistic", "nodes"
+BORROWING = "borrowing"
 
 Spot: TypeAlias = tuple[str, int, int]
 """Of a place that was found: the machine, the number of its node's GPUs (-1: none), and these."""
@@ -69,13 +71,16 @@ class Fewer:
 @dataclass(slots=True)
 class Answer:
     """``ends``, ``fewer``: None where there is nothing of that kind. ``is_opportunistic``: with
-    priority -1 it would start now; None: not asked. ``nodes``: if they were well, it would start
+    priority -1 it would start now; None: not asked. ``is_borrowing``: the same if it might borrow,
+    of the virtual cluster ``lender``. ``nodes``: if they were well, it would start
     or its preemption be published. ``left_out``: parts that were not found within the bounds.
     """
 
     ends: Ends | None = None
     fewer: Fewer | None = None
     is_opportunistic: bool | None = None
+    is_borrowing: bool | None = None
+    lender: str | None = None
     nodes: tuple[str, ...] = ()
     left_out: list[str] = field(default_factory=list)
 
@@ -84,11 +89,11 @@ def answer(cluster: Cluster, live: Live) -> Answer:
     """Of a gang in the queue, between two cycles: in the midst of one all is left out."""
     found = Answer()
     if cluster.under_way is not None:
-        found.left_out = [ENDS, FEWER, OPPORTUNISTIC]
+        found.left_out = [ENDS, FEWER, OPPORTUNISTIC, BORROWING]
         return found
-    if wrong_name(cluster.hardware, live) is not None:
+    if wrong_name(cluster.hardware, live) is not None or live.lender is not None:
         return found
-    for part in (_opportunistic, _fewer, _ends, _nodes):
+    for part in (_opportunistic, _borrowing, _fewer, _ends, _nodes):
         with _asking(cluster):
             part(cluster, live, found)
     return found
@@ -136,6 +141,18 @@ def _opportunistic(cluster: Cluster, live: Live, found: Answer) -> None:
         return
     if all(role.kind.pin is None for role in live.waiting):
         found.is_opportunistic = _place(cluster, live, is_guest=True) is not None
+
+
+def _borrowing(cluster: Cluster, live: Live, found: Answer) -> None:
+    """Asked like that; not of gangs that may borrow, which somebody would lend to."""
+    gives_up = live.is_kept_for or cluster.policy.is_strict
+    if gives_up or live.gang.is_borrowing or not may_borrow(live):
+        return
+    loan = seek_loan(cluster, live)
+    found.is_borrowing = loan is not None
+    if loan is not None:
+        found.lender, seeker = loan
+        seeker.undo()
 
 
 def _fewer(cluster: Cluster, live: Live, found: Answer) -> None:

@@ -4,10 +4,12 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
+from itertools import chain
 
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.model import GangClass
+from scheduler.domain.core.loans import Loans
+from scheduler.domain.core.model import OPPORTUNISTIC, GangClass
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.prices import may_leave
 
@@ -29,6 +31,7 @@ class Charges:
         self.guests: set[str] = set()
         self.touched: set[str] | None = None
         self.left_over: dict[str, int] = {}
+        self.loans = Loans(hardware.forest.config.virtual_clusters)
         self._order = SizeOrder()
 
     def sort_in(self, live: Live) -> None:
@@ -43,6 +46,8 @@ class Charges:
             live.among = among
         elif live.booked and live.id not in self.gangs:
             self.left_over[live.id] = live.booked
+        if live.lender is not None:
+            self.loans.note(live, is_charged=live.among is not None and live.is_lent)
 
     def count(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
@@ -55,6 +60,8 @@ class Charges:
         live.booked += leaves
         if self.touched is not None:
             self.touched.add(live.id)
+        if live.lender is not None:
+            self.loans.count(live, state.gpu_type, leaves)
 
     def left(self, live: Live, pin: str | None, types: Sequence[str], priority: int) -> int:
         """Leaves of a pin or of GPU types that a gang's virtual cluster has and gangs of this
@@ -72,6 +79,10 @@ class Charges:
         those of pins aside.
         """
         return self._left(owner, self.hardware.gpu_types, priority)
+
+    def idle(self, owner: str, gpu_type: str) -> int:
+        """Leaves of a type that an owner has and nobody is charged."""
+        return max(0, self._left(owner, (gpu_type,), OPPORTUNISTIC))
 
     def _left(self, owner: str, types: Sequence[str], priority: int) -> int:
         left, owned = 0, self.hardware.owning.owned
@@ -108,15 +119,15 @@ class Charges:
         self._order.note(live)
 
     def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
-        """Gangs of an owner with cells and a lower priority: those with the fewest GPUs first, of
-        these the ones that lose least, then by id.
+        """Gangs of an owner with cells and a lower priority: those that have them on sufferance,
+        then the others, each with the fewest GPUs first, of these the ones that lose least, then by
+        id.
         """
         self._order.read(self.guaranteed, self.gangs)
         lower = [other for other in self.guaranteed.get(owner, {}) if other < priority]
-        return (
-            self.gangs[gang]
-            for _, _, gang in merge(*(self._order.of(owner, other) for other in lower))
-        )
+        first = self._order.of(owner, OPPORTUNISTIC) if priority > OPPORTUNISTIC else ()
+        rest = merge(*(self._order.of(owner, other) for other in lower if other > OPPORTUNISTIC))
+        return (self.gangs[gang] for _, _, gang in chain(first, rest))
 
     def below(self, owner: str, priority: int) -> list[Live]:
         """Gangs of an owner with cells and a lower priority, by id."""

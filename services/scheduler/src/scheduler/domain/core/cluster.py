@@ -15,6 +15,7 @@ from scheduler.domain.core.extras import (
     lives_of,
     parted,
     restore_extras,
+    without_extras,
 )
 from scheduler.domain.core.forecast import Forecast
 from scheduler.domain.core.freed import Freed
@@ -23,6 +24,7 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.keeping import unreserve
 from scheduler.domain.core.kinds import Kinds
+from scheduler.domain.core.loans import set_lender
 from scheduler.domain.core.model import (
     Decision,
     Downgraded,
@@ -79,7 +81,7 @@ class Cluster:
         self.reserved: set[str] = set()
         self.said: list[Decision] = []
         self.groups = Groups()
-        self.can_hold: dict[tuple[str, bool, Shape, frozenset[str] | None], bool] = {}
+        self.can_hold: dict[tuple[str, bool, bool, Shape, frozenset[str] | None], bool] = {}
         self.fits_unwell: dict[tuple[str, Shape, frozenset[str] | None], tuple[int, bool]] = {}
         self.usage = Usage(self.hardware, self.policy, self.ordering)
         self.forecast = Forecast()
@@ -203,6 +205,7 @@ class Cluster:
         """A gang of which nothing runs any more: what it still wants waits like any other."""
         self.queue.remove(live)
         self.reservations.forget(live)
+        set_lender(self, live, None)
         self.downgraded.discard(live.id)
         live.preempted_until = live.preempted_for = live.gang_class = live.started_at = None
         self.told_to_leave.discard(live.id)
@@ -249,10 +252,8 @@ class Cluster:
         downgraded, and where it can't keep a reservation it waits; the next cycle says so.
         """
         live = self.take_in(restored.gang, ())
-        extra = {each.pod for each in restored.extra}
-        own = tuple(place for place in restored.places if place.pod not in extra)
-        self.restore_live(live, replace(restored, places=own), now)
-        if extra:
+        self.restore_live(live, without_extras(restored), now)
+        if restored.extra:
             restore_extras(self, live, restored, now)
 
     def restore_live(self, live: Live, restored: Restored, now: float) -> None:
@@ -329,10 +330,6 @@ class Cluster:
             return live.order
         return self.ordering.rank(live.order, self.usage.ranks(live, self.now))
 
-    def is_lazy(self, live: Live) -> bool:
-        """It is downgraded before it is killed."""
-        return self.policy.is_lazy if live.gang.is_lazy is None else live.gang.is_lazy
-
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
         for extra in lives_of(self, live.id):
@@ -361,6 +358,7 @@ class Cluster:
     def downgrade(self, live: Live) -> None:
         """The gang runs on without cells."""
         live.gang_class = GangClass.DOWNGRADED
+        set_lender(self, live, None)
         self.downgraded.add(live.id)
         self.freed.yielded_by(live.pods.values())
         self._change_class(live)

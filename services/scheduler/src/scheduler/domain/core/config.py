@@ -7,6 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+ALL_TYPES = ""
+"""In limits by GPU type: of all types together."""
+
 UnreadPath = tuple[str | int, ...]
 """The keys and numbers that lead to a value of the file."""
 
@@ -69,11 +72,18 @@ class QuotaCells:
 
 @dataclass(frozen=True, slots=True)
 class VirtualCluster:
-    """What a virtual cluster owns: cells by type and number, and pinned ones."""
+    """What a virtual cluster owns: cells by type and number, and pinned ones.
+
+    ``lending_limit``: so many leaves of its quota others may have at a time, by GPU type, and
+    `ALL_TYPES` together; ``borrowing_limit``: its gangs of others' quota. None for a type: any
+    number.
+    """
 
     cells: tuple[QuotaCells, ...] = ()
     pins: tuple[str, ...] = ()
     line: int = 0
+    lending_limit: Mapping[str, int] = field(default_factory=dict)
+    borrowing_limit: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 
 from collections.abc import Callable, Iterator
 
+from scheduler.domain.core.borrowing import lend
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.holdings import Live, Order
@@ -79,9 +80,10 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         for owner in sorted(owners.union(cluster.reservations.owners())):
             yield keep(cluster, owner)
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
-    if cluster.downgraded.gangs and (raised := upgrade(cluster)):
-        yield raised
-        if cluster.queue.added:
+    if cluster.downgraded.gangs or cluster.charges.loans.gangs:
+        before = cluster.stamps.progress()
+        yield upgrade(cluster)
+        if cluster.queue.added or before != cluster.stamps.progress():
             yield from _admit(cluster, failed)
     # 6. Who waits is told why, where that is new; who could never be placed is refused.
     if cluster.queue.lines or cluster.reserved:
@@ -110,8 +112,12 @@ def _note_time(cluster: Cluster, began: float) -> None:
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
     waking, is_keeping = Waking(cluster), cluster.policy.is_keeping
+    loans, class_tried = cluster.charges.loans, 0.0
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
+        if loans.lines and live.order[0][0] > class_tried:  # who could not be placed may borrow
+            class_tried = live.order[0][0]
+            yield from lend(cluster, class_tried)
         if cluster.policy.is_strict and first_of(cluster, live) is not live:
             _set_aside(cluster, line, live, failed)
             continue
@@ -130,6 +136,8 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
             cluster.hardware.unchanged(versions)
             _set_aside(cluster, line, live, failed)
             yield []
+    if loans.lines:
+        yield from lend(cluster)
 
 
 def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.holdings import Live, Pod, joined, without
+from scheduler.domain.core.loans import set_lender
 from scheduler.domain.core.model import OPPORTUNISTIC, ExtraPod, Reason, Restored, Role
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def adopt(cluster: "Cluster", live: Live) -> bool:
     extra.pods.clear()
     live.pods[pod.name] = hand_over(cluster, pod, live)
     live.started_at, live.gang_class = extra.started_at, extra.gang_class
+    set_lender(cluster, live, extra.lender)
     live.preempted_until, live.preempted_for = extra.preempted_until, extra.preempted_for
     if live.is_charged:
         cluster.charges.count(live, live.pods[pod.name], 1)
@@ -145,6 +147,13 @@ def lives_of(cluster: "Cluster", gang: str) -> list[Live]:
     return [cluster.gangs[extra] for extra in cluster.extras.get(gang, {}).values()]
 
 
+def without_extras(restored: Restored) -> Restored:
+    """What is kept of a gang, as if it had not grown."""
+    extra = {each.pod for each in restored.extra}
+    own = tuple(place for place in restored.places if place.pod not in extra)
+    return replace(restored, places=own, extra=())
+
+
 def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: float) -> None:
     """Pods by which a gang had grown before."""
     places = {place.pod: place for place in restored.places}
@@ -162,6 +171,7 @@ def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: floa
                 each.started_at,
                 each.preempted_until,
                 each.preempted_for,
+                lender=each.lender,
             ),
             now,
         )
@@ -186,6 +196,7 @@ def exported_extras(cluster: "Cluster", live: Live, restored: Restored) -> Resto
                 each.gang_class,
                 each.preempted_until,
                 each.preempted_for,
+                each.lender,
             )
             for each in extras
             for pod in each.pods

@@ -106,7 +106,7 @@ class Forecast:
         else:
             ranked = self._of(cluster, place_of(line.key))
             if ranked.starts is None:
-                ranked.starts = _starts(cluster, live.owner, ranked.gangs)
+                ranked.starts = _starts(cluster, line.key[0], ranked.gangs)
             if live.id not in ranked.starts:
                 return None
             found, source = ranked.starts[live.id], COUNTED
@@ -181,7 +181,8 @@ def _starts(cluster: "Cluster", owner: str, waiting: Sequence[Live]) -> dict[str
     """
     now, policy, owned = cluster.now, cluster.policy, _owned(cluster, owner)
     free, ends = dict(owned), list[tuple[float, int, Leaves]]()
-    for number, live in enumerate(cluster.charges.charged_to(owner)):
+    charged = (live for live in cluster.charges.charged_to(owner) if live.lender is None)
+    for number, live in enumerate(charged):
         has = _has(cluster, live)
         _add(free, has, -1)
         ends.append((ends_at(live, policy, now), number, has))

@@ -14,6 +14,7 @@ from scheduler.domain.core.model import (
     PodPlace,
     Role,
 )
+from scheduler.domain.core.owning import owner_of
 
 Order = tuple[tuple[float, ...], str]
 """By what of the policies of the order stays the same while it waits, then by id: low ones first.
@@ -99,6 +100,8 @@ class Live:
     the gang that is asked for now (`Protection`); ``is_paired``: it is kept off some other jobs;
     ``job``: by which it is judged. ``reach``: gangs of its own virtual cluster of a lower rank may
     have to leave for it.
+    ``lender``: the virtual cluster in whose quota it is, if that is not its own; ``owner`` is that
+    one's then.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
     on sufferance.
     ``surplus``: pods that it wants beside, and can start without. ``extra_of``: the gang that has
@@ -130,6 +133,7 @@ class Live:
     checkpointed_at: float | None = None
     surplus: tuple[Role, ...] = ()
     extra_of: str | None = None
+    lender: str | None = None
     young_until: float = 0.0
     is_protected: bool = False
     is_paired: bool = False
@@ -147,6 +151,20 @@ class Live:
         self.job = self.gang.job or self.id
 
     @property
+    def usual_rank(self) -> int:
+        """Its rank where nothing is kept for others, and nobody overdue."""
+        is_suffered = self.lender is not None or self.extra_of is not None
+        return OPPORTUNISTIC if is_suffered else self.gang.priority
+
+    def set_lender(self, lender: str | None) -> None:
+        """In whose quota it is from now on, None: its own. What another's is it has on
+        sufferance, and so what it can do without.
+        """
+        self.lender = lender
+        self.owner = owner_of(lender or self.gang.virtual_cluster)
+        self.rank = self.usual_rank
+
+    @property
     def is_leaving(self) -> bool:
         """It was told to leave."""
         return self.preempted_until is not None
@@ -155,6 +173,11 @@ class Live:
     def is_charged(self) -> bool:
         """It has cells of its virtual cluster."""
         return self.gang_class is GangClass.GUARANTEED and self.preempted_until is None
+
+    @property
+    def is_lent(self) -> bool:
+        """It is in cells of another virtual cluster's quota."""
+        return self.lender is not None and self.is_charged
 
     @property
     def is_guest(self) -> bool:

@@ -137,7 +137,7 @@ class CellUse:
 class ExtraPod:
     """A pod of a gang that has started with fewer: it runs since ``started_at``, and was told to
     leave by ``preempted_until`` for ``preempted_for``, if at all. ``gang_class``: how it holds its
-    GPUs.
+    GPUs. ``lender``: as with `Restored`.
     """
 
     pod: str
@@ -145,6 +145,7 @@ class ExtraPod:
     gang_class: GangClass | None = None
     preempted_until: float | None = None
     preempted_for: str | None = None
+    lender: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,8 @@ class Restored:
     leave by then. ``reserved``: pods by which a running gang grows, whose places are reserved. Pods
     of the gang that have no place are over. ``passed``: the gang on whose kept cells it is.
     ``checkpointed_at``: when it said last that its work is saved.
-    ``extra``: pods that it could do without, by which it has grown into idle cells.
+    ``extra``: pods that it could do without, by which it has grown into idle cells. ``lender``: the
+    virtual cluster in whose quota it is, None: its own.
     """
 
     gang: Gang
@@ -170,6 +172,7 @@ class Restored:
     passed: str | None = None
     checkpointed_at: float | None = None
     extra: tuple[ExtraPod, ...] = ()
+    lender: str | None = None
 
 
 NodeGpus: TypeAlias = tuple[str, tuple[int, ...]]
@@ -231,18 +234,20 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The gang starts now."""
+    """The gang starts now. ``lender``: the virtual cluster in whose quota, if not its own."""
 
     gang: str
     pods: tuple[PodPlace, ...]
+    lender: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """These more pods of a running gang start now."""
+    """These more pods of a running gang start now. ``lender``: as with `Placed`."""
 
     gang: str
     pods: tuple[PodPlace, ...]
+    lender: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

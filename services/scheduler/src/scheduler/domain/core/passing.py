@@ -29,7 +29,7 @@ def tries(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     last, where it would be gone in time, on what is kept for those that go before it.
     """
     others = cluster.reservations.of(live.owner)
-    if not others or live.is_guest:
+    if not others or live.is_guest or live.lender is not None:
         return attempts(cluster, live)
     return _tries_beside(cluster, live, others)
 
@@ -184,7 +184,7 @@ def _stays(cluster: Cluster, reservation: Reservation, state: SlotState, leaves:
             other = cluster.gangs[gang]
             if other.passed == reservation.live.id or other.started_at is None:
                 continue  # it has to go in time, or will be looked at when it starts
-            if other.gang.priority < reservation.live.gang.priority:
+            if other.usual_rank < reservation.live.gang.priority:
                 continue  # it may have to go
             end = ends_at(other, cluster.policy, cluster.now)
             if end > reservation.starts_at > cluster.now:

@@ -165,11 +165,18 @@ def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
         other
         for other in below
         if other.id not in cluster.reserved
-        and cluster.is_lazy(other)
+        and _is_lazy(cluster, other)
         and any(
             pod.leaves and pod.state.gpu_type in types for pod in other.pods.values() if pod.state
         )
     )
+
+
+def _is_lazy(cluster: Cluster, live: Live) -> bool:
+    """It is downgraded before it is killed."""
+    if live.gang.is_lazy is not None:
+        return live.gang.is_lazy
+    return cluster.policy.is_lazy or live.lender is not None
 
 
 @dataclass(slots=True)

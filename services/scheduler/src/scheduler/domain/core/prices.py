@@ -19,12 +19,18 @@ if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
 
 NOBODY: Price = (0, 0)
-ANY_PRICE: Price = (1 << 62, 0)
+ANY_PRICE: Price = (1 << 120, 0)
 
-GPU = 1 << 12
-"""In a price, of which a gang without GPUs, or that has to go anyway, is 1: so it costs less than a
-GPU, and more than nobody.
+BORROWED = 1 << 12
+"""A borrowed GPU in a price, of which a gang without GPUs, or that has to go anyway, and a GPU of a
+pod that a gang can do without are 1: so what is suffered costs least, and more than nobody.
 """
+
+BORROWED_PROTECTED = 1 << 24
+"""The same where its gang is protected."""
+
+GPU = 1 << 36
+"""Any other GPU: no number of those that are suffered costs as much."""
 
 PROTECTED = 1 + (1 << 40)
 """So many times as much a guest costs who is protected: their GPUs count before all others."""
@@ -54,7 +60,7 @@ def cost_of(live: Live) -> tuple[int, Price]:
         if live.is_leaving or live.gang_class is None:  # which costs nobody more, or who comes
             rank = STAYS
         price = NOBODY if live.started_at is None else _price(live)
-        if live.is_protected and not live.is_overdue and rank < STAYS:
+        if live.lender is None and live.is_protected and not live.is_overdue and rank < STAYS:
             if rank > OPPORTUNISTIC:
                 rank = STAYS
             price = price[0] * PROTECTED, price[1]
@@ -71,6 +77,10 @@ def _price(live: Live) -> Price:
     if live.extra_of is not None:  # its gang goes on: nothing of its work is lost
         return live.gpus_in_use or 1, 0
     gpus = 0 if live.is_overdue else live.gpus_in_use
+    if live.lender is not None:
+        return gpus * (BORROWED_PROTECTED if live.is_protected else BORROWED) or 1, (
+            -(gpus or 1) * live.saved_ms
+        )
     return gpus * GPU or 1, -(gpus or 1) * live.saved_ms
 
 

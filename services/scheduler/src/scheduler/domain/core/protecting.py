@@ -35,6 +35,10 @@ class Young(NamedTuple):
     gang: str
     began: float
 
+    def is_of(self, live: Live, owner: str) -> bool:
+        """It tells of the gang as it runs now, in this owner's quota."""
+        return live.started_at == self.began and live.owner == owner
+
 
 class Protection:
     """``now``: when the last cycle began. ``spent``: virtual clusters whose budget is used up.
@@ -69,6 +73,12 @@ class Protection:
             heappush(self._young.setdefault(live.owner, []), Young(began + run_s, live.id, began))
         live.is_protected = self.covers(live)
 
+    def moved(self, live: Live) -> None:
+        """The gang is in another's quota from now on."""
+        if live.young_until and live.started_at is not None:
+            young = Young(live.young_until, live.id, live.started_at)
+            heappush(self._young.setdefault(live.owner, []), young)
+
     def begin_cycle(self, now: float) -> None:
         """Who is protected no longer may have to leave: who waits for that is tried."""
         cluster, self.now = self.cluster, now
@@ -79,7 +89,7 @@ class Protection:
             while heap and heap[0].until <= now:
                 young = heappop(heap)
                 live = cluster.gangs.get(young.gang)
-                if live is not None and live.started_at == young.began:
+                if live is not None and young.is_of(live, owner):
                     cluster.looked_at_anew(live)
                     if (owner, False) in cluster.queue.tried:
                         cluster.stamps.touch(owner)
@@ -127,7 +137,8 @@ class Protection:
             return
         (self.spent.discard if was_spent else self.spent.add)(virtual_cluster)
         self.is_busy = bool(self.spent)
-        for gang in sorted(self.cluster.charges.guests):
+        charges = self.cluster.charges
+        for gang in sorted(charges.guests | charges.loans.gangs):
             live = self.cluster.gangs[gang]
             if live.gang.virtual_cluster == virtual_cluster:
                 self.cluster.looked_at_anew(live)
@@ -171,7 +182,7 @@ class Protection:
             return False
         if live.young_until > self.now or live.job in self._jobs:
             return True
-        is_guest = live.gang_class is not GangClass.GUARANTEED
+        is_guest = live.gang_class is not GangClass.GUARANTEED or live.lender is not None
         return is_guest and live.gang.virtual_cluster in self.spent
 
     def left(self, virtual_cluster: str) -> int | None:
@@ -251,7 +262,7 @@ class Protection:
     def _alive(self, owner: str) -> Iterator[Young]:
         for each in self._young.get(owner, ()):
             live = self.cluster.gangs.get(each.gang)
-            if live is not None and live.started_at == each.began and not live.is_leaving:
+            if live is not None and each.is_of(live, owner) and not live.is_leaving:
                 yield each
 
     def of(self, live: Live) -> dict[str, float]:
@@ -303,7 +314,7 @@ class Protection:
         heap = self._young.get(owner, [])
         while heap:
             live = self.cluster.gangs.get(heap[0].gang)
-            if live is not None and live.started_at == heap[0].began and not live.is_leaving:
+            if live is not None and heap[0].is_of(live, owner) and not live.is_leaving:
                 yield heap[0].until
                 break
             heappop(heap)
@@ -325,6 +336,7 @@ def is_inside(live: Live, victim: Live) -> bool:
     return (
         victim.owner == live.owner
         and victim.gang_class is GangClass.GUARANTEED
+        and victim.lender is None
         and victim.started_at is not None
         and victim.extra_of is None
         and not victim.is_overdue

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
 from scheduler.domain.core.ordering import Rank
+from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.rechecks import Rechecks
 
 Shape = tuple[tuple[Kind, int], ...]
@@ -26,7 +27,7 @@ Apart = tuple[str | float | None, ...]
 
 Key = tuple[str, int, Shape, str, Apart, frozenset[str] | None, str]
 """Owner, priority, shape, what is near, what keeps apart, allowed nodes, and the gang itself where
-it grows, cells are kept for it, or its job is kept off others.
+it grows, cells are kept for it, or its job is kept off others; or that it may borrow.
 """
 
 Place = tuple[str, bool]
@@ -50,6 +51,9 @@ GUESTS: GroupKey = ("", OPPORTUNISTIC)
 
 PASSING = "\n"
 """Before the owner in the group of gangs that may go on cells that are kept for others in time."""
+
+BORROWING = "\n"
+"""In the key of gangs that may borrow, which others that want the same may not."""
 
 COMMON: GroupKey = ("", 0)
 """The group of gangs with cells that may wait for what is in nobody's quota (`Freed`)."""
@@ -137,7 +141,7 @@ class Queue:
         index = bisect_left(line.waiting, live.order)
         del line.waiting[index]
         if index == 0 and line.groups:
-            self.changes[live.owner] += 1
+            self.changes[line.key[0]] += 1
         line.untold.discard(live.id)
         if line.waiting:
             return
@@ -261,7 +265,12 @@ def key_of(live: Live) -> Key:
     shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
     near = "" if gang.group is None else f"{gang.job}\n{gang.group}"
     is_alone = live.pods or live.strangers or live.is_kept_for or live.is_paired
-    alone = live.id if is_alone else ""
+    alone = ""
+    if is_alone:
+        alone = live.id
+    elif gang.is_borrowing:
+        alone = BORROWING
     if live.extra_of is not None:  # not with what its gang waits for all at once
         alone = f"{live.extra_of}\n"
-    return live.owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone
+    owner = live.owner if live.lender is None else owner_of(gang.virtual_cluster)
+    return owner, gang.priority, shape, near, live.apart, gang.allowed_nodes, alone

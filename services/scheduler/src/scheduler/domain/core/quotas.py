@@ -3,7 +3,14 @@
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.domain.core.config import Finding, PhysicalCell, QuotaCells, listed
+from scheduler.domain.core.config import (
+    ALL_TYPES,
+    Finding,
+    PhysicalCell,
+    QuotaCells,
+    VirtualCluster,
+    listed,
+)
 from scheduler.domain.core.forest import Cell, Chain, Forest, Quota, Slot
 from scheduler.domain.core.gaps import Gaps
 from scheduler.domain.core.shapes import Part
@@ -55,10 +62,24 @@ def _resolve(forest: Forest, gaps: Gaps, findings: list[Finding]) -> Owners:
                 owned = _Owned(name, cells.count, f"{where}.count", cells.line)
                 owners.setdefault((chain.name, level), []).append(owned)
         forest.quotas[name] = [Quota(p, *what) for p, what in counts.items() if what[2] > 0]
+        findings += _check_limits(forest, gaps, path, cluster)
         if not forest.quotas[name] and not cluster.pins:
             message = f"{name} owns nothing: only opportunistic gangs can run in it"
             forest.warnings.append(Finding(path, message, cluster.line))
     return owners
+
+
+def _check_limits(
+    forest: Forest, gaps: Gaps, path: str, cluster: VirtualCluster
+) -> Iterator[Finding]:
+    """A limit for what is no GPU type would limit nothing."""
+    known = forest.config.all_types - forest.config.cell_types.keys()
+    limits = (("lendingLimit", cluster.lending_limit), ("borrowingLimit", cluster.borrowing_limit))
+    for field, limit in limits:
+        for name in limit:
+            if name != ALL_TYPES and name not in known and gaps.has_all_types:
+                message = f"{name} is no GPU type; there are {listed(known)}"
+                yield Finding(f"{path}.{field}.{name}", message, cluster.line)
 
 
 @dataclass(frozen=True, slots=True)

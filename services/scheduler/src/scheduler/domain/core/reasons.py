@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from scheduler.domain.core.admitting import could_be_placed, may_be_guest
+from scheduler.domain.core.borrowing import could_be_lent
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
@@ -52,14 +53,14 @@ class Explainer:
             return True
         _, _, shape, _, _, only, _ = key_of(live)
         is_guest = gang.priority == OPPORTUNISTIC
-        key = (live.owner, is_guest, shape, only)
+        key = (live.owner, is_guest, gang.is_borrowing, shape, only)
         found = cluster.can_hold.get(key)
         if found is None:
             found = any(
                 self._fits_blank(live, guest)
                 for guest in ((True,) if is_guest else (False, True))
                 if guest == is_guest or all(kind.costs_nothing for kind, _ in shape)
-            )
+            ) or could_be_lent(cluster, live)
             if len(cluster.can_hold) >= SHAPES_REMEMBERED:
                 cluster.can_hold.clear()
             cluster.can_hold[key] = found
@@ -142,7 +143,10 @@ class Explainer:
         for line in lines:
             live = cluster.gangs[line.waiting[0][1]]
             short = None if may_be_guest(live) else shortage(cluster, live)
-            if short is not None:
+            if live.lender is not None:
+                text = f"{_wish(live)}: {live.lender}, in whose quota it is, lends it no more now."
+                yield line, Reason(QUOTA, text, _wanted(live) | {"lender": live.lender})
+            elif short is not None:
                 yield line, _quota(live, short)
             else:
                 others.append((line, live))
@@ -231,7 +235,7 @@ def current(cluster: Cluster, line: Line) -> Reason | None:
     """The line's reason with the numbers of now, where they cost nothing to know."""
     live = cluster.gangs[line.waiting[0][1]]
     if line.reason is not None and line.reason.code == QUOTA:
-        short = shortage(cluster, live)
+        short = shortage(cluster, live) if live.lender is None else None
         return line.reason if short is None else _quota(live, short)
     return line.reason
 

@@ -115,7 +115,6 @@ class Reservations:
         self.passers: dict[str, dict[Live, None]] = {}
         self._numbered = 0
         self._by_owner: dict[str, list[Reservation]] = {}
-        self._ranks: dict[Live, int] = {}
 
     def of(self, owner: str) -> list[Reservation]:
         """An owner's, the oldest first."""
@@ -270,7 +269,6 @@ class Reservations:
                 for gang, mask in state.chargers.items():
                     if mask & leaves and (other := gangs[gang]).rank < rank:
                         reservation.lent[other] = None
-                        self._ranks.setdefault(other, other.rank)
         for other in reservation.lent:
             if other.rank < rank:
                 self.set_rank(other, rank)
@@ -281,7 +279,7 @@ class Reservations:
         for other in lent:
             others = (r for r in self.of(other.owner) if other in r.lent)
             kept = max((each.live.gang.priority for each in others), default=None)
-            rank = self._ranks.pop(other) if kept is None else kept
+            rank = other.usual_rank if kept is None else kept
             if self.charges.gangs.get(other.id) is other and other.rank != rank:
                 self.set_rank(other, rank)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.covering import bind_exactly, uncover
-from scheduler.domain.core.extras import lives_of, want
+from scheduler.domain.core.extras import lives_of, restore_extras, want, without_extras
 from scheduler.domain.core.holdings import REMNANT, Live, Pod
 from scheduler.domain.core.in_place import cover_all, cover_in_place, pod_in_place
 from scheduler.domain.core.keeping import keep_again
@@ -39,6 +39,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
     cluster.reservations.passes(live, restored.passed)
     cluster.saving.began(live, restored.checkpointed_at)
     live.gang_class = restored.gang_class or _class_of(gang)
+    live.set_lender(_lender_of(live, restored))
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
     is_charged = live.is_charged and not live.is_guest
@@ -51,7 +52,7 @@ def restore(cluster: "Cluster", live: Live, restored: Restored) -> None:
         is_charged = is_charged and bool(pods)
     if is_charged:
         cells = () if restored.gang_class is None else restored.cells
-        is_charged = _charge(cluster, live, pods, cells)
+        is_charged = _charge_anybody(cluster, live, pods, cells)
         if not is_charged:
             pods = _without_reserved(cluster, live, pods, reserved)
             reserved = ()
@@ -84,6 +85,12 @@ def _without_cells(cluster: "Cluster", live: Live, restored: Restored) -> None:
         return
     live.gang_class = GangClass.DOWNGRADED
     cluster.said.append(Downgraded(live.id, None))
+
+
+def _lender_of(live: Live, restored: Restored) -> str | None:
+    """In whose quota it was, if not in its own."""
+    is_lent = live.gang_class is GangClass.GUARANTEED
+    return restored.lender if is_lent and restored.lender != live.gang.virtual_cluster else None
 
 
 def _class_of(gang: Gang) -> GangClass:
@@ -203,6 +210,18 @@ def _charge(cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence
     return True
 
 
+def _charge_anybody(
+    cluster: "Cluster", live: Live, pods: Sequence[Pod], cells: Sequence[CellUse]
+) -> bool:
+    """The same in the quota where it was, be it another's, else in its own."""
+    if _charge(cluster, live, pods, cells):
+        return True
+    if live.lender is None:
+        return False
+    live.set_lender(None)
+    return _charge(cluster, live, pods, ())
+
+
 def export(live: Live) -> Restored:
     """All that is kept of a gang that has places."""
     is_charged = live.gang_class is GangClass.GUARANTEED
@@ -218,6 +237,7 @@ def export(live: Live) -> Restored:
         () if live.started_at is None else live.reserved,
         live.passed,
         live.checkpointed_at,
+        lender=live.lender,
     )
 
 
@@ -233,11 +253,26 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
     fresh.said.extend(old.said)
     fresh.preemptions.take_over(old.preemptions.exported())
     fresh.usage.is_timed = old.usage.is_timed
-    for live in sorted(old.gangs.values(), key=lambda live: live.order):
+    _carry_gangs(old, fresh, now)
+    for usage in old.usage.exported():
+        fresh.usage.restore(usage)
+    for reservation in old.reservations.exported():
+        keep_again(fresh, reservation)
+    for hardware in (fresh.hardware, fresh.blank):
+        hardware.catch_up()
+
+
+def _carry_gangs(old: "Cluster", fresh: "Cluster", now: float) -> None:
+    """All of them; what is had on sufferance after all that is its virtual cluster's own."""
+    grown: list[tuple[Live, Restored]] = []
+    for live in sorted(old.gangs.values(), key=lambda live: (live.lender is not None, live.order)):
         if live.extra_of is not None:
             continue
         if live.pods or live.strangers:
-            fresh.restore(old.exported(live.id), now)
+            restored = old.exported(live.id)
+            if restored.extra:
+                grown.append((live, restored))
+            fresh.restore(without_extras(restored), now)
             carried = fresh.gangs[live.id]
             if not live.reserved:  # else it has its reservation again, or waits already
                 carried.waiting = live.waiting
@@ -250,12 +285,8 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             if extra.waiting:
                 want(fresh, carried, extra.waiting[0])
         carried.told = None if live.reserved and not carried.reserved else live.told
-    for usage in old.usage.exported():
-        fresh.usage.restore(usage)
-    for reservation in old.reservations.exported():
-        keep_again(fresh, reservation)
-    for hardware in (fresh.hardware, fresh.blank):
-        hardware.catch_up()
+    for live, restored in grown:
+        restore_extras(fresh, fresh.gangs[live.id], restored, now)
 
 
 def _carry_masks(machine: Machine, found: Machine) -> None:

@@ -39,13 +39,13 @@ def start(cluster: Cluster, live: Live, names: Iterable[str], now: float) -> Dec
     live.waiting, live.told = (), None
     if live.extra_of is not None:
         live.started_at = now
-        return Grown(live.extra_of, places)
+        return Grown(live.extra_of, places, live.lender)
     if live.started_at is not None and len(live.pods) + len(live.strangers) > len(places):
-        return Grown(live.id, places)
+        return Grown(live.id, places, live.lender)
     live.started_at = now
     cluster.saving.began(live)
     cluster.preemptions.began(live, now)
-    return Placed(live.id, places)
+    return Placed(live.id, places, live.lender)
 
 
 def names_of(roles: Sequence[Role]) -> Sequence[str]:
@@ -154,6 +154,9 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
     elif victim.extra_of is not None:
         text = f"The gang {live.id} needs these cells, and this one can do without the pod."
         reason = Reason("surplus", text, {"gpus": victim.gpus})
+    elif victim.is_lent and victim.owner == live.owner:
+        text = f"{victim.lender} needs these cells, which this one has borrowed, for {live.id}."
+        reason = Reason("reclaimed", text, {"gpus": victim.gpus})
     elif victim.owner == live.owner and victim.gang_class is GangClass.GUARANTEED:
         numbers = {"priority": victim.gang.priority, "forPriority": live.gang.priority}
         text = (

@@ -258,6 +258,8 @@ def _is_untold(line: Line) -> bool:
 
 def put_aside(cluster: "Cluster", line: Line) -> None:
     """The line's first could not be placed."""
+    if cluster.gangs[line.waiting[0][1]].gang.is_borrowing:
+        cluster.charges.loans.lines[line] = None
     if line.groups:
         return
     owner, priority, shape, _, apart, _, _ = line.key

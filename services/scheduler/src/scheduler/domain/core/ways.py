@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState, Take
+from scheduler.domain.core.model import GangClass
 from scheduler.domain.core.prices import NOBODY, both, cost_of, floor_of
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class Ways:
         """Of a node, for a gang. ``gone``: who is away in thought already."""
         self._update()
         floor = floor_of(self.cluster, live.owner, live.reach)
-        key = (live.owner if floor else "", floor)
+        # Others' gangs that have their cells on sufferance leave for their own alone.
+        are_some = self.cluster.extras or self.cluster.charges.loans.gangs
+        key = (live.owner if floor or are_some else "", floor)
         of_node = self._of.setdefault(state.slot.number, {})
         found = of_node.get(key)
         if found is None or live.pods:
@@ -123,7 +126,10 @@ class Ways:
             if gang in gone or other is live:
                 continue
             rank, price = cost_of(other)
-            if rank >= (floor if other.owner == live.owner else 0):
+            is_own = other.owner == live.owner
+            if rank >= (floor if is_own else 0):
+                continue
+            if not is_own and other.gang_class is GangClass.GUARANTEED:
                 continue
             mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
             amounts = _amounts(other, state) if machine.free else ()

@@ -14,6 +14,7 @@ from muster.protocol.problems import ProtocolError
 
 from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import (
+    ALL_TYPES,
     CellType,
     ClusterConfig,
     Finding,
@@ -53,7 +54,7 @@ _FILE = frozenset(("cellTypes", "physicalCells", "nodes", "virtualClusters", "po
 _CELL_TYPE = frozenset(("child", "count", "node"))
 _CELL = frozenset(("type", "name", "nodes", "children", "index", "pin"))
 _NODE = frozenset(("cpu", "memoryMB", "ports", "resources"))
-_VIRTUAL_CLUSTER = frozenset(("cells", "pins"))
+_VIRTUAL_CLUSTER = frozenset(("cells", "pins", "lendingLimit", "borrowingLimit"))
 _QUOTA = frozenset(("type", "count"))
 _FAIR_SHARE = frozenset(("halfLifeSeconds", "weights"))
 _POLICY = frozenset(
@@ -183,8 +184,18 @@ def _virtual_cluster(table: Table) -> VirtualCluster:
     return VirtualCluster(
         cells=tuple(_quota(cells) for cells in table.tables("cells", _QUOTA) or ()),
         pins=table.names("pins") or (),
+        lending_limit=_limit(table, "lendingLimit"),
+        borrowing_limit=_limit(table, "borrowingLimit"),
         line=table.place.line,
     )
+
+
+def _limit(table: Table, name: str) -> Mapping[str, int]:
+    """A number of GPU cells, of all types together, or by GPU type."""
+    if table.has_mapping(name):
+        return table.counts(name)
+    count = table.count(name)
+    return {} if count is None else {ALL_TYPES: count}
 
 
 def _quota(table: Table) -> QuotaCells:
@@ -304,7 +315,15 @@ def _virtual_cluster_data(each: VirtualCluster) -> dict[str, object]:
     return {
         "cells": [{"type": quota.path, "count": quota.count} for quota in each.cells],
         "pins": list(each.pins),
+        **_limit_data("lendingLimit", each.lending_limit),
+        **_limit_data("borrowingLimit", each.borrowing_limit),
     }
+
+
+def _limit_data(name: str, limit: Mapping[str, int]) -> dict[str, object]:
+    if not limit:
+        return {}
+    return {name: limit[ALL_TYPES] if ALL_TYPES in limit else dict(limit)}
 
 
 def _without_none(values: Mapping[str, object]) -> dict[str, object]:

@@ -30,10 +30,10 @@ def decision_line(at: float, decision: Decision) -> str:
 def decision_fields(decision: Decision) -> dict[str, object]:
     """A decision as plain data."""
     match decision:
-        case Placed(gang, pods):
-            return _said("placed", gang, pods=_pods(pods))
-        case Grown(gang, pods):
-            return _said("grown", gang, pods=_pods(pods))
+        case Placed(gang, pods, lender):
+            return _said("placed", gang, pods=_pods(pods), **_from(lender))
+        case Grown(gang, pods, lender):
+            return _said("grown", gang, pods=_pods(pods), **_from(lender))
         case Deferred(gang, reason):
             return _said("deferred", gang, reason=reason_fields(reason))
         case Refused(gang, reason):
@@ -90,6 +90,10 @@ def kept_fields(cells: Iterable[NodeGpus]) -> list[dict[str, object]]:
 
 def _said(decision: str, gang: str, **more: object) -> dict[str, object]:
     return {"decision": decision, "gang": gang, **more}
+
+
+def _from(lender: str | None) -> dict[str, object]:
+    return {} if lender is None else {"lender": lender}
 
 
 def _pods(places: Iterable[PodPlace]) -> list[dict[str, object]]:

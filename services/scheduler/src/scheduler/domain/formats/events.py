@@ -208,6 +208,7 @@ _OF_RESTORED = _known(
     "passed",
     "checkpointedAt",
     "extra",
+    "lender",
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_PREEMPTION = _known("preemptedAt", "job", "forJob", "virtualCluster")

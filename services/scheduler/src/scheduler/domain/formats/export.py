@@ -78,6 +78,7 @@ def restored_event(restored: Restored, told: str | None = None) -> Fields:
             extra=[_extra_fields(each) for each in restored.extra] or None,
             passed=None if restored.passed is None else name_of(restored.passed),
             checkpointedAt=restored.checkpointed_at,
+            lender=None if restored.lender is None else name_of(restored.lender),
             told=told,
         ),
     }
@@ -89,7 +90,11 @@ def _extra_fields(extra: ExtraPod) -> Fields:
         "pod": name_of(extra.pod),
         "startedAt": whole(extra.started_at),
         "class": None if extra.gang_class is None else extra.gang_class.value,
-        **_set(preemptedUntil=until, preemptedFor=None if whom is None else name_of(whom)),
+        **_set(
+            preemptedUntil=until,
+            preemptedFor=None if whom is None else name_of(whom),
+            lender=None if extra.lender is None else name_of(extra.lender),
+        ),
     }
 
 

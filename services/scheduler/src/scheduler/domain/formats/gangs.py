@@ -61,7 +61,7 @@ PODS = frozenset(
 PLACE = frozenset(("pod", "node", "gpus", "ports", "charged"))
 CELL = frozenset(("cell", "quota"))
 KEPT = frozenset(("node", "gpus"))
-EXTRA_POD = frozenset(("pod", "startedAt", "class", "preemptedUntil", "preemptedFor"))
+EXTRA_POD = frozenset(("pod", "startedAt", "class", "preemptedUntil", "preemptedFor", "lender"))
 
 
 def read_gang(table: Table, at: float) -> GangFile:
@@ -184,6 +184,7 @@ def read_restored(table: Table, file: GangFile, at: float) -> Restored:
         passed=table.name("passed"),
         checkpointed_at=_checkpointed_at(table, started_at, at),
         extra=_extra(table, places),
+        lender=read_lender(table),
     )
 
 
@@ -201,6 +202,7 @@ def _extra(table: Table, places: Mapping[str, PodPlace]) -> tuple[ExtraPod, ...]
                 read_class(entry),
                 entry.seconds("preemptedUntil", -MAX_NUMBER),
                 entry.name("preemptedFor"),
+                read_lender(entry),
             )
         )
     return tuple(found)
@@ -293,6 +295,14 @@ def read_class(table: Table) -> GangClass | None:
         table.wrong("class", f"must be one of {', '.join(known)}, not {name!a}")
         return None
     return GangClass(name)
+
+
+def read_lender(table: Table) -> str | None:
+    """The field ``lender``."""
+    lender = table.name("lender")
+    if lender is not None and table.name("class") not in (None, GangClass.GUARANTEED):
+        table.wrong("lender", "can't be there beside such a class; only guaranteed gangs borrow")
+    return lender
 
 
 def _cells(table: Table) -> tuple[CellUse, ...]:
