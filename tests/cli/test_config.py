@@ -1,10 +1,14 @@
 """Administrators show, set, compare and roll back virtual clusters and policy."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rest_double import Rest, muster
 
 PATH = "/api/v2/cluster/config"
@@ -47,11 +51,32 @@ def holding(newest: Any, **running: Any) -> dict[str, Any]:
 
 
 def sent(rest: Rest) -> list[tuple[str, str, bytes, str | None]]:
+    """What changes something."""
     return [
         (method, path, body, headers.get("If-Match"))
         for method, path, body, headers in rest.asked
-        if method != "GET"
+        if method != "GET" and not path.endswith("/what-if")
     ]
+
+
+def would(state: str, *, is_harm: bool = False, **report: Any) -> dict[str, Any]:
+    """What a change would have done."""
+    found = {
+        "days": 7.0,
+        "isPartial": False,
+        "text": ["This delays 14 gangs of speech by 40m00s on average (median 35m00s)."],
+        "table": "This delays 14 gangs of speech.\n\nGangs          20\n",
+    }
+    return {
+        "state": state,
+        "reason": None if state == "done" else "Nothing was recorded.",
+        "needsAcceptance": is_harm,
+        "report": found | report if state == "done" else None,
+    }
+
+
+NOTE = "note: not compared with the last days: Nothing was recorded.\n"
+WHAT_IF = f"POST {PATH}/what-if"
 
 
 def test_what_holds_is_shown_as_a_file_that_can_be_set_again(rest: Rest, tmp_path: Path) -> None:
@@ -118,9 +143,10 @@ def test_a_file_is_set_after_the_version_that_holds(rest: Rest, tmp_path: Path) 
     made = version(5, SPEECH) | {"warnings": [warning]}
     rest.answer(f"PUT {PATH}?comment=why+not", made, 202)
     rest.answer(f"PUT {PATH}?comment=", made, 202)
+    rest.answer(WHAT_IF, would("none"))
     ran = muster(rest, tmp_path, "config", "set", str(file), "--comment", "why not")
     assert (ran.code, ran.out) == (0, "version 5\n")
-    assert ran.err == "note: line 2: virtualClusters.speech: owns nothing\n"
+    assert ran.err == f"{NOTE}note: line 2: virtualClusters.speech: owns nothing\n"
     ran = muster(rest, tmp_path, "config", "set", "-", "--after", "3", "-o", "json", text="{}")
     assert json.loads(ran.out) == made
     assert sent(rest) == [
@@ -136,7 +162,7 @@ def test_what_is_refused_is_told_by_line(rest: Rest, tmp_path: Path) -> None:
         {"path": "", "message": "and 3 more"},
     ]
     refusal = {"code": "InvalidConfigError", "message": "Two problems.", "errors": problems}
-    rest.answer(f"PUT {PATH}?comment=", refusal, 400)
+    rest.answer(WHAT_IF, refusal, 400)
     ran = muster(rest, tmp_path, "config", "set", "-", "--after", "0", text=YAML)
     assert (ran.code, ran.out) == (4, "")
     assert ran.err.splitlines() == [
@@ -145,17 +171,97 @@ def test_what_is_refused_is_told_by_line(rest: Rest, tmp_path: Path) -> None:
         "  and 3 more",
     ]
     conflict = {"code": "ConflictConfigError", "message": "Version 2 holds now.", "errors": []}
+    rest.answer(WHAT_IF, would("none"))
     rest.answer(f"PUT {PATH}?comment=", conflict, 412)
     ran = muster(rest, tmp_path, "config", "set", "-", "--after", "0", text=YAML)
-    assert (ran.code, ran.err) == (4, "muster: Version 2 holds now.\n")
+    assert (ran.code, ran.err) == (4, f"{NOTE}muster: Version 2 holds now.\n")
+
+
+def test_what_it_would_have_done_is_shown_before_it_is_set(rest: Rest, tmp_path: Path) -> None:
+    rest.first[WHAT_IF] = [(200, "application/json", json.dumps(would("running")))]
+    rest.answer(WHAT_IF, would("done"))
+    made = version(1, SPEECH) | {"warnings": []}
+    rest.answer(f"PUT {PATH}?comment=", made, 202)
+    words = ("config", "set", "-", "--after", "0")
+    ran = muster(rest, tmp_path, *words, text=YAML)
+    table = "On the events of 7 days:\nThis delays 14 gangs of speech.\n\nGangs          20\n\n"
+    assert (ran.code, ran.out) == (0, f"{table}version 1\n")
+    assert ran.err == "What it would have made of the last days is being looked at ...\n"
+    assert [body for method, path, body, _ in rest.asked if "what-if" in path] == [
+        YAML.encode()
+    ] * 2
+    shown = muster(rest, tmp_path, *words, "-o", "json", text=YAML)
+    assert json.loads(shown.out) == made
+
+    asked = len(sent(rest))
+    rest.answer(WHAT_IF, would("done", isPartial=True, days=1.0))
+    ran = muster(rest, tmp_path, *words, "--dry-run", text=YAML)
+    assert (ran.code, ran.out) == (0, table.replace("7 days", "the first 1 day"))
+    ran = muster(rest, tmp_path, *words, "--dry-run", "-o", "json", text=YAML)
+    assert json.loads(ran.out) == would("done", isPartial=True, days=1.0)
+    assert len(sent(rest)) == asked
+    assert muster(rest, tmp_path, *words, "--dry-run", "--no-what-if", text=YAML).code == 2
+
+
+def test_what_delays_much_is_set_by_who_is_sure(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(WHAT_IF, would("done", is_harm=True))
+    words = ("config", "set", "-", "--after", "0")
+    ran = muster(rest, tmp_path, *words, text=YAML)
+    assert ran.code == 4
+    assert ran.out.startswith("On the events of 7 days:\nThis delays 14 gangs of speech.\n")
+    assert ran.err.startswith(
+        "muster: Nothing is changed. This delays 14 gangs of speech by 40m00s"
+    )
+    assert sent(rest) == []
+    made = version(1, SPEECH) | {"warnings": []}
+    rest.answer(f"PUT {PATH}?comment=&acceptDelays=true", made, 202)
+    assert muster(rest, tmp_path, *words, "--yes", text=YAML).out.endswith("\n\nversion 1\n")
+
+
+@pytest.mark.parametrize(("said", "is_set"), [("y\n", True), ("n\n", False), ("\n", False)])
+def test_who_is_at_a_terminal_is_asked(rest: Rest, tmp_path: Path, said: str, is_set: bool) -> None:
+    rest.answer(WHAT_IF, would("done", is_harm=True))
+    rest.answer(
+        f"PUT {PATH}?comment=&acceptDelays=true", version(1, SPEECH) | {"warnings": []}, 202
+    )
+    file = tmp_path / "config.yaml"
+    file.write_text(YAML)
+    terminal, stdin = os.openpty()
+    os.write(terminal, said.encode())
+    ran = subprocess.run(
+        [sys.executable, "-m", "cli", "config", "set", str(file), "--after", "0"],
+        env=os.environ | {"MUSTER_URL": rest.url, "MUSTER_TOKEN": "a-token"},
+        stdin=stdin,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(terminal)
+    os.close(stdin)
+    assert "Set it all the same? [y/N]" in ran.stderr
+    assert (ran.returncode, len(sent(rest))) == ((0, 1) if is_set else (4, 0))
+
+
+def test_what_is_not_known_is_set_by_who_is_in_a_hurry(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(WHAT_IF, would("failed"))
+    words = ("config", "set", "-", "--after", "0")
+    ran = muster(rest, tmp_path, *words, "--yes", text=YAML)
+    assert (ran.code, ran.out) == (4, "")
+    assert ran.err.endswith(" --no-what-if sets it all the same.\n")
+    rest.answer(f"PUT {PATH}?comment=&whatIf=false", version(1, SPEECH) | {"warnings": []}, 202)
+    ran = muster(rest, tmp_path, *words, "--no-what-if", text=YAML)
+    assert (ran.code, ran.out, ran.err) == (0, "version 1\n", "")
+    assert [path for _, path, _, _ in sent(rest)] == [f"{PATH}?comment=&whatIf=false"]
 
 
 def test_a_version_is_rolled_back_to_and_what_is_set_removed(rest: Rest, tmp_path: Path) -> None:
     rest.answer(f"GET {PATH}", holding(version(4, SPEECH)))
     rest.answer(f"POST {PATH}/rollback", version(5, SPEECH) | {"warnings": []}, 202)
+    rest.answer(f"POST {PATH}/versions/2/what-if", would("none"))
     rest.answer(f"DELETE {PATH}?comment=", version(6, None) | {"warnings": []}, 202)
     ran = muster(rest, tmp_path, "config", "rollback", "2", "--comment", "back")
-    assert (ran.code, ran.out, ran.err) == (0, "version 5\n", "")
+    assert (ran.code, ran.out, ran.err) == (0, "version 5\n", NOTE)
     ran = muster(rest, tmp_path, "config", "remove", "--after", "5")
     assert (ran.code, ran.out, ran.err) == (0, "version 6\n", "")
     (rolled, removed) = sent(rest)

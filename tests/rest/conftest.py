@@ -272,8 +272,9 @@ class FakeScheduler:
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[FakeScheduler]:
-    """A Scheduler that knows nothing yet."""
+    """A Scheduler that knows nothing yet, and has recorded nothing."""
     port = free_port()
     fake = FakeScheduler(f"http://127.0.0.1:{port}")
+    fake.answers["/configuration/what-if"] = {"state": "none", "reason": "Nothing was recorded."}
     async with await asyncio.start_server(fake.answer, "127.0.0.1", port):
         yield fake

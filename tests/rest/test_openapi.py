@@ -1,6 +1,7 @@
 """The OpenAPI document is true, and no request that it allows, or forbids, is answered by a 500."""
 
 import asyncio
+import json
 import warnings
 from contextlib import suppress
 from typing import Any
@@ -25,6 +26,16 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
+ANSWER: dict[str, Any] = {
+    "asOf": 1,
+    "virtualClusters": {"default": {"gpus": {"quota": 8}}},
+    "content": {"policy": {}},
+    "errors": [],
+    "warnings": [],
+    "state": "none",
+}
+"""The Scheduler's, whatever it is asked."""
+
 ENDS_THE_LOGIN = {"/api/v2/authn/basic/logout", "/api/v2/tokens/{token}"}
 
 
@@ -34,7 +45,7 @@ ENDS_THE_LOGIN = {"/api/v2/authn/basic/logout", "/api/v2/tokens/{token}"}
 async def test_the_api_keeps_to_its_document(start_rest: Any, mode: GenerationMode) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        body = b'{"asOf": 1, "virtualClusters": {"default": {"gpus": {"quota": 8}}}}'
+        body = json.dumps(ANSWER).encode()
         head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         writer.write(head.encode() + body)
         await writer.drain()

@@ -1,5 +1,6 @@
 """Virtual clusters set through REST, down to the job that runs in a new one, and back."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from whole_muster import Muster, a_job, a_muster, eventually
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 PATH = "/api/v2/cluster/config"
+WAIT_S = 120.0
 CLUSTER = """
 cellTypes:
   node: {child: simulated, count: 4, node: true}
@@ -32,8 +34,17 @@ def in_speech(name: str, command: str) -> str:
     return a_job(name, command, gpus=2) + "defaults: {virtualCluster: speech}\n"
 
 
+async def answered(muster: Muster, method: str, path: str, after: int, **more: Any) -> Any:
+    """As soon as it is known what it would have done."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            answer = await muster.call(method, path, headers={"If-Match": str(after)}, **more)
+            if answer.status_code != 409 or answer.json()["code"] != "WhatIfRunningError":
+                return answer
+
+
 async def changed(muster: Muster, method: str, path: str, after: int, **more: Any) -> Any:
-    answer = await muster.call(method, path, headers={"If-Match": str(after)}, **more)
+    answer = await answered(muster, method, path, after, **more)
     assert answer.status_code == 202, answer.text
     return answer.json()
 
@@ -83,7 +94,12 @@ async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
         await eventually(lambda: is_taken(muster), bool)
         assert await names() == {"default", "speech"}
 
-        await changed(muster, "POST", f"{PATH}/rollback", 2, json={"version": 1})
+        back = {"version": 1}
+        unmeant = await answered(muster, "POST", f"{PATH}/rollback", 2, json=back)
+        assert (unmeant.status_code, unmeant.json()["code"]) == (409, "DelaysConfigError")
+        assert "no longer starts 1 gang of speech" in unmeant.json()["message"]
+        meant = {"json": back | {"acceptDelays": True}}
+        await changed(muster, "POST", f"{PATH}/rollback", 2, **meant)
         await eventually(lambda: is_taken(muster), bool)
         await eventually(names, lambda found: found == {"default"})
         assert await muster.state(held) == "RUNNING"
@@ -98,3 +114,41 @@ async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
         audit = (await muster.call("GET", "/api/v2/audit")).json()["entries"]
         found = [e["action"] for e in audit if e["action"].startswith("config.")]
         assert found == ["config.rollback", "config.set", "config.set"]
+
+
+HALF = "virtualClusters: {default: {cells: [{type: node/simulated, count: 2}]}}\n"
+
+
+async def test_a_change_that_would_have_delayed_what_ran_is_told_so_before(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """Four jobs run two at a time; with half of the node one at a time."""
+    file = tmp_path / "cluster.yaml"
+    file.write_text(CLUSTER)
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        scheduler={"cluster_file": file, "record_wait_s": 0.0},
+        runtime_agent={"fake_gpus": 4},
+        rest={"config_delay_s": 0.5},
+    ) as muster:
+        jobs = [await muster.submit(a_job(f"job{n}", "sleep 4", gpus=2)) for n in range(4)]
+        for job in jobs:
+            await eventually(lambda job=job: muster.state(job), lambda state: state == "SUCCEEDED")
+        refused = await answered(muster, "PUT", PATH, 0, content=HALF)
+        assert (refused.status_code, refused.json()["code"]) == (409, "DelaysConfigError")
+        (problem,) = refused.json()["errors"]
+        assert problem["path"] == "virtualClusters.default"
+        assert problem["message"].startswith("This delays 3 gangs of default by ")
+        assert (await muster.call("GET", PATH)).json()["version"] == 0
+
+        looked = (await muster.call("POST", f"{PATH}/what-if", content=HALF)).json()
+        assert (looked["state"], looked["needsAcceptance"]) == ("done", True)
+        assert looked["report"]["recorded"]["asRecorded"] == 4
+        assert looked["report"]["all"]["later"]["gangs"] == 3
+        made = await changed(muster, "PUT", f"{PATH}?acceptDelays=true", 0, content=HALF)
+        assert made["whatIf"]["report"]["text"] == [problem["message"]]
+        (entry, *_) = (await muster.call("GET", "/api/v2/audit")).json()["entries"]
+        assert entry["detail"]["whatIf"]["text"] == [problem["message"]]
+        assert entry["detail"]["whatIf"]["accepted"]

@@ -1,7 +1,8 @@
 """`muster config`: what administrators have set of virtual clusters and policy, in versions."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,9 @@ from urllib.parse import urlencode
 
 from cyclopts import App, Parameter
 
-from cli.client import API, Answer, Client, told
+from cli.client import API, Answer, Client, CommandError, Exit, told
 from cli.commands.session import Output, client, read_given
+from cli.commands.what_if import Wishes, looked_at
 from cli.output import Format, print_json, print_table, when
 
 PATH = "/cluster/config"
@@ -21,6 +23,43 @@ After = Annotated[
     Parameter(name="--after", help="Refuse where another version than this holds by now."),
 ]
 Number = Annotated[int, Parameter(help="A version, as `muster config versions` has it.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asking:
+    """How the last days are asked."""
+
+    yes: Annotated[
+        bool, Parameter(name="--yes", help="Set it, whatever it would have delayed.", negative=())
+    ] = False
+    no_what_if: Annotated[
+        bool,
+        Parameter(
+            name="--no-what-if",
+            help="It is urgent: set it without looking at the last days.",
+            negative=(),
+        ),
+    ] = False
+    dry_run: Annotated[
+        bool,
+        Parameter(name="--dry-run", help="Only show what it would have done.", negative=()),
+    ] = False
+
+    def __post_init__(self) -> None:
+        """Raises CommandError where nothing could be shown."""
+        if self.dry_run and self.no_what_if:
+            raise CommandError(Exit.USAGE, "--dry-run shows what --no-what-if leaves out.")
+
+    def fields(self, ask: Callable[[], Answer], output: Format) -> dict[str, bool] | None:
+        """What REST is told with the change; None: it is not to be made. Raises CommandError."""
+        if self.no_what_if:
+            return {"whatIf": False}
+        return looked_at(ask, Wishes(self.yes, self.dry_run, output))
+
+
+ASKED = Asking()
+Asked = Annotated[Asking, Parameter(name="*")]
 
 app = App(
     name="config",
@@ -87,30 +126,44 @@ def set_(
     *,
     comment: Comment = "",
     after: After = None,
+    asked: Asked = ASKED,
     output: Output = Format.TABLE,
 ) -> None:
-    """Set virtual clusters, policy or both, each whole. What runs runs on."""
+    """Set virtual clusters, policy or both, each whole. What runs runs on. What it would have made
+    of the last days is shown before; where it would have delayed much you are asked.
+    """
     server = client()
     text = read_given(file, "a configuration").encode()
-    query = urlencode({"comment": comment})
-    answer = server.call(
-        "PUT",
-        f"{API}{PATH}?{query}",
-        text,
-        {"Content-Type": "text/yaml", **_follows(server, after)},
-    )
-    _print_made(answer, output)
+    follows = _follows(server, after)
+    kind = {"Content-Type": "text/yaml"}
+    target = f"{API}{PATH}/what-if"
+    fields = asked.fields(lambda: server.call("POST", target, text, kind), output)
+    if fields is not None:
+        said = {name: str(value).lower() for name, value in fields.items()}
+        query = urlencode({"comment": comment, **said})
+        answer = server.call("PUT", f"{API}{PATH}?{query}", text, kind | follows)
+        _print_made(answer, output)
 
 
 @app.command
 def rollback(
-    version: Number, *, comment: Comment = "", after: After = None, output: Output = Format.TABLE
+    version: Number,
+    *,
+    comment: Comment = "",
+    after: After = None,
+    asked: Asked = ASKED,
+    output: Output = Format.TABLE,
 ) -> None:
-    """Set again what a version has set, as a new version."""
+    """Set again what a version has set, as a new version. What that would have made of the last
+    days is shown before, as for `muster config set`.
+    """
     server = client()
-    wanted = {"version": version, "comment": comment}
     headers = _follows(server, after)
-    _print_made(server.send("POST", f"{PATH}/rollback", wanted, headers), output)
+    target = f"{API}{PATH}/versions/{version}/what-if"
+    fields = asked.fields(lambda: server.call("POST", target), output)
+    if fields is not None:
+        wanted = {"version": version, "comment": comment} | fields
+        _print_made(server.send("POST", f"{PATH}/rollback", wanted, headers), output)
 
 
 @app.command

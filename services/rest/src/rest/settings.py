@@ -48,6 +48,13 @@ class RestSettings(DatabaseSettings):
         20.0, description="The Scheduler has checked what is to be set by then; or 503."
     )
 
+    config_what_if_s: PositiveFloat = Field(
+        30.0, description="The Scheduler has said by then what it would do, or that it looks on."
+    )
+    config_delay_s: PositiveFloat = Field(
+        600.0, description="Who would delay a virtual cluster's gangs by so much says it is meant."
+    )
+
     submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")
     submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
     submit_queue: PositiveInt = Field(2000, description="Submissions that wait; more: 503.")

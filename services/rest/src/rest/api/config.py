@@ -1,6 +1,7 @@
 """What administrators set of virtual clusters and policy, in versions."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rest.api.context import Address, Admin, Context, Here
 from rest.handlers.configure import Made, Who
 from rest.handlers.submit import problem_json
+from rest.handlers.what_if import Report
 from rest.store.scheduling import Version
 
 router = APIRouter(prefix="/cluster/config", tags=["cluster"])
@@ -64,10 +66,26 @@ class ShownProblem(BaseModel):
     column: int | None = None
 
 
+class ShownWhatIf(BaseModel):
+    """What a change would have made of the last days. ``state``: ``done``, with a ``report``;
+    ``none`` (nothing was recorded, or it is what holds) or ``failed``, with a ``reason``;
+    ``running``: ask again; ``skipped``: it was set without. ``needsAcceptance``: it delays more
+    than is set without `acceptDelays`.
+    """
+
+    state: Literal["done", "none", "failed", "running", "skipped"]
+    reason: str | None
+    needsAcceptance: bool
+    report: Report | None
+
+
 class AcceptedVersion(WholeVersion):
-    """A version that was made. ``warnings``: what in it has no effect, or may not be meant."""
+    """A version that was made. ``warnings``: what in it has no effect, or may not be meant.
+    ``whatIf``: what it would have made of the last days; null: it is not asked of a removal.
+    """
 
     warnings: list[ShownProblem]
+    whatIf: ShownWhatIf | None
 
 
 class ShownRunning(BaseModel):
@@ -109,6 +127,8 @@ class Rollback(BaseModel):
 
     version: Annotated[int, Field(ge=1, le=MOST)]
     comment: Annotated[str, Field(max_length=MAX_COMMENT)] = ""
+    whatIf: bool = True
+    acceptDelays: bool = False
 
 
 def _after(if_match: str | None) -> int:
@@ -132,6 +152,17 @@ async def _asked(
 
 
 Asked = Annotated[Who, Depends(_asked)]
+
+
+async def _accepting(
+    asked: Asked,
+    what_if: Annotated[bool, Query(alias="whatIf")] = True,
+    accept_delays: Annotated[bool, Query(alias="acceptDelays")] = False,
+) -> Who:
+    return replace(asked, asks_what_if=what_if, accepts_delays=accept_delays)
+
+
+Accepting = Annotated[Who, Depends(_accepting)]
 
 
 @router.get("", response_model=ShownConfig)
@@ -171,21 +202,38 @@ async def get_version(number: Number, here: Here, _caller: Admin) -> Response:
 
 
 @router.put("", status_code=202, response_model=AcceptedVersion, openapi_extra=_TEXT)
-async def set_config(request: Request, here: Here, asked: Asked) -> Response:
+async def set_config(request: Request, here: Here, asked: Accepting) -> Response:
     """Set `virtualClusters`, `policy`, or both, each whole, as in a cluster's file (YAML or JSON).
     What is not set is as the file, or the nodes, say it. It is checked against the hardware as it
     is, and taken by the Scheduler a moment later; what runs runs on. `If-Match`: the version that
-    it is to follow, 0 where there is none.
+    it is to follow, 0 where there is none. What it would have made of the last days is looked at
+    before: it is refused where that takes longer (ask again), and where gangs would have been
+    delayed by much, unless with `acceptDelays=true`. With `whatIf=false` it is set without.
     """
     return _accepted(await here.configuration.set(await request.body(), asked))
+
+
+@router.post("/what-if", response_model=ShownWhatIf, openapi_extra=_TEXT)
+async def compare_config(request: Request, here: Here, _caller: Admin) -> Response:
+    """What such a text would have made of the last days, by virtual cluster and user. Nothing is
+    set. While it is looked at the answer is `running`: ask the same again in some seconds.
+    """
+    return JSONResponse((await here.configuration.what_if(await request.body())).content)
+
+
+@router.post("/versions/{number}/what-if", response_model=ShownWhatIf)
+async def compare_version(number: Number, here: Here, _caller: Admin) -> Response:
+    """The same of what a version has."""
+    return JSONResponse((await here.configuration.what_if_again(number)).content)
 
 
 @router.post("/rollback", status_code=202, response_model=AcceptedVersion)
 async def roll_back(
     wanted: Rollback, here: Here, caller: Admin, address: Address, if_match: IfMatch = None
 ) -> Response:
-    """Set again what a version has set, as a new version, checked like any other."""
-    who = Who(caller.username, address, _after(if_match), wanted.comment)
+    """Set again what a version has set, as a new version, checked and compared like any other."""
+    after, asks, accepts = _after(if_match), wanted.whatIf, wanted.acceptDelays
+    who = Who(caller.username, address, after, wanted.comment, asks, accepts)
     return _accepted(await here.configuration.roll_back(wanted.version, who))
 
 
@@ -221,7 +269,8 @@ def _etag(number: int) -> dict[str, str]:
 
 def _accepted(made: Made) -> Response:
     warnings = [problem_json(each) for each in made.warnings]
-    content = _whole(made.version) | {"warnings": warnings}
+    what_if = None if made.what_if is None else made.what_if.content
+    content = _whole(made.version) | {"warnings": warnings, "whatIf": what_if}
     return JSONResponse(content, 202, _etag(made.version.number))
 
 

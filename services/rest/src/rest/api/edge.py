@@ -18,6 +18,7 @@ from rest.settings import RestSettings
 PREFIX = "/api/v2"
 JOBS_PATH = f"{PREFIX}/jobs"
 CONFIG_PATH = f"{PREFIX}/cluster/config"
+WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
 UNTRACED = ("/healthz", "/readyz", "/metrics")
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
@@ -82,7 +83,9 @@ class Edge:
         match scope["method"], scope["path"]:
             case "POST", path if path == JOBS_PATH:
                 return MAX_BYTES
-            case "PUT", path if path == CONFIG_PATH:
+            case ("PUT", path) if path == CONFIG_PATH:
+                return self._settings.config_bytes
+            case ("POST", path) if path == WHAT_IF_PATH:
                 return self._settings.config_bytes
         return self._settings.body_bytes
 

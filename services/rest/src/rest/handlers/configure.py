@@ -13,6 +13,7 @@ from muster.db import Pool, transaction
 from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ValidationError
 
+from rest.handlers.what_if import DELAYS, FAILED, RUNNING, SKIPPED, WhatIf, WhatIfs
 from rest.metrics import RestMetrics
 from rest.peers import Peers
 from rest.settings import RestSettings
@@ -22,6 +23,9 @@ from rest.store.scheduling import Change, Version
 CHECK, SHOW = "/configuration/check", "/configuration"
 
 CONFLICT = "ConflictConfigError"
+
+OUTCOMES = {CONFLICT: "conflict", DELAYS: "delays", RUNNING: "comparing", FAILED: "uncompared"}
+"""Of changes that are not made, by the code of the refusal; others are refused."""
 
 
 class _Told(BaseModel):
@@ -56,20 +60,28 @@ class Running(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """Who changes it, from where, in place of which version (0: nothing was set ever), and why."""
+    """Who changes it, from where, in place of which version (0: nothing was set ever), and why.
+    ``asks_what_if``: what it would have made of the last days is looked at before;
+    ``accepts_delays``: whatever that is.
+    """
 
     username: str
     address: str
     after: int
     comment: str = ""
+    asks_what_if: bool = True
+    accepts_delays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A version that was made. ``warnings``: what in it has no effect, or may not be meant."""
+    """A version that was made. ``warnings``: what in it has no effect, or may not be meant.
+    ``what_if``: what it would have made of the last days; None: nothing is asked of a removal.
+    """
 
     version: Version
     warnings: tuple[Problem, ...] = ()
+    what_if: WhatIf | None = None
 
 
 class Configuration:
@@ -88,6 +100,7 @@ class Configuration:
         self._settings = settings
         self._metrics = metrics
         self._wake = wake
+        self._what_ifs = WhatIfs(peers, settings)
 
     async def newest(self) -> Version | None:
         """What holds now; None: nothing was set ever."""
@@ -122,9 +135,8 @@ class Configuration:
         with self._counted():
             await self._check_after(who)
             checked = await self._checked(text, "The configuration")
-            return await self._made(
-                Change(checked.content, who.username, who.comment), who, checked
-            )
+            change = Change(checked.content, who.username, who.comment)
+            return await self._made(change, who, checked, await self._compared(text, who))
 
     async def roll_back(self, number: int, who: Who) -> Made:
         """Set again what a version has. Raises Rejected, Transient."""
@@ -136,12 +148,34 @@ class Configuration:
                 return await self._made(change, who)
             text = json.dumps(change.content).encode()
             checked = await self._checked(text, f"Version {number}", has_lines=False)
-            return await self._made(change, who, checked)
+            return await self._made(change, who, checked, await self._compared(text, who))
 
     async def remove(self, who: Who) -> Made:
         """Set nothing any more. The Scheduler is not asked: what is below it stands for itself."""
         with self._counted():
             return await self._made(Change(None, who.username, who.comment), who)
+
+    async def what_if(self, text: bytes) -> WhatIf:
+        """What a text would have made of the last days; nothing is set.
+
+        Raises Rejected, Transient.
+        """
+        await self._checked(text, "The configuration")
+        return await self._what_ifs.ask(text)
+
+    async def what_if_again(self, number: int) -> WhatIf:
+        """The same of what a version has."""
+        content = (await self.find(number)).change.content
+        if content is None:
+            return WhatIf("none", "Nothing is set by it: nothing is asked of a removal.")
+        text = json.dumps(content).encode()
+        await self._checked(text, f"Version {number}", has_lines=False)
+        return await self._what_ifs.ask(text)
+
+    async def _compared(self, text: bytes, who: Who) -> WhatIf:
+        if not who.asks_what_if:
+            return SKIPPED
+        return await self._what_ifs.must_admit(text, accepts_delays=who.accepts_delays)
 
     @contextmanager
     def _counted(self) -> Iterator[None]:
@@ -149,7 +183,7 @@ class Configuration:
         try:
             yield
         except Rejected as error:
-            outcome = "conflict" if error.code == CONFLICT else "refused"
+            outcome = OUTCOMES.get(error.code, "refused")
             raise
         except Exception:
             outcome = "failed"
@@ -184,22 +218,31 @@ class Configuration:
         most = self._settings.config_bytes
         if len(json.dumps(checked.content)) > most:  # aliases are repeated in it
             raise _invalid(what, [Problem("", f"has more than {most} bytes with all aliases")])
-        # What it would have done to what was recorded is to be asked here, and told in warnings.
         return checked
 
-    async def _made(self, change: Change, who: Who, checked: _Checked | None = None) -> Made:
+    async def _made(
+        self,
+        change: Change,
+        who: Who,
+        checked: _Checked | None = None,
+        what_if: WhatIf | None = None,
+    ) -> Made:
         async with transaction(self._pool) as conn:
             version = await scheduling.add(conn, change, who.after)
             if version is None:
                 raise _conflict(await scheduling.newest(conn))
             await scheduling.forget_old(conn, self._settings.config_versions)
             entry = audit.Entry(
-                who.username, _action(change), SCHEDULING_SETTING, who.address, _detail(version)
+                who.username,
+                _action(change),
+                SCHEDULING_SETTING,
+                who.address,
+                _detail(version, what_if),
             )
             await audit.record(conn, [entry])
         self._wake()
         warnings = () if checked is None else tuple(each.problem() for each in checked.warnings)
-        return Made(version, warnings)
+        return Made(version, warnings, what_if)
 
 
 def _action(change: Change) -> str:
@@ -208,12 +251,14 @@ def _action(change: Change) -> str:
     return "config.remove" if change.content is None else "config.set"
 
 
-def _detail(version: Version) -> dict[str, Any]:
+def _detail(version: Version, what_if: WhatIf | None) -> dict[str, Any]:
     detail: dict[str, Any] = {"version": version.number}
     if version.change.comment:
         detail["comment"] = version.change.comment
     if version.change.rolled_back_to is not None:
         detail["rolledBackTo"] = version.change.rolled_back_to
+    if what_if is not None and (found := what_if.audited()) is not None:
+        detail["whatIf"] = found
     return detail
 
 

@@ -1,0 +1,81 @@
+"""What a change of virtual clusters and policy would have made of the last days: shown, and asked
+about, before it is made.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cli.client import Answer, CommandError, Exit
+from cli.output import Format, print_json
+
+AGAIN_S, LONGEST_S = 1.0, 900.0
+"""It is asked again so often, and for so long, while it is looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """``is_sure``: whatever it delays. ``is_dry``: it is only shown."""
+
+    is_sure: bool = False
+    is_dry: bool = False
+    output: Format = Format.TABLE
+
+
+def looked_at(ask: Callable[[], Answer], wishes: Wishes) -> dict[str, bool] | None:
+    """Show what a change would have done. What REST is to be told with it: that this is accepted,
+    if it has to be; None: it is not to be made. Raises CommandError where what it would have done
+    can't be known, or is not meant.
+    """
+    found = _found(ask)
+    if wishes.is_dry and wishes.output is Format.JSON:
+        print_json(found)
+    elif wishes.output is Format.TABLE:
+        _show(found)
+    if wishes.is_dry:
+        return None
+    if found["state"] == "failed":
+        message = f"What it would have done is not known: {found['reason']}"
+        raise CommandError(Exit.REFUSED, f"{message} --no-what-if sets it all the same.")
+    if not found["needsAcceptance"]:
+        return {}
+    if not wishes.is_sure and not _is_meant():
+        said = " ".join(found["report"]["text"])
+        raise CommandError(Exit.REFUSED, f"Nothing is changed. {said} --yes sets it all the same.")
+    return {"acceptDelays": True}
+
+
+def _found(ask: Callable[[], Answer]) -> Any:
+    until = time.monotonic() + LONGEST_S
+    is_told = False
+    while (found := ask().json())["state"] == "running":
+        if time.monotonic() > until:
+            message = "What it would have done takes too long; --no-what-if sets it all the same."
+            raise CommandError(Exit.TIMED_OUT, message)
+        if not is_told:
+            sys.stderr.write("What it would have made of the last days is being looked at ...\n")
+            is_told = True
+        time.sleep(AGAIN_S)
+    return found
+
+
+def _show(found: Any) -> None:
+    report = found["report"]
+    if report is None:
+        sys.stderr.write(f"note: not compared with the last days: {found['reason']}\n")
+        return
+    of = "the first " if report["isPartial"] else ""
+    days = f"{report['days']:g} day{'' if report['days'] == 1 else 's'}"
+    sys.stdout.write(f"On the events of {of}{days}:\n{report['table']}\n")
+    sys.stdout.flush()
+
+
+def _is_meant() -> bool:
+    """Whoever is at the terminal says so."""
+    if sys.stdin.closed or not sys.stdin.isatty():  # what is set came by it
+        return False
+    sys.stderr.write("Set it all the same? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
