@@ -61,6 +61,15 @@ def test_cells_and_a_time_are_kept_for_the_first_that_can_not_start() -> None:
     assert (why.numbers["for"], why.numbers["startsAt"]) == ("large", 101.0)
 
 
+def test_who_is_told_of_too_little_quota_is_told_when_only_what_is_kept_is_in_its_way() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, expected_s=100.0), a_gang("other", 1, expected_s=50.0))
+    scene.asks(a_gang("large", 4))
+    assert code_of(scene.asks(a_gang("small", 2)), "small") == "quota"
+    scene.leave("other")
+    assert code_of(scene.cycle(), "small") == "reservation"
+
+
 def test_any_gang_that_fits_may_pass_where_no_cells_are_kept() -> None:
     scene = a_scene(replace(KEEPING, is_backfilling=False))
     scene.asks(a_gang("half", 2, expected_s=100.0))

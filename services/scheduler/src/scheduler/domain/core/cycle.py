@@ -15,7 +15,7 @@ from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.upgrading import upgrade
-from scheduler.domain.core.waking import Waking, put_aside
+from scheduler.domain.core.waking import Waking, held_back, put_aside
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
@@ -231,7 +231,12 @@ def _rechecked(cluster: Cluster, state: Stamp, began: float) -> list[Line]:
     """Lines whose reason may be another one by now, a bounded number: the same in however many
     parts, and when, the cycle is run.
     """
-    due = cluster.queue.rechecks.due(began, EXPLAINED)
+    rechecks, more = cluster.queue.rechecks, held_back(cluster)
+    for line in more:
+        rechecks.add(line)
+    due = rechecks.due(began, EXPLAINED)
+    for line in more:
+        rechecks.discard(line)
     return [line for line in due if line.explained != state]
 
 

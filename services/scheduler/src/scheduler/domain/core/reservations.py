@@ -297,6 +297,12 @@ class Reservations:
         held = (pod for each in self.of(owner) for pod in each.held if pod.kind.pin is None)
         return sum(pod.leaves.bit_count() for pod in held)
 
+    def most(self, owner: str) -> int:
+        """Leaves that others might have if nothing were kept for an owner, at the most."""
+        lent = {other for each in self.of(owner) for other in each.lent}
+        pods = [pod for other in lent for pod in other.pods.values()]
+        return self.left(owner) + sum(pod.leaves.bit_count() for pod in pods)
+
     def _parts(self, live: Live, state: SlotState, mask: int) -> Iterator[tuple[Kind, str, int]]:
         """Of leaves those in pinned cells that the gang wants, and the others."""
         for pin in sorted({r.kind.pin for r in live.waiting if r.kind.pin is not None}):

@@ -251,6 +251,29 @@ class Waking:
         return True
 
 
+def held_back(cluster: "Cluster") -> list[Line]:
+    """Lines that were told that they have too little quota, of which there may be enough by now,
+    but for what is kept for others.
+    """
+    kept, found = cluster.reservations, list[Line]()
+    if not kept.by_gang:
+        return found
+    most = {owner: kept.most(owner) for owner in kept.owners()}
+    for (owner, priority), group in cluster.queue.groups.items():
+        if owner in most:
+            left = cluster.charges.left_of_all(owner, priority) + most[owner]
+            for need, alike in group.lines.items():
+                if need[0] <= left:
+                    found += filter(_is_short_of_quota, alike)
+    return found
+
+
+def _is_short_of_quota(line: Line) -> bool:
+    """As it was told, and is not looked at again for that alone."""
+    is_short = line.reason is not None and line.reason.code == "quota"
+    return is_short and GUESTS not in line.groups
+
+
 def _is_untold(line: Line) -> bool:
     """That there is no room for it is to be told yet."""
     return line.reason is None or line.reason.code == "quota"
