@@ -50,6 +50,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
         TaskRoleSpec(
             name=f"r{number}",
             instances=draw(st.integers(1, 3)),
+            min_instances=draw(st.sampled_from([None, None, 1, number])),
             min_failed_instances=draw(st.sampled_from([1, 1, -1, 2])),
             min_succeeded_instances=draw(st.sampled_from([-1, -1, 1, 2])),
             task_retry_count=draw(st.sampled_from([0, 1, -1])),
@@ -67,6 +68,10 @@ def specs(draw: st.DrawFn) -> JobSpec:
         time_limit_s=draw(st.sampled_from([None, None, 3600])),
         task_roles=roles,
     )
+
+
+def _least(role: TaskRoleSpec) -> int:
+    return role.instances if role.min_instances is None else role.min_instances
 
 
 verdicts = st.sampled_from(
@@ -159,10 +164,20 @@ class Lives(RuleBasedStateMachine):
         assert decided.pods, "a pod was run whose gang is over"
         assert self.life is not None
         if self.life.job.spec.gang:
-            wanted = sum(role.instances for role in self.life.job.spec.task_roles)
-            told = [role.addresses[at] for role in word.run.peers for at in role.address_of]
-            assert len(told) == wanted, "a gang was run before all of it was placed"
-            assert all(told)
+            placed = {
+                (role.role, index): role.addresses[at]
+                for role in word.run.peers
+                for index, at in enumerate(role.address_of)
+                if at is not None
+            }
+            needed = {
+                (role.name, index)
+                for role in self.life.job.spec.task_roles
+                for index in range(_least(role))
+            }
+            assert needed <= placed.keys(), "a gang was run before what it needs was placed"
+            assert all(placed.values())
+            assert (word.run.role, word.run.index) in placed
 
     def check_stop(self, word: PodRequest) -> None:
         if word.stop is not None and word.stop.reason == "preempted":
@@ -226,6 +241,17 @@ class Lives(RuleBasedStateMachine):
         gang = data.draw(st.sampled_from(self.scheduler.placed()))
         self.deadlines[gang] = self.now + timedelta(seconds=10)
         self.scheduler.give_back(gang, self.deadlines[gang], preemptor)
+        self.gather()
+
+    @precondition(lambda self: any(map(self.scheduler.surplus, self.scheduler.placed())))
+    @rule(data=st.data(), preemptor=st.sampled_from(["other-0", None]))
+    def shrink(self, data: st.DataObject, preemptor: str | None) -> None:
+        gangs = [gang for gang in self.scheduler.placed() if self.scheduler.surplus(gang)]
+        gang = data.draw(st.sampled_from(gangs))
+        pods = self.scheduler.surplus(gang)
+        only = data.draw(st.sets(st.sampled_from(pods), min_size=1))
+        self.deadlines[gang] = self.now + timedelta(seconds=10)
+        self.scheduler.give_back(gang, self.deadlines[gang], preemptor, only)
         self.gather()
 
     @precondition(lambda self: self.scheduler.placed())

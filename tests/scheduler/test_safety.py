@@ -21,6 +21,7 @@ from muster.contracts.gangs import GangEnd, GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused
+from scheduler.domain.requests import surplus_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import word_of
@@ -81,6 +82,7 @@ class History(Invariants):
         vc=st.sampled_from(["default", "lab"]),
         user=st.sampled_from(["ada", "bob", "eve"]),
         times=TIMES,
+        surplus=st.sampled_from([0, 0, 1, 2]),
     )
     def submit(
         self,
@@ -92,11 +94,14 @@ class History(Invariants):
         vc: str,
         user: str,
         times: tuple[int | None, int | None],
+        surplus: int,
     ) -> None:
         name = f"g{self.names}"
         self.names += 1
         pods = self.kit.pods(name, counts[0], **demand)
         pods += self.kit.pods(f"{name}-o", counts[1], **other)
+        first = len(pods) - surplus
+        pods = (*pods[:first], *self._surplus(pods[first:]))
         word = self.kit.gang(name, *pods, priority=priority, age=self.names % 3)
         self.requests[name] = word.model_copy(
             update={
@@ -109,13 +114,18 @@ class History(Invariants):
         )
         self._say(self.requests[name])
 
+    @staticmethod
+    def _surplus(pods: Any) -> Any:
+        return tuple(pod.model_copy(update={"surplus": True}) for pod in pods)
+
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), demand=DEMANDS)
-    def grow(self, data: st.DataObject, demand: Any) -> None:
+    @rule(data=st.data(), demand=DEMANDS, is_surplus=st.booleans())
+    def grow(self, data: st.DataObject, demand: Any, is_surplus: bool) -> None:
         name = data.draw(st.sampled_from(self._gangs()))
         word = self.requests[name]
         self.names += 1
         more = self.kit.pods(f"{name}-more{self.names}", 1, **demand)
+        more = self._surplus(more) if is_surplus else more
         self.requests[name] = word.model_copy(update={"pods": word.pods + more})
         self._say(self.requests[name])
 
@@ -196,9 +206,12 @@ class History(Invariants):
     def _check(self, decisions: list[Any]) -> None:
         for decision in decisions:
             match decision:
-                case Placed(gang=gang) | Grown(gang=gang):
+                case Placed(gang=gang, pods=pods) | Grown(gang=gang, pods=pods):
                     word = word_of(self.state, self.state.gangs[gang], 1)
-                    assert {p.state.value for p in word.pods} <= {
+                    surplus = surplus_of(self.state.gangs[gang].asks.values())
+                    if all(place.pod in surplus for place in pods):
+                        continue
+                    assert {p.state.value for p in word.pods if p.pod not in surplus} <= {
                         "placed",
                         "lost",
                         "give-back",

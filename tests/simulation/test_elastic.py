@@ -100,6 +100,16 @@ def test_what_has_left_may_be_wanted_again() -> None:
     assert scene.core.exported("e").extra  # the others go on
 
 
+def test_it_grows_where_guests_were() -> None:
+    """It had the quota for that before, and none of them had to go for it."""
+    scene = Scene(config(x=owning(("rack/node", 3)), y=owning(("rack/node", 1))))
+    scene.asks(gang("guest", "y", 4, pods=2, priority=-1))
+    assert pods_of(scene.asks(elastic("e", 1, 3)), Grown, "e") == ["p1"]
+    assert scene.cycle() == []
+    scene.leave("guest")
+    assert pods_of(scene.cycle(), Grown, "e") == ["p2"]
+
+
 def test_it_grows_after_those_that_wait() -> None:
     scene = a_scene()
     scene.asks(gang("half", "x", 4, pods=2), gang("other", "x", 4))

@@ -3,6 +3,7 @@
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 from muster.contracts.gangs import GangRequest
 from scheduler.domain.core.auditing import audited
+from scheduler.domain.core.extras import lives_of
 from scheduler.domain.state import State
 from scheduler_world import NODES, PORTS, World
 
@@ -59,7 +60,7 @@ class Invariants(RuleBasedStateMachine):
     @invariant()
     def gangs_are_whole_or_absent(self) -> None:
         for word in self.requests.values():
-            first = [ask.pod for ask in word.pods if "more" not in ask.pod]
+            first = [ask.pod for ask in word.pods if "more" not in ask.pod and not ask.surplus]
             held = [pod for pod in first if self.state.ledger.hold_of(pod)]
             assert len(held) in (0, len(first))
 
@@ -71,5 +72,6 @@ class Invariants(RuleBasedStateMachine):
                 hold = self.state.ledger.hold_of(pod)
                 if hold is not None and not hold.is_lost:
                     assert live is not None
-                    assert pod in live.pods
-                    assert live.pods[pod].machine.name == hold.placement.node
+                    lives = (live, *lives_of(self.state.cluster, name))
+                    (found,) = (each.pods[pod] for each in lives if pod in each.pods)
+                    assert found.machine.name == hold.placement.node

@@ -256,3 +256,43 @@ def test_an_opportunistic_job_has_nothing_to_borrow() -> None:
         f"{MUSTER}.borrow": "has no effect: an opportunistic job runs on whatever is idle"
     }
     assert warned(parsed(muster="priority: 0, borrow: true")) == {}
+
+
+@pytest.mark.parametrize(("least", "expected"), [("0", 0), ("1", 1), ("2", None), ("null", None)])
+def test_how_many_tasks_are_enough_reaches_the_specification(
+    least: str, expected: int | None
+) -> None:
+    job = parsed(muster=f"taskRoles: {{work: {{minInstances: {least}}}}}")
+    assert work(job).min_instances == expected
+    assert job.spec.task_roles[0].min_instances is None
+    assert warned(job) == {}
+
+
+def test_a_gang_that_needs_more_tasks_than_there_are_is_refused() -> None:
+    ((path, line, said),) = problems(muster="taskRoles: {work: {minInstances: 3}}")
+    assert (path, line) == (f"{MUSTER_WORK}.minInstances", 10)
+    assert said == "is more than the 2 instances; lower it, or raise `instances`"
+
+
+def test_a_gang_that_needs_no_task_at_all_is_refused() -> None:
+    wish = "minInstances: 0"
+    ((path, line, said),) = problems(muster=f"taskRoles: {{ps: {{{wish}}}, work: {{{wish}}}}}")
+    assert (path, line) == (f"{MUSTER}.taskRoles.ps.minInstances", 10)
+    assert said == (
+        "is 0 for every task role, so that nothing would have to start; raise one of them"
+    )
+
+
+@pytest.mark.parametrize("least", ["-1", "1.5", "'1'"])
+def test_a_number_of_tasks_that_is_none_is_refused_at_its_line(least: str) -> None:
+    ((path, line, _),) = problems(muster=f"taskRoles: {{work: {{minInstances: {least}}}}}")
+    assert (path, line) == (f"{MUSTER_WORK}.minInstances", 10)
+
+
+def test_tasks_that_start_singly_are_not_elastic() -> None:
+    job = parsed(muster="taskRoles: {work: {minInstances: 1}}", more="  gangAllocation: false\n")
+    assert warned(job) == {
+        f"{MUSTER_WORK}.minInstances": "has no effect: without `extras.gangAllocation` each task"
+        " starts when it can"
+    }
+    assert work(job).min_instances is None

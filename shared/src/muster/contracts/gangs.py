@@ -12,7 +12,9 @@ class PodAsk(Model):
     count of what else nodes count.
 
     ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that its
-    virtual cluster calls so.
+    virtual cluster calls so. ``surplus``: the gang starts without it where it has no place, gets it
+    when it can be had without cost, and gives it back before anybody is killed. Where nothing else
+    of the gang has a place or waits, it waits for nothing.
     """
 
     pod: str
@@ -24,6 +26,7 @@ class PodAsk(Model):
     memory_mb: int = 0
     ports: dict[str, int] = {}
     resources: dict[str, int] = {}
+    surplus: bool = False
 
 
 class PodRelease(Model):
@@ -140,7 +143,7 @@ class GangDecision(Word):
 
     An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while
     the gang is placed; when it changes, so does only this. ``preemption`` is set while pods are to
-    be given back.
+    be given back: all that have a place, or surplus ones, without which the gang goes on.
     """
 
     gang: str

@@ -45,7 +45,8 @@ class TaskRoleSpec(Model):
     """One task role, rendered and ready to run.
 
     ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the
-    attempt, -1 for never.
+    attempt, -1 for never. ``min_instances``: so many tasks, the first ones, are enough for the gang
+    to start, and to go on; None: all.
     ``ports`` is label → count, ``resources`` name → count of what else nodes count, for each task.
     ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that the
     virtual cluster calls so. ``group``: tasks that start singly are put near those of the same
@@ -56,6 +57,7 @@ class TaskRoleSpec(Model):
     instances: int
     min_failed_instances: int = 1
     min_succeeded_instances: int = -1
+    min_instances: int | None = None
     task_retry_count: int = 0
     cpu: int
     memory_mb: int

@@ -61,7 +61,9 @@ class RolePeers(Model):
 
 
 class RoleShape(Model):
-    """The numbers of a task role that the PAI_* variables tell every task."""
+    """The numbers of a task role that the PAI_* variables tell every task. ``min_instances``: so
+    many tasks, the first ones, are always there; None: all.
+    """
 
     name: str
     instances: int
@@ -71,6 +73,7 @@ class RoleShape(Model):
     shm_mb: int = 0
     min_failed_instances: int
     min_succeeded_instances: int
+    min_instances: int | None = None
 
 
 class PodRun(Model):

@@ -137,6 +137,7 @@ def _role_spec(name: str, role: TaskRole, command: str, wishes: RoleWishes) -> T
         instances=role.instances,
         min_failed_instances=role.completion.min_failed_instances or 1,
         min_succeeded_instances=role.completion.min_succeeded_instances or role.instances,
+        min_instances=wishes.min_instances,
         task_retry_count=role.task_retry_count,
         cpu=resources.cpu,
         memory_mb=resources.memory_mb,

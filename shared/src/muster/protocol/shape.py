@@ -220,11 +220,14 @@ class RoleAdditions(Shape):
     """What a task role wishes of the Scheduler. ``gpu_types``: in order of preference. ``pin``:
     only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start singly
     are put near those of the same group. ``resources``: what else nodes count, for each task.
+    ``min_instances``: the gang starts and goes on with so many tasks, the first ones; null: with
+    all.
     """
 
     gpu_types: GpuTypes | None = None
     pin: SchedulerName | None = None
     group: SchedulerName | None = None
+    min_instances: Annotated[Integer, Field(ge=0, le=MAX_INSTANCES)] | None = None
     resources: Annotated[
         dict[SchedulerName, Annotated[Integer, Field(ge=0, le=MAX_AMOUNT)]],
         Field(max_length=MAX_RESOURCES),

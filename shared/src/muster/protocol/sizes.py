@@ -154,10 +154,16 @@ def _task_bytes(sized: _Sized) -> _TaskBytes:
 
 def _wished_bytes(role: TaskRoleSpec) -> int:
     """What the role's wishes add to the ask for each pod."""
-    if not (role.gpu_types or role.pin or role.resources):
+    is_elastic = role.min_instances is not None
+    if not (role.gpu_types or role.pin or role.resources or is_elastic):
         return 0
     asked = PodAsk(
-        pod="", role="", gpu_types=role.gpu_types, pin=role.pin, resources=role.resources
+        pod="",
+        role="",
+        gpu_types=role.gpu_types,
+        pin=role.pin,
+        resources=role.resources,
+        surplus=is_elastic,
     )
     return size(asked) - size(PodAsk(pod="", role=""))
 
@@ -176,6 +182,7 @@ def _shape(role: TaskRoleSpec) -> RoleShape:
         shm_mb=role.shm_mb or 0,
         min_failed_instances=role.min_failed_instances,
         min_succeeded_instances=role.min_succeeded_instances,
+        min_instances=role.min_instances,
     )
 
 

@@ -34,6 +34,7 @@ _SAME_OF_ROLE = (
 """Fields of which a task role may have one: a pinned cell has the GPUs that it has."""
 
 _EXPECTED = "expectedSeconds"
+_LEAST = "minInstances"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class RoleWishes:
     pin: str | None = None
     group: str | None = None
     resources: tuple[tuple[str, int], ...] = ()
+    min_instances: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,8 @@ class Named:
 
 
 def check_wishes(root: Node) -> Iterator[Problem]:
-    """Roles that are none, what is said twice, groups that can't be near one another, and jobs that
-    would be ended before they are done.
+    """Roles that are none, what is said twice, groups that can't be near one another, jobs that
+    would be ended before they are done, and gangs that need more tasks than there are, or none.
     """
     for same in _SAME:
         yield from _said_twice(root, same)
@@ -77,6 +79,7 @@ def check_wishes(root: Node) -> Iterator[Problem]:
             )
     yield from _mixed_groups(root)
     yield from _never_done(root)
+    yield from _of_wrong_size(root)
 
 
 def _said_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
@@ -96,6 +99,29 @@ def _never_done(root: Node) -> Iterator[Problem]:
             "limit"
         )
         yield problem_at(root, (*MUSTER, _EXPECTED), message)
+
+
+def _of_wrong_size(root: Node) -> Iterator[Problem]:
+    needs_none: list[Path] = []
+    roles = fields(root, "taskRoles")
+    for name in roles:
+        place = (*MUSTER, "taskRoles", name, _LEAST)
+        least = look_up(root, place)
+        instances = look_up(root, ("taskRoles", name, "instances"))
+        if least is None or not _is_number(least):
+            continue
+        if least.value == 0:
+            needs_none.append(place)
+        if instances is None or not _is_number(instances):
+            continue
+        if least.value > instances.value:
+            message = (
+                f"is more than the {instances.value} instances; lower it, or raise `instances`"
+            )
+            yield problem_at(root, place, message)
+    if roles and len(needs_none) == len(roles):
+        message = "is 0 for every task role, so that nothing would have to start; raise one of them"
+        yield problem_at(root, needs_none[0], message)
 
 
 def _is_number(node: Node) -> bool:
@@ -154,7 +180,14 @@ def wishes_of(job: JobFile, name: str) -> RoleWishes:
         pin=hived.pinned_cell_id or own.pin,
         group=hived.affinity_group_name or own.group,
         resources=tuple(sorted(own.resources.items())),
+        min_instances=_least_of(job, name, own),
     )
+
+
+def _least_of(job: JobFile, name: str, own: RoleAdditions) -> int | None:
+    """How many tasks of the role are enough; None: all."""
+    least = own.min_instances if job.extras.gang_allocation else None
+    return None if least == job.task_roles[name].instances else least
 
 
 def _hived_role(job: JobFile, name: str) -> HivedRole:
@@ -228,6 +261,9 @@ def _hived_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
 
 def _role_warnings(job: JobFile, name: str, role: TaskRole, root: Node) -> Iterator[Problem]:
     hived, own = _hived_role(job, name), _own_role(job, name)
+    if own.min_instances is not None and not job.extras.gang_allocation:
+        message = "has no effect: without `extras.gangAllocation` each task starts when it can"
+        yield problem_at(root, (*MUSTER, "taskRoles", name, _LEAST), message)
     gpus = role.resource_per_instance.gpu
     if hived.sku_num is not None and hived.sku_num != gpus:
         message = f"has no effect: a task gets the {gpus} GPUs of its `resourcePerInstance`"

@@ -5,7 +5,7 @@ chooses what happens, and in which order words arrive. They note what must never
 as an AssertionError.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -94,12 +94,18 @@ class FakeScheduler:
         return self._decide(gang, pods, reason=Reason(code="too-large", text="It is too large."))
 
     def give_back(
-        self, gang: str, until: datetime, preemptor: str | None = "other-0"
+        self,
+        gang: str,
+        until: datetime,
+        preemptor: str | None = "other-0",
+        only: Collection[str] | None = None,
     ) -> GangDecision:
-        """Others are to have what the gang holds; None: nobody, its node is drained."""
+        """Others are to have what the gang holds, or ``only`` these pods; None: nobody, its node is
+        drained.
+        """
         pods = [
             pod.model_copy(update={"state": PodDecisionState.GIVE_BACK})
-            if pod.state is PodDecisionState.PLACED
+            if pod.state is PodDecisionState.PLACED and (only is None or pod.pod in only)
             else pod
             for pod in self._pods(gang).values()
         ]
@@ -111,6 +117,12 @@ class FakeScheduler:
             else Reason(code="drained", text="Its node is drained."),
         )
         return self._decide(gang, pods, preemption=preemption)
+
+    def surplus(self, gang: str) -> list[str]:
+        """Pods that have a place and that the gang can do without."""
+        asks = {ask.pod for ask in self.gangs[gang].pods if ask.surplus}
+        placed = PodDecisionState.PLACED
+        return [n for n, pod in self._pods(gang).items() if pod.state is placed and n in asks]
 
     def lose(self, node: str) -> list[GangDecision]:
         """The lease of a node ran out: every pod placed there is lost, for good."""

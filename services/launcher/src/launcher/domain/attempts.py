@@ -11,10 +11,10 @@ from muster.contracts.verdicts import Fault, Verdict
 from muster.ids import gang_name
 from muster.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 
-from launcher.domain.model import ACTIVE, ENDING, LIVE, Outcome, StopCause, Task
+from launcher.domain.model import ACTIVE, DONE, ENDING, LIVE, Outcome, StopCause, Task
 from launcher.domain.policy import Attempt, account, attributed, completion, retry
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, stop_verdict
+from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, stop_verdict
 from launcher.domain.words import (
     GANG_RELEASED,
     GANG_REQUESTED,
@@ -63,7 +63,8 @@ def begin_next(turn: Turn) -> None:
 
 
 def begin_task(turn: Turn, task: Task) -> None:
-    """The next attempt of a task that may start singly."""
+    """The next attempt of a task that may start singly, or that its gang can do without."""
+    is_gang = turn.job.spec.gang
     begun = turn.move_task(
         task,
         TaskEvent.BEGUN,
@@ -75,9 +76,9 @@ def begin_task(turn: Turn, task: Task) -> None:
         retry_at=None,
         exit_code=None,
         verdict=None,
-        release=None,
+        release=task.release if is_gang else None,  # of the same gang
     )
-    ask(turn, [begun])
+    ask(turn, turn.tasks() if is_gang else [begun])
 
 
 def ask(turn: Turn, tasks: Iterable[Task]) -> None:
@@ -85,6 +86,7 @@ def ask(turn: Turn, tasks: Iterable[Task]) -> None:
     life = turn.life
     if turn.job.spec.gang:
         gang = gang_name(turn.job.id, turn.job.attempt)
+        turn.set_job(gang_unsaid=False)
         turn.say(say_gang(life, gang, tasks, GANG_REQUESTED))
         return
     for task in tasks:
@@ -126,10 +128,12 @@ def pod_ended(turn: Turn, task: Task, end: End) -> None:
 
 def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]:
     """What the end means. A pod that was asked to stop may have failed by itself before; but in a
-    gang that is preempted, that may well be because its peers went away.
+    gang that is preempted, that may well be because its peers went away. One that is to come back
+    has not done its work, however well it has ended.
     """
     verdict = end.verdict or UNEXPLAINED
-    if end.succeeded:
+    comes_back = task.stop is StopCause.PREEMPTION and _is_surplus_yet(turn, task)
+    if end.succeeded and not comes_back:
         return TaskEvent.SUCCEEDED, end.verdict
     if task.stop is None or is_loss(end.verdict):
         return TaskEvent.FAILED, verdict
@@ -144,11 +148,16 @@ def _judge(turn: Turn, task: Task, end: End) -> tuple[TaskEvent, Verdict | None]
 def _retry_task(
     turn: Turn, task: Task, verdict: Verdict | None, changes: Mapping[str, Any]
 ) -> bool:
-    """Tasks that may start singly have retries of their own, while the attempt goes on."""
-    if turn.job.spec.gang or turn.job.phase not in ACTIVE:
+    """Tasks that may start singly have retries of their own, while the attempt goes on; those that
+    their gang can do without come back when the platform has taken them.
+    """
+    is_gang = turn.job.spec.gang
+    if turn.job.phase not in ACTIVE:
+        return False
+    if is_gang and not (is_taken(verdict) and _is_surplus_yet(turn, task)):
         return False
     spent = Attempt(
-        limit=turn.job.role(task.role).task_retry_count,
+        limit=0 if is_gang else turn.job.role(task.role).task_retry_count,
         spent=task.accountable,
         streak=task.streak,
         ran=_since(turn.now, task.launched_at),
@@ -169,6 +178,18 @@ def _retry_task(
     if not again.delay:
         begin_task(turn, waiting)
     return True
+
+
+def _is_surplus_yet(turn: Turn, task: Task) -> bool:
+    """The gang can do without the task, and has not done yet what it can't do without: of the
+    task's role, where it needs some of it.
+    """
+    job = turn.job
+    if not job.is_surplus(task):
+        return False
+    needed = [other for other in turn.tasks() if not job.is_surplus(other)]
+    of_role = [other for other in needed if other.role == task.role]
+    return any(other.phase not in DONE for other in of_role or needed)
 
 
 def _let_go(turn: Turn, task: Task) -> None:

@@ -186,8 +186,8 @@ def _on_refused(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
 
 
 def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> None:
-    """Others are to have the GPUs, or nobody: stop by the deadline; a gang gives all back, or none.
-    Asked before it ran it is over at once.
+    """Others are to have the GPUs, or nobody: stop by the deadline; a gang gives all back, or what
+    it can do without. Asked before it ran it is over at once.
     """
     tasks = list(marked)
     if not tasks:
@@ -201,7 +201,8 @@ def _on_give_back(turn: Turn, word: GangDecision, marked: Iterable[Task]) -> Non
         return
     if word.preemption is not None:
         turn.set_job(reason=word.preemption.reason)
-    for mark in turn.tasks() if turn.job.spec.gang else tasks:
+    is_whole = turn.job.spec.gang and not all(map(turn.job.is_surplus, tasks))
+    for mark in turn.tasks() if is_whole else tasks:
         task = _still(turn, mark)
         if task is not None and task.phase in LIVE:
             stop_task(turn, task, StopCause.PREEMPTION, grace)
@@ -224,14 +225,17 @@ def _sooner(one: datetime | None, other: datetime) -> datetime | None:
 
 
 def _run_placed(turn: Turn) -> None:
-    """Run what is placed: a gang when all of it is, other tasks singly."""
+    """Run what is placed: a gang when all is that it needs, other tasks singly."""
+    job = turn.job
     waiting = [task for task in turn.tasks() if task.phase is TaskPhase.WAITING]
     ready = [task for task in waiting if task.placement is not None]
-    if not ready or (turn.job.spec.gang and len(ready) < len(waiting)):
+    if not ready:
+        return
+    if job.spec.gang and any(t.placement is None and not job.is_surplus(t) for t in waiting):
         return
     for say in say_runs(turn.life, [turn.move_task(task, TaskEvent.ASKED) for task in ready]):
         turn.say(say)
-    if len(ready) == len(waiting):
+    if len(ready) == len(waiting) or (job.spec.gang and job.phase is JobPhase.WAITING):
         turn.set_job(reason=None)
 
 
@@ -275,7 +279,7 @@ def _on_due(turn: Turn) -> None:
     if job.phase is JobPhase.RUNNING and job.deadline_at is not None and job.deadline_at <= now:
         message = f"the time limit of {job.spec.time_limit_s} s is over"
         decide_attempt(turn, Outcome(DEADLINE, Trigger(message=message)))
-    if job.phase in ACTIVE and not job.spec.gang:
+    if job.phase in ACTIVE:
         for task in turn.tasks():
             if task.phase is TaskPhase.BACKOFF and (task.retry_at or now) <= now:
                 begin_task(turn, task)

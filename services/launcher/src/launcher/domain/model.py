@@ -147,6 +147,11 @@ class Job:
     def role(self, name: str) -> TaskRoleSpec:
         return next(role for role in self.spec.task_roles if role.name == name)
 
+    def is_surplus(self, task: Task) -> bool:
+        """The gang can do without the task."""
+        least = self.role(task.role).min_instances if self.spec.gang else None
+        return least is not None and task.index >= least
+
 
 @dataclass(frozen=True, slots=True)
 class Life:
@@ -178,7 +183,7 @@ def wake_at(life: Life) -> datetime | None:
         times.append(job.deadline_at)
     if job.phase is JobPhase.BACKOFF:
         times.append(job.retry_at)
-    if not job.spec.gang:
+    if not job.spec.gang or any(role.min_instances is not None for role in job.spec.task_roles):
         times += [t.retry_at for t in life.tasks.values() if t.phase is TaskPhase.BACKOFF]
     return min((time for time in times if time is not None), default=None)
 

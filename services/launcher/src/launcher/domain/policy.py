@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from muster.contracts.jobs import Retries, Trigger
+from muster.contracts.jobs import Retries, TaskRoleSpec, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.states import TaskPhase
 
 from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
-from launcher.domain.verdicts import UNEXPLAINED, is_loss, is_preemption
+from launcher.domain.verdicts import UNEXPLAINED, is_loss, is_preemption, is_taken
 
 ALWAYS = -2
 """A retry count that retries whatever the end, success too."""
@@ -32,24 +32,60 @@ def completion(life: Life, ended: Task) -> Outcome | None:
     one's verdict; as many succeeded as ``min_succeeded_instances`` make it succeed, whatever else
     runs; below 1 disables a bound. Where none is met the end of all tasks makes it succeed: unless
     none did, and some never ran or were taken by the platform. Bounds bear no broken gang: a pod
-    that is preempted, or fails before it ran, fails the attempt.
+    that is preempted, or fails before it ran, fails the attempt. Tasks that the gang can do without
+    are not waited for before they have a place, and what the platform takes of them fails nothing.
     """
-    if life.job.spec.gang and ended.phase is TaskPhase.FAILED:
+    is_surplus = life.job.is_surplus(ended)
+    if life.job.spec.gang and ended.phase is TaskPhase.FAILED and not is_surplus:
         if ended.stop is StopCause.PREEMPTION:
             return Outcome(ended.verdict, _trigger(ended, _preempted(life)))
         if ended.launched_at is None:
             return Outcome(ended.verdict, _trigger(ended, "failed before its gang was whole"))
     role = life.job.role(ended.role)
-    count = sum(t.role == ended.role and t.phase is ended.phase for t in life.tasks.values())
-    if ended.phase is TaskPhase.FAILED and 1 <= role.min_failed_instances <= count:
+    present = [task for task in life.tasks.values() if _is_present(life, task)]
+    count = sum(task.role == ended.role and task.phase is ended.phase for task in present)
+    is_given_up = _is_given_up(life, ended)
+    is_failed = ended.phase is TaskPhase.FAILED and not is_given_up
+    if is_failed and 1 <= role.min_failed_instances <= count:
         bound = f"failed: {count} of minFailedInstances {role.min_failed_instances}"
         return Outcome(ended.verdict or UNEXPLAINED, _trigger(ended, bound))
-    if ended.phase is TaskPhase.SUCCEEDED and 1 <= role.min_succeeded_instances <= count:
-        bound = f"succeeded: {count} of minSucceededInstances {role.min_succeeded_instances}"
-        return Outcome(None, _trigger(ended, bound))
-    if any(task.phase not in DONE for task in life.tasks.values()):
+    if ended.phase is TaskPhase.SUCCEEDED or is_given_up:
+        succeeded = _have_succeeded(role, present)
+        if succeeded:
+            return Outcome(None, _trigger(ended, succeeded))
+    if any(task.phase not in DONE for task in present):
         return None
     return _all_done(life.tasks.values(), ended)
+
+
+def _have_succeeded(role: TaskRoleSpec, present: Iterable[Task]) -> str | None:
+    """How the role's bound is met, if it is; tasks that it can do without and has not
+    don't count.
+    """
+    phases = [task.phase for task in present if task.role == role.name]
+    count, least = phases.count(TaskPhase.SUCCEEDED), role.min_succeeded_instances
+    if count < 1 or least < 1 or count < min(least, len(phases)):
+        return None
+    rest = "" if count >= least else ", and no more had a place"
+    return f"succeeded: {count} of minSucceededInstances {least}{rest}"
+
+
+def _is_present(life: Life, task: Task) -> bool:
+    """It counts: the gang can't do without it, or has it."""
+    return not (_is_given_up(life, task) or _is_spare(life, task))
+
+
+def _is_given_up(life: Life, task: Task) -> bool:
+    """The platform has taken it, and the gang can do without."""
+    return task.phase is TaskPhase.FAILED and is_taken(task.verdict) and life.job.is_surplus(task)
+
+
+def _is_spare(life: Life, task: Task) -> bool:
+    """It has no place, and the gang can do without."""
+    return task.phase in _UNPLACED and life.job.is_surplus(task)
+
+
+_UNPLACED = (TaskPhase.WAITING, TaskPhase.BACKOFF)
 
 
 def _preempted(life: Life) -> str:
@@ -59,7 +95,7 @@ def _preempted(life: Life) -> str:
 
 def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
     found = list(tasks)
-    taken = next((task for task in found if _is_taken(task)), None)
+    taken = next((task for task in found if _never_did(task)), None)
     if taken is not None and not any(task.phase is TaskPhase.SUCCEEDED for task in found):
         return Outcome(
             taken.verdict, _trigger(taken, "never ran to its end, and no task succeeded")
@@ -67,7 +103,8 @@ def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
     return Outcome(None, _trigger(ended, "was the last to end, and no bound was met"))
 
 
-def _is_taken(task: Task) -> bool:
+def _never_did(task: Task) -> bool:
+    """It never ran, or not to its end."""
     never_ran = task.phase is TaskPhase.FAILED and task.launched_at is None
     return never_ran or is_loss(task.verdict)
 

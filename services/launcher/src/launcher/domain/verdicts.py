@@ -128,6 +128,12 @@ def is_preemption(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.rule == _PREEMPTED.rule
 
 
+def is_taken(verdict: Verdict | None) -> bool:
+    """It ended by the platform's doing, and may be tried again."""
+    again = (Behavior.TRANSIENT, Behavior.TRANSIENT_CONFLICT)
+    return verdict is not None and verdict.fault is Fault.PLATFORM and verdict.behavior in again
+
+
 def is_loss(verdict: Verdict | None) -> bool:
     """The platform took the task away: its node or the node's agent, not anything in the task."""
     return (

@@ -98,6 +98,7 @@ def _ask_of(life: Life, task: Task) -> PodAsk:
         memory_mb=role.memory_mb,
         ports=role.ports,
         resources=role.resources,
+        surplus=life.job.is_surplus(task),
     )
 
 
@@ -114,6 +115,7 @@ def say_runs(life: Life, tasks: Iterable[Task]) -> list[Say]:
             shm_mb=role.shm_mb or 0,
             min_failed_instances=role.min_failed_instances,
             min_succeeded_instances=role.min_succeeded_instances,
+            min_instances=role.min_instances if job.spec.gang else None,
         )
         for role in job.spec.task_roles
     )

@@ -78,8 +78,10 @@ def _roles(run: PodRun) -> dict[str, str]:
     placed = {role.role: role for role in run.peers}
     for role in run.roles:
         sizes = (role.gpus, role.cpu, role.memory_mb, role.shm_mb)
+        least = role.instances if role.min_instances is None else role.min_instances
         found |= {
             f"PAI_TASK_ROLE_TASK_COUNT_{role.name}": str(role.instances),
+            f"MUSTER_MIN_TASK_COUNT_{role.name}": str(least),
             f"PAI_RESOURCE_{role.name}": ",".join(map(str, sizes)),
             f"PAI_MIN_FAILED_TASK_COUNT_{role.name}": str(role.min_failed_instances),
             f"PAI_MIN_SUCCEEDED_TASK_COUNT_{role.name}": str(role.min_succeeded_instances),

@@ -13,9 +13,11 @@ from typing import Any
 from muster.contracts.model import Model
 
 from scheduler.api import why
+from scheduler.domain.core.extras import EXTRA, lives_of
 from scheduler.domain.core.forecast import gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
+from scheduler.domain.core.model import CellUse
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
@@ -108,7 +110,7 @@ async def nodes(state: State) -> Answer:
 def _ranks(state: State) -> list[Rank]:
     """Of every gang that waits, or has a reservation."""
     cluster = state.cluster
-    waiting = (*cluster.queue.gangs, *cluster.reserved)
+    waiting = (*(name for name in cluster.queue.gangs if EXTRA not in name), *cluster.reserved)
     return [cluster.rank_of(cluster.gangs[name]) for name in waiting]
 
 
@@ -149,7 +151,9 @@ def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer
         "state": _state(state, gang),
         "pods": word["pods"],
         "class": word.get("gangClass"),
-        "cells": [] if live is None else [_cell(use.cell, use.quota) for use in live.cells()],
+        "cells": []
+        if live is None
+        else [_cell(use.cell, use.quota) for use in _cells(state, live)],
         "downgrade": _downgrade(state, gang),
         "preemption": word.get("preemption"),
     }
@@ -178,8 +182,16 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
         "downgrade": _downgrade(state, gang),
         "startedAt": None if live.started_at is None else why.time(live.started_at),
         "pods": len(gang.asks),
-        "gpus": live.gpus_in_use,
+        "gpus": live.gpus_in_use
+        + sum(extra.gpus_in_use for extra in lives_of(state.cluster, live.id)),
     }
+
+
+def _cells(state: State, live: Live) -> list[CellUse]:
+    """The cells that a gang has, those of the pods by which it has grown among them."""
+    lives = (live, *lives_of(state.cluster, live.id))
+    found = {use for each in lives for use in each.cells()}
+    return sorted(found, key=lambda use: (use.cell, use.quota))
 
 
 def _downgrade(state: State, gang: Asked) -> Answer | None:
@@ -189,7 +201,7 @@ def _downgrade(state: State, gang: Asked) -> Answer | None:
 
 
 def _state(state: State, gang: Asked) -> str:
-    if gang.preemption is not None:
+    if gang.preemption is not None and not gang.leaving:
         return "preempted"
     if state.is_waiting(gang.name):
         return "waiting"

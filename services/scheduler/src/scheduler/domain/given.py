@@ -13,6 +13,7 @@ from typing import ParamSpec
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.extras import want_more
 from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.model import (
     Decision,
@@ -26,6 +27,7 @@ from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
+    elastic_event,
     grown_event,
     pod_released_event,
     released_event,
@@ -67,6 +69,11 @@ class Given:
         """A gang wants more pods."""
         self._note(grown_event, gang, roles)
         self.cluster.grow(gang, roles)
+
+    def want_more(self, gang: str, roles: Sequence[Role]) -> None:
+        """A gang is to grow by as many of these pods as can be had without cost."""
+        self._note(elastic_event, gang, roles)
+        want_more(self.cluster, gang, roles)
 
     def release(self, gang: str) -> None:
         """A gang is over. Unknown ones are ignored."""

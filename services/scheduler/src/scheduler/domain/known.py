@@ -6,7 +6,7 @@ from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import CellUse, GangClass, PodPlace
+from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, PodPlace, Restored
 from scheduler.domain.core_rows import CoreChanges
 from scheduler.domain.ledger import Rows
 from scheduler.domain.requests import Asked, Downgrade
@@ -17,7 +17,8 @@ from scheduler.domain.run_times import History, Key, Run
 class KnownGang:
     """A gang as it is stored. ``reserved``: places that are kept for its pods. ``shape``: as it
     was asked for first; ``expected_s``: how long it would run, as it was learnt then; ``passed``:
-    the gang on whose kept cells it is.
+    the gang on whose kept cells it is. ``extra``: pods that it could do without, by which it has
+    grown.
     """
 
     request: GangRequest
@@ -34,10 +35,15 @@ class KnownGang:
     shape: str | None = None
     expected_s: float | None = None
     passed: str | None = None
+    extra: tuple[ExtraPod, ...] = ()
 
 
-def known_of(gang: Asked, live: Live | None, downgrade: Downgrade | None) -> KnownGang:
-    """All that is to be stored of a gang; ``live``: what the core has of it."""
+def known_of(
+    gang: Asked, live: Live | None, downgrade: Downgrade | None, grown: Restored | None
+) -> KnownGang:
+    """All that is to be stored of a gang; ``live``: what the core has of it, ``grown``: with what
+    it has grown by, if there is any.
+    """
     known = KnownGang(
         gang.request,
         gang.said,
@@ -51,13 +57,14 @@ def known_of(gang: Asked, live: Live | None, downgrade: Downgrade | None) -> Kno
     return replace(
         known,
         gang_class=live.gang_class,
-        cells=live.cells(),
+        cells=live.cells() if grown is None else grown.cells,
         started_at=live.started_at,
         preempted_for=live.preempted_for,
         preempted_until=live.preempted_until,
         reserved=tuple(live.pods[pod].place() for pod in live.reserved),
         downgrade=downgrade,
         passed=live.passed,
+        extra=() if grown is None else grown.extra,
     )
 
 

@@ -1,6 +1,6 @@
 """The Launcher's words about gangs as the core takes them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -56,6 +56,15 @@ class Asked:
         """Its id."""
         return self.request.gang
 
+    def has_left(self, pod: str) -> None:
+        """A pod is over; with the last one of those that alone were to leave nothing is asked back
+        any more.
+        """
+        if pod in self.leaving:
+            self.leaving.discard(pod)
+            if not self.leaving:
+                self.preemption = None
+
 
 def kind_of(ask: PodAsk) -> Kind:
     """What a pod wants."""
@@ -70,12 +79,27 @@ def kind_of(ask: PodAsk) -> Kind:
     )
 
 
-def roles_of(pods: Iterable[tuple[str, Kind]]) -> tuple[Role, ...]:
-    """Pods that want the same, together, in the order of the first of each."""
+def roles_of(pods: Iterable[tuple[str, Kind]], surplus: Collection[str] = ()) -> tuple[Role, ...]:
+    """Pods that want the same, together, in the order of the first of each. The gang can do without
+    those that are ``surplus``.
+    """
     kinds: dict[Kind, list[str]] = {}
     for pod, kind in pods:
         kinds.setdefault(kind, []).append(pod)
+    if surplus:
+        return tuple(_elastic(kind, names, surplus) for kind, names in kinds.items())
     return tuple(Role(kind, tuple(names)) for kind, names in kinds.items())
+
+
+def _elastic(kind: Kind, pods: Iterable[str], surplus: Collection[str]) -> Role:
+    names = tuple(sorted(pods, key=surplus.__contains__))  # those that it needs come first
+    least = sum(pod not in surplus for pod in names)
+    return Role(kind, names, least=least if least < len(names) else None)
+
+
+def surplus_of(asks: Iterable[PodAsk]) -> frozenset[str]:
+    """The pods that a gang can do without."""
+    return frozenset([ask.pod for ask in asks if ask.surplus])
 
 
 def key_of(request: GangRequest, shape: str) -> Key:

@@ -21,6 +21,7 @@ from scheduler.domain.configured import Setting
 from scheduler.domain.core import model
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.extras import EXTRA, pods_of
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -52,6 +53,7 @@ from scheduler.domain.requests import (
     labelled,
     roles_of,
     run_of,
+    surplus_of,
 )
 from scheduler.domain.rules import Rules
 from scheduler.domain.run_times import RunTimes, shape_of
@@ -142,6 +144,8 @@ class State:
                 self.given.release_pod(gang, hold.pod)
                 self._changes.kept.add(gang)
                 gangs.add(gang)
+                if gang in self.gangs:
+                    self.gangs[gang].has_left(hold.pod)
         return sorted(gangs & self.gangs.keys())
 
     def remove(self, name: str) -> bool:
@@ -190,18 +194,23 @@ class State:
         ]
         if gang.is_refused:
             gang.is_refused, gang.said = False, None
-        live = self.cluster.gangs.get(gang.name)
+        surplus, live = surplus_of(gang.asks.values()), self.cluster.gangs.get(gang.name)
         if live is None:
-            self.given.request(gang_of(gang.request, roles_of(waiting), gang.expected_s))
+            roles = roles_of(waiting, surplus)
+            if any(role.least != 0 for role in roles):
+                self.given.request(gang_of(gang.request, roles, gang.expected_s))
             return
-        known = {pod for role in live.waiting for pod in role.pods} | live.pods.keys()
+        known = pods_of(self.cluster, live)
         new = [(pod, kind) for pod, kind in waiting if pod not in known]
-        if new:
-            self.given.grow(gang.name, roles_of(new))
+        if needed := roles_of(each for each in new if each[0] not in surplus):
+            self.given.grow(gang.name, needed)
+        if more := roles_of(each for each in new if each[0] in surplus):
+            self.given.want_more(gang.name, more)
 
     def _drop(self, gang: Asked, pod: str, end: PodRelease | None, now: float, at: float) -> None:
         """The Launcher does not list a pod any more."""
         hold, live = self.ledger.hold_of(pod), self.cluster.gangs.get(gang.name)
+        gang.has_left(pod)
         if live is not None and live.started_at is not None:
             gang.ran_from = live.started_at
         if hold is None:
@@ -282,6 +291,7 @@ class State:
         match decision:
             case Placed(pods=places):
                 gang.preemption = gang.downgrade = None
+                gang.leaving.clear()
                 self._place_all(gang, places)
             case Grown(pods=places):
                 self._place_all(gang, places)
@@ -332,8 +342,9 @@ class State:
 
     def _note_reserved(self) -> None:
         """Who got, or lost, a reservation, or other cells, has another row now."""
-        reserved = self.cluster.reserved
-        self._changes.kept |= (reserved ^ self._reserved) | self.cluster.moved
+        reserved, moved = self.cluster.reserved, self.cluster.moved
+        self._changes.kept |= reserved ^ self._reserved
+        self._changes.kept.update(gang.partition(EXTRA)[0] for gang in moved)
         self._reserved = set(reserved)
         self.cluster.moved.clear()
 
@@ -368,8 +379,10 @@ class State:
 
     def known(self, name: str) -> KnownGang:
         """All that is to be stored of a gang."""
-        live = self.cluster.gangs.get(name)
-        return known_of(self.gangs[name], live, self.downgrade_of(name))
+        cluster = self.cluster
+        grown = cluster.exported(name) if name in cluster.extras else None
+        live = cluster.gangs.get(name)
+        return known_of(self.gangs[name], live, self.downgrade_of(name), grown)
 
     def take_changes(self) -> Changes:
         """What was changed since this was last asked."""

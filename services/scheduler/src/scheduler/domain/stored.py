@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.keeping import let_go
-from scheduler.domain.core.model import Kind, Restored, RestoredUsage
+from scheduler.domain.core.model import ExtraPod, Kind, PodPlace, Restored, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -62,6 +62,7 @@ class Stored(State):
         held = self._held.pop(request.gang, [])
         reserved = {place.pod: place for place in known.reserved}
         kinds = {ask.pod: kind_of(ask) for ask in request.pods if ask.pod in reserved}
+        asks = {ask.pod: ask for ask in request.pods}
         kinds |= {hold.pod: hold.placement.kind for hold in held}
         for pod, place in reserved.items():  # dropped by a word that no cycle has seen, or not
             kinds.setdefault(pod, Kind(len(place.gpus), ports=len(place.ports)))
@@ -70,7 +71,8 @@ class Stored(State):
             started_at = known.started_at
             if started_at is None and not reserved:
                 started_at = at
-            roles = roles_of((place.pod, kinds[place.pod]) for place in places)
+            in_order = sorted(places, key=lambda place: place.pod not in asks)
+            roles = roles_of((place.pod, kinds[place.pod]) for place in in_order)
             restored = Restored(
                 gang_of(request, roles, gang.expected_s),
                 tuple(places),
@@ -81,9 +83,10 @@ class Stored(State):
                 known.preempted_for,
                 () if started_at is None else tuple(reserved),
                 known.passed,
+                extra=_still_extra(known, places),
             )
             self.given.restore(restored, at)
-        asks = {ask.pod: ask for ask in request.pods}
+            gang.leaving = _leaving(restored)
         gone = {h.pod: asks.get(h.pod) for h in held} | dict.fromkeys(reserved)
         gang.asks = {pod: ask for pod, ask in asks.items() if pod in gone or gang.is_refused}
         for pod in gone.keys() - asks.keys():  # by a word that no cycle has seen
@@ -164,3 +167,18 @@ class Stored(State):
         self.core_rows.doubt()
         self._pods_of.clear()
         self.given.is_recording = True
+
+
+def _still_extra(known: KnownGang, places: Collection[PodPlace]) -> tuple[ExtraPod, ...]:
+    """The pods by which the gang has grown and that have their place, unless nothing else has."""
+    placed = {place.pod for place in places}
+    extra = tuple(each for each in known.extra if each.pod in placed)
+    return extra if len(extra) < len(placed) else ()
+
+
+def _leaving(restored: Restored) -> set[str]:
+    """Its pods that were told to leave, where others were not."""
+    extra = {each.pod: each.preempted_until is not None for each in restored.extra}
+    is_whole = restored.preempted_until is not None
+    told = {p.pod for p in restored.places if extra.get(p.pod, is_whole)}
+    return set() if len(told) == len(restored.places) else told

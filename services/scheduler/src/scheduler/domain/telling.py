@@ -105,11 +105,13 @@ def _time(at: float) -> str:
 def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
     """A gang is told to leave, or some of its pods are."""
     when, reason = datetime.fromtimestamp(decision.until, UTC), told(decision.reason)
-    gang.preemption = Preemption(gang=decision.for_gang, until=when, reason=reason)
     if isinstance(decision, model.Shrunk):
+        if gang.leaving and gang.preemption is not None:  # others are awaited, earlier
+            when = min(when, gang.preemption.until)
         gang.leaving.update(decision.pods)
     else:
         gang.leaving.clear()
+    gang.preemption = Preemption(gang=decision.for_gang, until=when, reason=reason)
 
 
 def until_left(reason: model.Reason) -> Reason:

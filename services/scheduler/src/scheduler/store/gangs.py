@@ -10,7 +10,7 @@ from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 from muster.db import Connection
 
-from scheduler.domain.core.model import CellUse, GangClass, Kind, PodPlace
+from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.requests import Downgrade
@@ -24,7 +24,7 @@ _HOLDS = (
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for,"
-    " shape, expected_s, passed FROM gang"
+    " shape, expected_s, passed, extra::text FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -63,14 +63,15 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             " preempted_until = n.preempted_until, preempted_for = n.preempted_for,"
             " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
-            " shape = n.shape, expected_s = n.expected_s, passed = n.passed"
+            " shape = n.shape, expected_s = n.expected_s, passed = n.passed,"
+            " extra = n.extra::jsonb"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
             " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
-            " $15::text[])"
+            " $15::text[], $16::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
             " preempted_for, preemption, reserved, downgraded_at, downgraded_for, shape,"
-            " expected_s, passed)"
+            " expected_s, passed, extra)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -87,6 +88,7 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [g.shape for g in gangs],
             [g.expected_s for g in gangs],
             [g.passed for g in gangs],
+            [json.dumps([_extra_row(each) for each in g.extra]) for g in gangs],
         )
 
 
@@ -97,6 +99,16 @@ def _place_row(place: PodPlace) -> list[Any]:
 def _place_of(row: Sequence[Any]) -> PodPlace:
     pod, node, gpus, ports, charged = row
     return PodPlace(pod, node, tuple(gpus), tuple(ports), tuple(charged))
+
+
+def _extra_row(extra: ExtraPod) -> list[Any]:
+    held = None if extra.gang_class is None else extra.gang_class.value
+    return [extra.pod, extra.started_at, held, extra.preempted_until, extra.preempted_for]
+
+
+def _extra_of(row: Sequence[Any]) -> ExtraPod:
+    pod, started_at, held, until, whom = row
+    return ExtraPod(pod, started_at, None if held is None else GangClass(held), until, whom)
 
 
 async def delete_gangs(conn: Connection, gangs: Collection[str]) -> None:
@@ -298,4 +310,5 @@ def _gang_of(row: Any) -> KnownGang:
         row["shape"],
         row["expected_s"],
         row["passed"],
+        tuple(_extra_of(each) for each in _read(row["extra"])),
     )

@@ -154,6 +154,16 @@ def without_extras(restored: Restored) -> Restored:
     return replace(restored, places=own, extra=())
 
 
+def pods_of(cluster: "Cluster", live: Live) -> set[str]:
+    """All of a gang that have a place or are wanted."""
+    roles = (*live.waiting, *live.surplus)
+    return {
+        *live.pods,
+        *(pod for role in roles for pod in role.pods),
+        *cluster.extras.get(live.id, ()),
+    }
+
+
 def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: float) -> None:
     """Pods by which a gang had grown before."""
     places = {place.pod: place for place in restored.places}

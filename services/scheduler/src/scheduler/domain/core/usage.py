@@ -69,7 +69,7 @@ class Usage:
     def end(self, live: Live, pods: Iterable[Pod]) -> None:
         """They don't any more."""
         if self._counts(live):
-            left = self._left.setdefault(live.id, [])
+            left = self._left.setdefault(live.extra_of or live.id, [])
             left.append((key_of_user(live), self._amounts(pods)))
 
     def settle(self, now: float) -> None:

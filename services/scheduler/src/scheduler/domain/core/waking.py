@@ -290,7 +290,8 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
     is_guest = live.is_guest
     is_growing = bool(live.pods or live.strangers)
     groups: list[GroupKey] = []
-    if is_guest or (not is_growing and all(kind.costs_nothing for kind, _ in shape)):
+    is_extra = live.extra_of is not None  # nothing is reserved for it: cells must be idle
+    if is_guest or is_extra or (not is_growing and all(kind.costs_nothing for kind, _ in shape)):
         groups.append(GUESTS)
     if not is_guest:
         if _is_common(cluster, shape):
