@@ -44,7 +44,16 @@ RACKS = [
 ]
 
 
-def file(a: int, b: int, *, lazy: bool = False, racks: int = 2) -> Any:
+POLICIES: list[dict[str, Any]] = [
+    {},
+    {},
+    {"backfill": True, "assumedSeconds": 40, "maxPassSeconds": 60},
+    {"backfill": True, "fairShare": {"halfLifeSeconds": 30}},
+    {"order": "strict", "fairShare": {"halfLifeSeconds": 30}},
+]
+
+
+def file(a: int, b: int, *, lazy: bool = False, racks: int = 2, **policy: Any) -> Any:
     """A cluster of whose nodes ``a`` and ``b`` own so many."""
     data = {
         "cellTypes": TYPES,
@@ -53,7 +62,7 @@ def file(a: int, b: int, *, lazy: bool = False, racks: int = 2) -> Any:
             name: {"cells": [{"type": "rack/node", "count": count}]}
             for name, count in (("default", a), ("b", b))
         },
-        "policy": {"lazyPreemption": lazy, "graceSeconds": 5},
+        "policy": {"lazyPreemption": lazy, "graceSeconds": 5} | policy,
     }
     return read_cluster(json.dumps(data).encode()).config
 
@@ -153,6 +162,9 @@ class Told:
                     "lazy_preemption": self.chance.choice([None, True, False]),
                     "group": self.chance.choice([None, "near"]),
                     "job": self.chance.choice([name, "job"]),
+                    "user": self.chance.choice(["ada", "bob"]),
+                    "limit_s": self.chance.choice([None, 5, 60]),
+                    "expected_s": self.chance.choice([None, None, 3, 50]),
                 }
             )
         )
@@ -211,7 +223,8 @@ class Told:
             return
         a = self.chance.randint(0, 4)
         racks = self.chance.choice([2, 2, 1])
-        config = file(a, 4 - a, lazy=self.chance.random() < 0.5, racks=racks)
+        lazy, policy = self.chance.random() < 0.5, self.chance.choice(POLICIES)
+        config = file(a, 4 - a, lazy=lazy, racks=racks, **policy)
         with contextlib.suppress(ConfigError):
             self.state.change(config, self.at)
 
@@ -238,7 +251,7 @@ def told(kit: Kit, seed: int) -> Told:
     rules = Rules(
         settle_s=chance.choice([0.0, 10.0]), cycle_gangs=chance.choice([1, 2, 500]), overdue_s=30.0
     )
-    config = None if chance.random() < 0.5 else file(2, 2)
+    config = None if chance.random() < 0.5 else file(2, 2, **chance.choice(POLICIES))
     return Told(kit, chance, kit.state(rules=rules, file=config))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from scheduler.domain.formats.fields import FormatError
+from scheduler.domain.simulation.agenda import Agenda, End
 
 Simulate = Callable[..., Any]
 
@@ -99,6 +100,47 @@ def test_a_victim_goes_on_from_its_last_checkpoint(
     assert outcome.when("placed", "guest") == [0, 300]
     assert outcome.when("placed", "next") == [ends_at]
     assert outcome.summary["lostGpuSeconds"] == 16 * (ends_at - 300 - 1000 + 100)
+
+
+def recording(cluster: dict[str, Any], at: float, *, is_enforced: bool) -> dict[str, Any]:
+    """From then on ends are enforced, or come from the file alone."""
+    policy = {"enforceGrace": is_enforced, "graceSeconds": 30}
+    return {"at": at, "event": "cluster-changed", "cluster": cluster | {"policy": policy}}
+
+
+@pytest.mark.parametrize(
+    ("more", "changes", "ends_at"),
+    [
+        ({}, [], 100),
+        ({"runSeconds": 70}, [], 70),
+        ({}, [(50, False)], 400),
+        ({}, [(50, False), (60, True)], 100),
+        ({}, [(50, False), (200, True)], 200),
+        ({"runSeconds": 300}, [(50, False)], 300),
+    ],
+)
+def test_a_gang_ends_at_its_limit_where_ends_do_not_come_from_the_file(
+    simulate: Simulate,
+    say: Any,
+    cluster: dict[str, Any],
+    more: dict[str, Any],
+    changes: list[tuple[float, bool]],
+    ends_at: float,
+) -> None:
+    events = [say.wants(0, "limited", pods=2, limitSeconds=100, **more), say.wants(1, "next")]
+    events += [recording(cluster, at, is_enforced=is_enforced) for at, is_enforced in changes]
+    outcome = simulate([*events, say.told(400, "gang-released", "limited")])
+    assert outcome.when("placed", "next") == [ends_at]
+
+
+def test_the_end_of_a_limit_leaves_the_grace_of_a_pod_as_it_is() -> None:
+    agenda = Agenda()
+    agenda.add(100, End.RUN, "g")
+    agenda.add_pod(30, "g", "w-1")
+    agenda.forget("g", [End.RUN])
+    assert agenda.next_at() == 30
+    agenda.forget("g")
+    assert agenda.next_at() is None
 
 
 def test_a_run_that_is_over_when_its_grace_is_over_is_over(simulate: Simulate, say: Any) -> None:

@@ -2,8 +2,8 @@
 
 A cycle's events have one time, the cycle's. Of cycles to which nothing was given those are written
 down that decided, or looked for a reason, and no others: they change nothing. Of a cycle that was
-left and gone on with, its beginning (which reasons are looked for depends on its time), what
-decided something, and its end.
+left and gone on with, its beginning (by whose time all of it is judged), what decided something,
+and its end.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -58,15 +58,15 @@ def attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
     is_large = len(hardware.states) > FEW_NODES
     hardware.limit = hardware.steps + (GANG_STEPS if is_large else GANG_STEPS_ON_FEW)
     if live.extra_of is not None:
-        yield (_as_guest if live.is_guest else start_at_once)(cluster, live, cluster.now)
+        yield (_as_guest if live.is_guest else start_at_once)(cluster, live, cluster.at)
         return
     if live.surplus:
-        yield start_whole(cluster, live, cluster.now)
+        yield start_whole(cluster, live, cluster.at)
     if not live.is_guest and not quota_short(cluster, live):
         for attempt in (start_at_once, _after_leaving, _after_downgrades, after_victims):
-            yield attempt(cluster, live, cluster.now)
+            yield attempt(cluster, live, cluster.at)
     if may_be_guest(live):
-        yield _as_guest(cluster, live, cluster.now)
+        yield _as_guest(cluster, live, cluster.at)
 
 
 def may_be_guest(live: Live) -> bool:

@@ -116,7 +116,7 @@ def borrow(cluster: Cluster, live: Live) -> list[Decision] | None:
     cluster.queue.remove(live)
     unreserve(cluster, live)
     live.set_lender(lender)
-    return begin(cluster, live, pods, GangClass.GUARANTEED, cluster.now)
+    return begin(cluster, live, pods, GangClass.GUARANTEED, cluster.at)
 
 
 def seek_loan(cluster: Cluster, live: Live) -> tuple[str, LoanSeeker] | None:

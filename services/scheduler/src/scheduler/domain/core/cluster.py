@@ -52,8 +52,8 @@ class Cluster:
     """Everything that the core knows. Raises ConfigError where the configuration can't be honoured.
 
     ``blank``: the same hardware, healthy and empty, to ask what could ever be placed.
-    ``cycle``: how often `run_cycle` was called, at ``now`` the last time; ``under_way``: the rest
-    of a cycle that is to be gone on with.
+    ``cycle``: how often `run_cycle` was called, ``at``: when last; ``now``: when that cycle began,
+    by which all of it is judged; ``under_way``: the rest of it, to be gone on with.
     ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
     the same place, until the caller clears it.
     """
@@ -88,7 +88,7 @@ class Cluster:
         self.freed = Freed()
         self.nodes = Nodes(self.hardware, self.freed)
         self.cycle = 0
-        self.now = 0.0
+        self.now = self.at = 0.0
         self.under_way: Iterator[list[Decision]] | None = None
         self.is_settled = True
         self.moved: set[str] = set()
@@ -287,14 +287,14 @@ class Cluster:
         fresh = Cluster(config, self.policies)
         carry_over(self, fresh, now)
         fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
-        fresh.cycle = self.cycle
         fresh.forecast.carry(self.forecast)
-        fresh.is_settled, fresh.moved = self.is_settled, self.moved
+        fresh.cycle, fresh.is_settled, fresh.moved = self.cycle, self.is_settled, self.moved
         return fresh
 
     def wakes_at(self) -> float | None:
         """When a cycle is to be run though nothing happens; None: it need not be."""
-        return self.preemptions.next_at(self.reservations.next_at(self.now))
+        found = self.preemptions.next_at(self.reservations.next_at(self.now))
+        return found and max(found, self.at)
 
     # For the cycle.
 

@@ -39,8 +39,10 @@ def run_cycle(
     change the cluster, so that everybody is tried however much changes.
     """
     cluster.cycle += 1
-    cluster.now = now
-    steps, cluster.under_way = cluster.under_way or _steps(cluster, now), None
+    cluster.at = now
+    if cluster.under_way is None:
+        cluster.now = now
+    steps, cluster.under_way = cluster.under_way or _steps(cluster, cluster.now), None
     decisions: list[Decision] = []
     if is_enough is None:
         for decided in steps:
@@ -100,12 +102,12 @@ def _note_time(cluster: Cluster, began: float) -> None:
     others should be gone from there.
     """
     cluster.hardware.searches_left = SEARCHES
-    cluster.usage.settle(cluster.now)
+    cluster.usage.settle(began)
     cluster.preemptions.begin_cycle(began)
     if cluster.saving.is_due(began):
         for live in cluster.saving.due(began, cluster.gangs):
             cluster.looked_at_anew(live)
-    for live in cluster.reservations.due(cluster.now):
+    for live in cluster.reservations.due(began):
         cluster.queue.added[cluster.queue.gangs[live.id]] = None
 
 
@@ -169,7 +171,7 @@ def _drain(cluster: Cluster) -> list[Decision]:
                     cluster.enqueue(live)
                     continue
             cluster.withdraw_cells(live)
-            decisions.append(preempt(cluster, live, None, cluster.now))
+            decisions.append(preempt(cluster, live, None, cluster.at))
     return decisions
 
 
@@ -186,7 +188,7 @@ def _start_reserved(cluster: Cluster) -> list[Decision]:
             cluster.enqueue(live)
             decisions += _said(cluster)
         elif live.id not in awaited:
-            decisions += start_if_free(cluster, live, cluster.now)
+            decisions += start_if_free(cluster, live, cluster.at)
     return decisions
 
 

@@ -121,7 +121,7 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     if not passed:
         return None
     with out_of_the_way(cluster, passed):
-        found = start_at_once(cluster, live, cluster.now)
+        found = start_at_once(cluster, live, cluster.at)
     if found is not None and live.apart[0] is None:
         cluster.reservations.passes(live, passed[0].live.id)
     return found

@@ -110,7 +110,7 @@ class Protection:
     def preempted(self, victim: Live, live: Live, *, is_inside: bool) -> None:
         """A gang is told to leave for another. ``is_inside``: a virtual cluster."""
         vc = live.gang.virtual_cluster if is_inside else None
-        now = self.cluster.now
+        now = self.cluster.at
         self.restore(RestoredPreemption(now, victim.job, live.job, vc))
 
     def restore(self, preemption: RestoredPreemption) -> None:
@@ -306,8 +306,7 @@ class Protection:
         for owner, is_guest in self.cluster.queue.tried:
             if not is_guest:
                 found += self._ends(owner)
-        now = self.cluster.now  # of a cycle that was gone on with later than it began
-        return min((max(at, now) for at in found if at > self.now), default=None)
+        return min((at for at in found if at > self.now), default=None)
 
     def _ends(self, owner: str) -> Iterator[float]:
         """When protections end of gangs with an owner's cells, the next of each sort."""

@@ -252,10 +252,8 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
     fresh.preemptions.take_over(old.preemptions.exported())
-    fresh.usage.is_timed = old.usage.is_timed
     _carry_gangs(old, fresh, now)
-    for usage in old.usage.exported():
-        fresh.usage.restore(usage)
+    fresh.usage.take_over(old.usage)
     for reservation in old.reservations.exported():
         keep_again(fresh, reservation)
     for hardware in (fresh.hardware, fresh.blank):

@@ -56,6 +56,7 @@ class Usage:
         self._accounts: dict[UserKey, Account] = {}
         self.changed: set[UserKey] = set()
         self.is_timed = True
+        self._new: set[UserKey] = set()
         self._swept_at = 0.0
         self._left: dict[str, list[tuple[UserKey, Amounts]]] = {}
         self._ranks: dict[UserKey, tuple[float, ...]] = {}
@@ -74,6 +75,9 @@ class Usage:
 
     def settle(self, now: float) -> None:
         """A cycle begins."""
+        for key in self._new:
+            self._accounts[key].at = now
+        self._new.clear()
         for left in self._left.values():
             for key, amounts in left:
                 self._add(key, amounts, now, -1)
@@ -140,6 +144,17 @@ class Usage:
             account.used = [restored.used.get(name, 0.0) for name in self._names]
             self._ranks.pop(key, None)
             self.changed.add(key)
+
+    def take_over(self, old: "Usage") -> None:
+        """What was known before a change of the configuration, and after all gangs. Accounts that
+        there were none of begin with the next cycle, whenever the change was made.
+        """
+        self.is_timed = old.is_timed
+        known = old.exported()
+        for each in known:
+            self.restore(each)
+        keys = {(each.virtual_cluster, each.is_opportunistic, each.user) for each in known}
+        self._new = {key for key in self._accounts if key in old._new or key not in keys}
 
     def restore_none(self, key: UserKey) -> None:
         """The user had used nothing before."""

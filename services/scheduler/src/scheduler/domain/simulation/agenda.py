@@ -1,7 +1,7 @@
 """When gangs end by themselves: their run is over, or their grace."""
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from enum import IntEnum
 
 from scheduler.domain.core.extras import EXTRA
@@ -35,11 +35,11 @@ class Agenda:
         self._pods.setdefault(gang, set()).add(name)
         self.add(at, End.GRACE, name)
 
-    def forget(self, gang: str, ends: Iterable[End] = End) -> None:
+    def forget(self, gang: str, ends: Collection[End] = tuple(End)) -> None:
         """A gang has ended, or will not by itself in these ways."""
         for end in ends:
             self._due_at.pop((gang, end), None)
-        for name in self._pods.pop(gang, ()):
+        for name in self._pods.pop(gang, ()) if End.GRACE in ends else ():
             self._due_at.pop((name, End.GRACE), None)
 
     def next_at(self) -> float | None:

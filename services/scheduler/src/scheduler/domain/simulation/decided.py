@@ -33,9 +33,11 @@ def follow(simulation: "Simulation", decision: Decision) -> None:
     match decision:
         case Placed(_, places):
             simulation.tally.start(run, places)
-            simulation.note_end(gang, run.start(simulation.tally.now, places))
+            run.start(simulation.tally.now, places)
+            simulation.note_end(gang)
         case Grown(_, places):
-            simulation.note_end(gang, run.add(simulation.tally.now, places))
+            run.add(simulation.tally.now, places)
+            simulation.note_end(gang)
             simulation.tally.space.take(places)
         case Shrunk(_, pods, until=until):
             group.shrunk += len(pods)

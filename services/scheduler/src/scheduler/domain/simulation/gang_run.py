@@ -56,35 +56,34 @@ class GangRun:
         """GPUs that it wants, those that it has included."""
         return sum(role.kind.gpus * len(role.pods) for role in self.gang.roles)
 
-    def start(self, now: float, places: Iterable[PodPlace]) -> float | None:
-        """It starts; the answer is when it will end, None: when it is released."""
+    def start(self, now: float, places: Iterable[PodPlace]) -> None:
+        """It starts."""
         self.started_at = self.paced_at = now
         self.checkpoint_at = None
         self.code = None
         self.done_s = 0.0
         self.places.update((place.pod, place) for place in places)
-        return self.ends_at()
 
-    def add(self, now: float, places: Iterable[PodPlace]) -> float | None:
-        """Pods have started beside others; the answer is when it will end."""
+    def add(self, now: float, places: Iterable[PodPlace]) -> None:
+        """Pods have started beside others."""
         self._pace(now)
         self.places.update((place.pod, place) for place in places)
-        return self.ends_at()
 
     def shrink(self, now: float, pod: str) -> PodPlace:
         """It goes on without a pod, which it still wants."""
         self._pace(now)
         return self.places.pop(pod)
 
-    def ends_at(self) -> float | None:
+    def ends_at(self, *, is_limited: bool) -> float | None:
         """When it will end as it goes on now, None: when it is released. It runs for its time with
         all its pods; with fewer of those that it could do without for longer, in proportion.
+        ``is_limited``: and not for longer than its limit.
         """
         assert self.started_at is not None
         ends: list[float] = []
         if self.left_s is not None and (speed := self._speed()):
             ends.append(self.paced_at + (self.left_s - self.done_s) / speed)
-        if self.gang.limit_s is not None:
+        if is_limited and self.gang.limit_s is not None:
             ends.append(self.started_at + self.gang.limit_s)
         return min(ends, default=None)
 

@@ -171,7 +171,7 @@ class Simulation:
         place = run.shrink(self.tally.now, pod)
         self.cluster.release_pod(gang, pod)
         self.tally.space.give([place])
-        self.note_end(gang, run.ends_at())
+        self.note_end(gang)
         if self.policy.is_requeued:
             role = next(role for role in run.gang.roles if pod in role.pods)
             want_more(self.cluster, gang, (Role(role.kind, (pod,), role.name),))
@@ -235,7 +235,8 @@ class Simulation:
         self.cluster.gangs[run.gang.id].told = event.told
         if restored.started_at is None or not running:
             return
-        self.note_end(run.gang.id, run.start(restored.started_at, running))
+        run.start(restored.started_at, running)
+        self.note_end(run.gang.id)
         if restored.checkpointed_at is not None:
             run.checkpoint(restored.checkpointed_at)
         self.tally.space.take(running)
@@ -256,9 +257,12 @@ class Simulation:
                 message = "has a GPU that another gang uses; release that gang first"
                 raise FormatError([Finding(f"placement[{number}].gpus", message, event.line)])
 
-    def note_end(self, gang: str, at: float | None) -> None:
-        """When a gang will end by itself."""
-        if at is not None:
+    def note_end(self, gang: str) -> None:
+        """When a gang that runs will end by itself, which may be another time than before."""
+        at = self.runs[gang].ends_at(is_limited=self.policy.is_enforced)
+        if at is None:
+            self.agenda.forget(gang, [End.RUN])
+        else:
             self.agenda.add(max(self.tally.now, at), End.RUN, gang)
 
     def _remember(self, event: ReservationRestored | UsageRestored | PreemptionRestored) -> None:
@@ -339,7 +343,10 @@ class Simulation:
             self._warn(_in_event(finding, event))
 
     def _enforce(self) -> None:
-        """Graces under way are enforced from now on, or not any more."""
+        """Graces and limits under way are enforced from now on, or not any more."""
+        for gang, run in self.runs.items():
+            if run.started_at is not None and run.gang.limit_s is not None:
+                self.note_end(gang)
         for gang in self.cluster.told_to_leave:
             until = self.cluster.gangs[gang].preempted_until
             if until is None or not self.policy.is_enforced:
