@@ -1,19 +1,14 @@
 """What operators see of queue, virtual clusters and nodes, within 80 columns; and their orders."""
 
 import json
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rest_double import JOB, TIMEOUT_S, Rest, muster
+from rest_double import JOB, Rest, muster, on_a_terminal
 
 COLUMNS = 80
 
@@ -91,32 +86,6 @@ CLUSTER = {
         ],
     },
 }
-
-
-def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
-    """A command's lines on a terminal of 80 columns."""
-    ours, theirs = pty.openpty()
-    environment = {
-        "PATH": os.environ["PATH"],
-        "MUSTER_HOME": str(home),
-        "MUSTER_URL": rest.url,
-        "MUSTER_TOKEN": "a-token",
-        "COLUMNS": str(COLUMNS),
-        "NO_COLOR": "1",
-    }
-    with subprocess.Popen([sys.executable, "-m", "cli", *words], env=environment, stdout=theirs):
-        os.close(theirs)
-        content = b""
-        while select.select([ours], [], [], TIMEOUT_S)[0]:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not piece:
-                break
-            content += piece
-    os.close(ours)
-    return content.decode().splitlines()
 
 
 def test_the_queue_shows_who_waits_and_why(rest: Rest, tmp_path: Path) -> None:

@@ -321,6 +321,26 @@ async def test_the_schedulers_cells_and_gangs_are_passed_on(
             assert (await rest.client.get(path)).status_code == 501
 
 
+async def test_the_schedulers_advice_is_passed_on_to_admins(
+    start_rest: Any, scheduler: Any
+) -> None:
+    scheduler.answers["/advice"] = {"asOf": 7, "moves": []}
+    async with start_rest(scheduler_url=scheduler.url) as rest, await rest.make_user("ann") as ann:
+        path = "/api/v2/advice"
+        assert (await rest.client.get(path)).json() == {"asOf": 7, "moves": []}
+        assert scheduler.seen[-1] == "/advice?cells=1"
+        await rest.client.get(f"{path}?level=rack&cells=2&chain=h100-rack")
+        assert scheduler.seen[-1] == "/advice?cells=2&level=rack&chain=h100-rack"
+        assert (await ann.get(path)).status_code == 403
+        for odd in ("cells=0", "cells=65", f"level={'a' * 256}"):
+            assert (await rest.client.get(f"{path}?{odd}")).status_code == 400, odd
+        scheduler.answers.clear()
+        answer = await rest.client.get(f"{path}?level=shelf")
+        assert (answer.status_code, answer.json()["code"]) == (404, "NoCellError")
+    async with start_rest() as rest:
+        assert (await rest.client.get(path)).status_code == 501
+
+
 async def test_a_stretch_of_the_schedulers_record_is_passed_on_to_admins(
     start_rest: Any, scheduler: Any
 ) -> None:

@@ -11,6 +11,7 @@ from scheduler.domain.core.auditing import NOBODY_KNOWN, Drift, audit, audited, 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import Gang, Kind, Role
+from test_borrowing_properties import a_history
 from test_counterfactual import POLICIES, door
 
 SEEDS = 15
@@ -26,6 +27,16 @@ def test_the_books_are_right(number: int) -> None:
         traits = Traits(judges="", restarts=0.0 if number else 0.2, is_large=seed % 4 == 0)
         found = history(seed, door(POLICIES[number]), traits, watch=watch)
         assert not any("fails" in each for each in found.problems), (seed, found.problems)
+
+
+def test_the_books_of_elastic_and_borrowing_gangs_are_right() -> None:
+    lent = 0
+    for seed in range(35000, 35000 + SEEDS):
+        for cluster, _, now in a_history(seed):
+            found = audited(cluster)
+            assert not found, f"{seed} {now}: {[f'{each.gang}: {each.text}' for each in found]}"
+            lent += len(cluster.charges.loans.gangs)
+    assert lent > SEEDS
 
 
 def a_scene() -> Scene:

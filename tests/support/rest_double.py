@@ -5,6 +5,8 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 TIMEOUT_S = 60
+COLUMNS = 80
 JOB = "ada~digits"
 LOG = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
 
@@ -120,3 +123,29 @@ def run_cli(home: Path, *words: str, text: str = "", **environment: str) -> Ran:
 
 
 AWAY = (503, "application/json", '{"code": "Away", "message": "It starts again."}')
+
+
+def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
+    """A command's lines on a terminal of 80 columns."""
+    ours, theirs = pty.openpty()
+    environment = {
+        "PATH": os.environ["PATH"],
+        "MUSTER_HOME": str(home),
+        "MUSTER_URL": rest.url,
+        "MUSTER_TOKEN": "a-token",
+        "COLUMNS": str(COLUMNS),
+        "NO_COLOR": "1",
+    }
+    with subprocess.Popen([sys.executable, "-m", "cli", *words], env=environment, stdout=theirs):
+        os.close(theirs)
+        content = b""
+        while select.select([ours], [], [], TIMEOUT_S)[0]:
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            content += piece
+    os.close(ours)
+    return content.decode().splitlines()

@@ -24,6 +24,7 @@ COMMANDS = {
     "queue": ("cli.commands.cluster:queue", "What waits, and why."),
     "cluster": ("cli.commands.cluster:cluster", "Who owns and uses what; nodes in trouble."),
     "cells": ("cli.commands.cluster:cells", "The cells: used, free, whose, how they are."),
+    "advise": ("cli.commands.advice:advise", "Which moves would free a rack, or other cells."),
     "nodes": ("cli.commands.nodes:app", "The nodes and what they have; cordon, drain, uncordon."),
     "config": ("cli.commands.config:app", "Virtual clusters and policy: show, set, roll back."),
     "export": ("cli.commands.export:export", "What the scheduler was given, to be simulated."),

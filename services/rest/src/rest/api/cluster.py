@@ -26,6 +26,9 @@ router = APIRouter(tags=["cluster"])
 MAX_TROUBLED = 1000
 """Nodes in trouble that one answer names; the rest is only counted."""
 
+MOST_ADVISED = 64
+"""Cells that can be asked for at once."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,255}")
 
 Name = Annotated[str, Path(max_length=255)]
@@ -165,6 +168,26 @@ async def cells(
     answer = await here.peers.must_ask_scheduler("/cells", {"limit": limit, **query})
     if answer is None:
         raise Rejected("NoCellError", "There is no such cell, or no such virtual cluster.")
+    return JSONResponse(answer)
+
+
+@router.get("/advice", response_model=dict[str, Any])
+async def advice(
+    here: Here,
+    _caller: Admin,
+    level: Annotated[str | None, Query(max_length=255)] = None,
+    cells: Annotated[int, Query(ge=1, le=MOST_ADVISED)] = 1,
+    chain: Annotated[str | None, Query(max_length=255)] = None,
+) -> Response:
+    """Which gangs would have to be checkpointed and begun anew elsewhere so that so many cells of
+    a type (`level`; a rack, where none is given) are free as a whole, in the Scheduler's own words:
+    the fewest GPUs, then the least work lost. Nobody is moved by it.
+    """
+    given = {"level": level, "chain": chain}
+    query = {name: value for name, value in given.items() if value is not None}
+    answer = await here.peers.must_ask_scheduler("/advice", {"cells": cells, **query})
+    if answer is None:
+        raise Rejected("NoCellError", "There is no such type of cell, or no such chain.")
     return JSONResponse(answer)
 
 

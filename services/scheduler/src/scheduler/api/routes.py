@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -14,12 +15,14 @@ from starlette.types import Message, Receive, Scope, Send
 
 from scheduler import store
 from scheduler.api import clusters, views
+from scheduler.api.advice import advice as advice_of
 from scheduler.api.cells import Wanted
 from scheduler.api.cells import cells as cells_of
 from scheduler.api.configuration import Configurations
 from scheduler.api.exporting import Connect, Export, stretch_of
 from scheduler.comparisons import Comparisons
 from scheduler.configuring import Configuring
+from scheduler.domain.core.advising import MOST_CELLS
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.state import State
@@ -64,8 +67,8 @@ def routes(
 ) -> list[Route]:
     """``/queue?limit=``, ``/gangs?limit=&after=``, ``/gangs/{gang}``, ``/jobs/{job}/why``,
     ``/nodes``, ``/cells?address=&virtualCluster=&limit=&after=``, ``/virtual-clusters``,
-    ``/configuration``, ``POST /configuration/check``, ``POST /configuration/what-if``,
-    ``/export?since=&until=``. ``connect``: to the database.
+    ``/advice?chain=&level=&cells=``, ``/configuration``, ``POST /configuration/check``,
+    ``POST /configuration/what-if``, ``/export?since=&until=``. ``connect``: to the database.
     """
     seats, whole_seats = Seats(settings), asyncio.Semaphore(settings.whole_exports)
     configurations = Configurations(decider, settings, comparisons)
@@ -121,12 +124,22 @@ def routes(
         route("/jobs/{name}/why", job),
         route("/nodes", nodes),
         route("/cells", cells),
+        route("/advice", partial(_advice, decider)),
         route("/virtual-clusters", virtual_clusters),
         route("/configuration", configurations.show),
         route("/configuration/check", configurations.check, "POST"),
         route("/configuration/what-if", configurations.what_if, "POST"),
         route("/export", export),
     ]
+
+
+async def _advice(decider: Leading, request: Request) -> Response:
+    """Which moves would free cells."""
+    query, wanted = request.query_params, _number(request, "cells", 1)
+    chain, level = query.get("chain") or None, query.get("level") or None
+    await _between_cycles(decider)
+    found = advice_of(decider.state, chain, level, min(max(wanted, 1), MOST_CELLS))
+    return await _shown(found)
 
 
 async def _between_cycles(decider: Leading) -> None:

@@ -28,7 +28,7 @@ def place(state: State, live: Live) -> Answer | None:
         "position": ahead.position,
         "waiting": ahead.waiting,
         "gpusAhead": ahead.gpus,
-        "ahead": [_named(state, each) | {"gpus": gpus_wanted(each)} for each in ahead.first],
+        "ahead": [named(state, each) | {"gpus": gpus_wanted(each)} for each in ahead.first],
     }
 
 
@@ -62,7 +62,7 @@ def _ends(state: State, found: Ends) -> Answer:
     cluster = state.cluster
     return {
         "gangs": [
-            _named(state, each)
+            named(state, each)
             | {"gpus": each.gpus, "endsAt": time(ends_at(each, cluster.policy, cluster.now))}
             for each in found.gangs[:ENDS_NAMED]
         ],
@@ -73,7 +73,8 @@ def _ends(state: State, found: Ends) -> Answer:
     }
 
 
-def _named(state: State, live: Live) -> Answer:
+def named(state: State, live: Live) -> Answer:
+    """A gang by its id, and as its owner calls it."""
     asked = state.gangs.get(live.id)
     name = live.id if asked is None else asked.request.name
     return {"gang": live.id, "name": name, "user": live.gang.user}

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.config import ALL_TYPES
 from scheduler.domain.core.extras import EXTRA
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import SlotState
@@ -141,8 +142,19 @@ def _charge(found: Held, live: Live, pod: Pod) -> None:
         key = bindings[0].owner, ""
     else:
         key = bindings[0].owner, state.gpu_type
-    where = key, live.rank
-    found.sums[where] = found.sums.get(where, 0) + pod.leaves.bit_count()
+    leaves, borrower = pod.leaves.bit_count(), live.gang.virtual_cluster
+    _sum_up(found.sums, {(key, live.rank): leaves}, 1)
+    if bindings and bindings[0].quota is not None and key[0] != owner_of(borrower):
+        for name in (key[1], ALL_TYPES):
+            _sum_up(found.sums, {_lent(key[0], name): leaves, _borrowed(borrower, name): leaves}, 1)
+
+
+def _lent(owner: str, gpu_type: str) -> Key:
+    return (f"lent by {owner}", gpu_type), 0
+
+
+def _borrowed(virtual_cluster: str, gpu_type: str) -> Key:
+    return (f"borrowed by {owner_of(virtual_cluster)}", gpu_type), 0
 
 
 def _sum_up(sums: dict[Key, int], some: Mapping[Key, int], times: int) -> None:
@@ -175,7 +187,7 @@ def _of_gang(cluster: Cluster, live: Live, held: Held) -> Iterator[Drift]:
             yield Drift(gang, CELLS, binding.address, binding.users.get(gang, 0), pods)
         if cluster.hardware.bindings.get(cell_key(binding.cell, binding.part)) is not binding:
             yield Drift(gang, CELLS, binding.address, 0, 1)
-    charged = sum(held.sums.values())
+    charged = sum(mask.bit_count() for mask in held.charged.values())
     if live.booked != charged:
         yield Drift(gang, QUOTA, live.gang.virtual_cluster, live.booked, charged)
     if held.is_doubled:
@@ -240,6 +252,8 @@ def _of_sums(cluster: Cluster, sums: Mapping[Key, int], found: Iterable[Drift]) 
         yield Drift(gang, QUOTA, "a gang that is over", leaves, 0)
     is_explained = bool(charges.left_over) or any(drift.book in (QUOTA, CLASS) for drift in found)
     books = {(key, rank): n for key, ranks in charges.leaves.items() for rank, n in ranks.items()}
+    books |= {_lent(owner_of(vc), name): n for (vc, name), n in charges.loans.lent.items()}
+    books |= {_borrowed(vc, name): n for (vc, name), n in charges.loans.borrowed.items()}
     for key in sorted(books.keys() | sums.keys()):
         has, should = books.get(key, 0), sums.get(key, 0)
         if has != should:
@@ -251,11 +265,9 @@ def _of_sums(cluster: Cluster, sums: Mapping[Key, int], found: Iterable[Drift]) 
 
 def _suspects(cluster: Cluster, key: Key, off: int) -> list[str]:
     """Gangs that are charged as much as the sum is off, else any in it."""
-    (owner, _), rank = key
-    among = [each for each in cluster.gangs.values() if each.rank == rank and each.booked]
-    same = [each for each in among if each.booked == abs(off)]
-    mine = [each.id for each in same or among if owner == owner_of(each.gang.virtual_cluster)]
-    return mine[:SUSPECTS] or [each.id for each in same[:SUSPECTS]] or [NOBODY_KNOWN]
+    among = [each for each in cluster.gangs.values() if key in derive(cluster, each).sums]
+    same = [each.id for each in among if each.booked == abs(off)]
+    return same[:SUSPECTS] or [each.id for each in among[:SUSPECTS]] or [NOBODY_KNOWN]
 
 
 def _of_cells(cluster: Cluster) -> Iterator[Drift]:
