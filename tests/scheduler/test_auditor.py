@@ -42,6 +42,10 @@ class Watched:
         assert found is not None
         return found
 
+    def drift_of(self, gang: str) -> float | None:
+        labels = {"gang": gang, "book": "quota"}
+        return self.registry.get_sample_value("muster_scheduler_drift", labels)
+
     def after(self, seconds: float, cluster: Cluster) -> bool:
         self.clock.now += seconds
         return self.auditor.look(cluster)
@@ -71,6 +75,7 @@ def test_a_drift_is_told_with_its_gang_until_it_is_over(
         assert (watched.value(AUDITS), logs) == (0, [])
         watched.after(1.0, cluster)
         assert (watched.value(AUDITS), watched.value(DRIFTED)) == (1, 1)
+        assert watched.drift_of("two") == 4
         (told,) = logs
         assert (told["log_level"], told["gang"], told["gangs"]) == ("error", "two", 1)
         assert told["drifts"] == ["quota of x: 12 in the books, 8 by placements"]
@@ -79,6 +84,7 @@ def test_a_drift_is_told_with_its_gang_until_it_is_over(
         spoil(cluster, -1)
         watched.after(60.0, cluster)
     assert (watched.value(AUDITS), watched.value(DRIFTED)) == (3, 0)
+    assert watched.drift_of("two") is None
     assert logs[-1]["event"] == "the books are right again"
 
 

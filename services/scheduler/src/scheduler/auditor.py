@@ -14,8 +14,8 @@ from scheduler.settings import SchedulerSettings
 
 _log = structlog.get_logger()
 
-GANGS_LOGGED = 20
-"""Of one audit; the others are counted."""
+GANGS_NAMED = 20
+"""In the log and as metrics, of one audit; the others are counted."""
 
 
 class Auditor:
@@ -55,7 +55,10 @@ class Auditor:
         before, self.drifts = self.drifts, by_gang(drifts)
         self._metrics.audits.inc()
         self._metrics.drifted.set(len(self.drifts))
-        for gang, found in list(self.drifts.items())[:GANGS_LOGGED]:
+        self._metrics.drift.clear()
+        for gang, found in list(self.drifts.items())[:GANGS_NAMED]:
+            for drift in found:
+                self._metrics.drift.labels(gang, drift.book).inc(abs(drift.has - drift.should))
             _log.error(
                 "the books are wrong",
                 gang=gang,

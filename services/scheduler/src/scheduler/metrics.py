@@ -162,6 +162,12 @@ class SchedulerMetrics:
         self.drifted = self._gauge(
             "drifted_gangs", "Gangs that the books have other GPUs or quota of than placements."
         )
+        self.drift = self._gauge(
+            "drift",
+            "By how much the books of a gang are wrong, of the first of them.",
+            "gang",
+            "book",
+        )
 
     def _add_what_ifs(self) -> None:
         self.what_ifs = self._counter(
