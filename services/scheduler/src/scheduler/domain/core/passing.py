@@ -4,7 +4,6 @@ and others go there only where they will be gone in time.
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from heapq import nsmallest
 from math import inf
 
 from scheduler.domain.core.admitting import attempts
@@ -233,15 +232,18 @@ def _keep_first(
         if (last is None or rank < last)
         and live.id not in kept.by_gang
         and not (live.pods or live.strangers or live.extra_of)
-        and fits_when_empty(cluster, live)
     )
     said: list[Decision] = []
-    for _, live in nsmallest(PLANNED, firsts, key=lambda each: each[0]):
+    left = PLANNED
+    for _, live in sorted(firsts, key=lambda each: each[0]):
         behind = [each for each in kept.of(owner) if goes_before(live, each)]
         ahead = (each for each in kept.of(owner) if each not in behind)
         taken = {chain for each in ahead for chain in _chains(cluster, each.leaves)}
-        if chains <= taken:
+        if chains <= taken or not left:
             break
+        if _has_no_chain(cluster, live, taken) or not fits_when_empty(cluster, live):
+            continue
+        left -= 1
         if live.unplanned == _state(cluster, owner):
             continue
         with out_of_the_way(cluster, behind):
@@ -266,9 +268,19 @@ def _state(cluster: Cluster, owner: str) -> Stamp:
     return (*cluster.stamps.state(), cluster.reservations.versions[owner])
 
 
-def _own_chains(cluster: Cluster, owner: str) -> set[str]:
-    """Those in which a virtual cluster has quota."""
-    return {quota.chain.name for quota in cluster.hardware.owning.quotas.get(owner, ())}
+def _has_no_chain(cluster: Cluster, live: Live, taken: set[str]) -> bool:
+    """In all chains in which some of its pods can be cells are kept for others."""
+    return any(
+        _own_chains(cluster, live.owner, role.kind.gpu_types) <= taken
+        for role in live.waiting
+        if role.kind.pin is None
+    )
+
+
+def _own_chains(cluster: Cluster, owner: str, types: Sequence[str] = ()) -> set[str]:
+    """Those in which a virtual cluster has quota: of these GPU types, or of all."""
+    quotas = cluster.hardware.owning.quotas.get(owner, ())
+    return {quota.chain.name for quota in quotas if not types or quota.chain.leaf in types}
 
 
 def _kept_chains(cluster: Cluster, owner: str) -> set[str]:

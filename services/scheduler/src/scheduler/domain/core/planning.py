@@ -14,6 +14,7 @@ from scheduler.domain.core.preempting import is_alone
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, key_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
+from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.wellness import usable
 
 Found = TypeVar("Found")
@@ -121,6 +122,8 @@ def earliest(
 
 def _leaves(cluster: Cluster, live: Live) -> dict[int, int] | None:
     """What the gang would be charged now, by node; None where it does not fit, or costs nothing."""
+    if quota_short(cluster, live):
+        return None
     seeker = seeker_of(cluster, live, is_guest=False)
     if seeker.place(live.waiting):
         leaves = _of(seeker.pods)
