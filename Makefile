@@ -84,6 +84,9 @@ experiment-sharing: install ## Jobs on private clusters, with a quota of GPUs, a
 experiment-run-times: install ## Ask how good learnt run times are, by a simulated stream of jobs
 	$(BIN)/python tests/bench/learnt_run_times.py
 
+experiment-judgement: install ## What backfill, reservations, protection and elastic gangs are worth
+	$(BIN)/python tests/bench/judgement.py
+
 run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
 	@$(BIN)/muster up --demo --kafka $(KAFKA)
 
@@ -102,4 +105,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka bench bench-scheduler experiment-sharing experiment-run-times run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean

@@ -25,7 +25,7 @@ from w1 import GPUS_PER_NODE, VIRTUAL_CLUSTERS, drawn_size, shape
 
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
-NODES = 64
+NODES = 32
 LARGE = 32
 LOAD = 0.95
 """Of all GPUs by guaranteed gangs, if nobody ever waited."""

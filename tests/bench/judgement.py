@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from figures import slim
 from judged_jobs import HOUR_S, Work, elastic, exact, example, stream
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from scheduler.domain.core.config import Finding, Policy
 from scheduler.domain.core.model import OPPORTUNISTIC, Deferred, GangClass, Placed
@@ -234,6 +235,9 @@ def main() -> None:
             for name, (_, some) in works.items()
             for policy, kind in ways
         }
+        every = [each for futures in asked.values() for each in futures]
+        for each in track(every, "runs", console=console):
+            each.result()
         runs = {key: [each.result() for each in futures] for key, futures in asked.items()}
     for name, (work, _) in works.items():
         console.print(f"{name}: {len(work.asked):,} gangs")

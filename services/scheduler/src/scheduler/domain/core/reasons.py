@@ -28,6 +28,7 @@ class Explainer:
         self.cluster = cluster
         unwell = cluster.hardware.unwell
         self.bad = [unwell[number] for number in sorted(unwell)]
+        self._known: dict[object, Reason] = {}
 
     def refusal(self, line: Line) -> Reason | None:
         """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
@@ -110,7 +111,23 @@ class Explainer:
         return True
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
-        """Why the gangs of each line wait."""
+        """Why the gangs of each line wait: found once for those that want the same, however long
+        they run and whose they are.
+        """
+        alike = {line: self._what_counts(line) for line in lines}
+        first = {what: line for line, what in reversed(alike.items()) if what not in self._known}
+        for line, reason in self._found([line for line in lines if line in first.values()]):
+            self._known[alike[line]] = reason
+        return ((line, self._known[what]) for line, what in alike.items())
+
+    def _what_counts(self, line: Line) -> object:
+        if self.cluster.policy.is_strict:  # the first of them is told something else
+            return line
+        owner, priority, shape, near, _, *others = line.key
+        order, _ = line.waiting[0]
+        return owner, priority, shape, near, *others, order[:2]
+
+    def _found(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         cluster, kept = self.cluster, self.cluster.reservations
         owners = dict.fromkeys(line.key[0] for line in lines)
         with out_of_the_way(cluster, [each for owner in owners for each in kept.of(owner)]):
