@@ -1,0 +1,216 @@
+"""What is so of every stream of gangs, whatever is asked for: judges that look at each cycle.
+
+They know what was decided, and ask the core only by letting something else happen in a copy of it.
+"""
+
+from collections import Counter
+from copy import deepcopy
+from random import Random
+
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.model import (
+    Decision,
+    Deferred,
+    Gang,
+    Grown,
+    Placed,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Reserved,
+    Shrunk,
+)
+from streams import NODE_GPUS, Stream
+
+EPSILON = 1e-6
+
+Cell = tuple[str, int]
+"""A node and the index of a GPU."""
+
+
+class Judge:
+    """``wrong``: what is not as it should be; ``met``: how often what was to be looked at was
+    there.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.wrong: list[str] = []
+        self.met: Counter[str] = Counter()
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        """One cycle is over."""
+        raise NotImplementedError
+
+
+class Kept(Judge):
+    """Who may go on cells that are kept for others, by the decisions alone: who comes before them,
+    or will be gone in time by its limit, or else by what it expects, and costs nobody anything.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.cells: dict[str, frozenset[Cell]] = {}
+        self.starts_at: dict[str, float] = {}
+        self.since: dict[str, float] = {}
+        self.said_in: dict[str, int] = {}
+        self.has_place_since: dict[str, int] = {}
+        self.cycles = 0
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        self.cycles += 1
+        placed = {each.gang for each in decided if _has_place(each)}
+        for gang in placed:  # it has its place from this cycle on, whenever that is said
+            self._forget(gang)
+        for each in decided:
+            if isinstance(each, Reserved) and each.starts_at is not None:
+                if each.gang not in placed:
+                    self._keep(each, now)
+            elif isinstance(each, Reserved | Refused):
+                self._forget(each.gang)
+            elif isinstance(each, Preempted | Shrunk) and each.for_gang is not None:
+                self.has_place_since[each.for_gang] = self.cycles
+            elif isinstance(each, Deferred) and each.reason.code == "preempting":
+                self.has_place_since.setdefault(each.gang, self.cycles)
+            elif isinstance(each, PreemptionCancelled):
+                self.has_place_since.pop(each.gang, None)
+            elif isinstance(each, Placed | Grown):
+                self._starts(stream, each, now)
+
+    def _keep(self, reserved: Reserved, now: float) -> None:
+        assert reserved.starts_at is not None
+        name = reserved.gang
+        self.cells[name] = frozenset((node, gpu) for node, gpus in reserved.cells for gpu in gpus)
+        self.starts_at[name] = reserved.starts_at
+        self.since.setdefault(name, now)
+        self.said_in[name] = self.cycles
+
+    def _forget(self, name: str) -> None:
+        for each in (self.cells, self.starts_at, self.since, self.said_in):
+            each.pop(name, None)  # type: ignore[attr-defined]
+
+    def _starts(self, stream: Stream, decision: Placed | Grown, now: float) -> None:
+        gang = stream.runs[decision.gang].gang
+        known = self.has_place_since.pop(gang.id, self.cycles)
+        places = {(place.node, gpu) for place in decision.pods for gpu in place.gpus}
+        for other, cells in self.cells.items():
+            first = stream.runs[other].gang
+            is_behind = (
+                gang.virtual_cluster == first.virtual_cluster
+                and 0 <= gang.priority <= first.priority
+                and (known > self.said_in[other] or known == self.cycles)
+            )
+            if is_behind and places & cells and self._are_bound(stream, first, cells):
+                self.met["passes"] += 1
+                costs = known < self.cycles
+                if isinstance(decision, Grown) or costs or not self._is_in_time(gang, other, now):
+                    self.wrong.append(f"{now}: {gang.id} starts on what is kept for {other}")
+
+    def _is_in_time(self, gang: Gang, other: str, now: float) -> bool:
+        bound_s = gang.limit_s or gang.expected_s
+        return bound_s is not None and now + bound_s <= self.starts_at[other] + EPSILON
+
+    def _are_bound(self, stream: Stream, first: Gang, cells: frozenset[Cell]) -> bool:
+        """Its virtual cluster has quota for all that is kept: else it gets that later, elsewhere
+        perhaps.
+        """
+        owned = stream.cluster.hardware.forest.config.virtual_clusters[first.virtual_cluster]
+        used = {
+            (place.node, gpu)
+            for run in stream.runs.values()
+            if run.gang.virtual_cluster == first.virtual_cluster and run.gang.priority >= 0
+            for place in run.places.values()
+            for gpu in place.gpus
+        }
+        nodes = {node for node, _ in used | cells}
+        return len(nodes) * NODE_GPUS <= NODE_GPUS * sum(each.count for each in owned.cells)
+
+
+class Punctual(Judge):
+    """Who passed, and expected to be gone by now, holds the gang that it passed no longer than for
+    the grace.
+    """
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        cluster = stream.cluster
+        for first in list(cluster.reservations.by_gang):
+            late = [
+                live
+                for live in cluster.gangs.values()
+                if live.passed == first and live.started_at is not None and _is_late(live, now)
+            ]
+            stays = [live.id for live in late if not live.is_leaving]
+            if stays:
+                self.met["late"] += 1
+                if without(cluster, [live.id for live in late], first, now) == "placed":
+                    self.wrong.append(f"{now}: {first} could start if {stays} had left")
+
+
+class Told(Judge):
+    """Who waits is told of the order, or of what is kept, if nothing else is in its way; and nobody
+    else is. ``share``: of the cycles are looked at, in each of them one gang.
+    """
+
+    share = 0.3
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        cluster = stream.cluster
+        for each in decided:
+            if isinstance(each, Deferred) and each.reason.code in ("order", "reservation"):
+                self._names(cluster, each, now)
+        waiting = [gang for gang in cluster.queue.gangs if _is_new(cluster.gangs[gang])]
+        if not waiting or self.random.random() >= self.share:
+            return
+        gang = self.random.choice(sorted(waiting))
+        live = cluster.gangs[gang]
+        others = [
+            other
+            for other in cluster.queue.gangs
+            if other != gang and _is_new(cluster.gangs[other]) and _is_beside(cluster, live, other)
+        ]
+        is_held = without(cluster, others, gang, now) != "waits"
+        self.met[f"{live.told}"] += 1
+        if is_held != (live.told in ("order", "reservation")):
+            self.wrong.append(f"{now}: {gang} is told {live.told}; held by others only: {is_held}")
+
+    def _names(self, cluster: Cluster, told: Deferred, now: float) -> None:
+        first = cluster.gangs.get(str(told.reason.numbers["for"]))
+        live = cluster.gangs[told.gang]
+        self.met["names"] += 1
+        if first is None or first is live or first.owner != live.owner:
+            self.wrong.append(f"{now}: {told.gang} is told of {told.reason.numbers['for']}")
+
+
+def without(cluster: Cluster, others: list[str], gang: str, now: float) -> str:
+    """What becomes of a gang that waits if others were not there: in a copy."""
+    other = deepcopy(cluster)
+    for each in others:
+        other.release(each)
+    decided = run_cycle(other, now)
+    if any(isinstance(each, Placed) and each.gang == gang for each in decided):
+        return "placed"
+    live = other.gangs.get(gang)
+    return "reserved" if live is None or live.reserved else "waits"
+
+
+def _has_place(decision: Decision) -> bool:
+    is_told = isinstance(decision, Deferred) and decision.reason.code == "preempting"
+    return is_told or isinstance(decision, Placed)
+
+
+def _is_late(live: Live, now: float) -> bool:
+    bound_s = live.gang.limit_s or live.gang.expected_s
+    assert live.started_at is not None
+    assert bound_s is not None
+    # Rounded up to two digits, as the rules have it.
+    return now >= live.started_at + 1.1 * bound_s
+
+
+def _is_new(live: Live) -> bool:
+    return not live.is_guest and not live.pods and live.extra_of is None
+
+
+def _is_beside(cluster: Cluster, live: Live, other: str) -> bool:
+    return cluster.gangs[other].owner == live.owner

@@ -1,0 +1,64 @@
+"""Of random streams of gangs, who end by themselves and are wrong about when: nobody who has to
+wait is delayed by those who pass it, and who waits is told why. `HISTORIES`: as in
+`test_histories`, a thirtieth of it.
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from judging import Judge, Kept, Punctual, Told
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.model import Decision
+from streams import Mix, Stream, a_cluster, a_stream, blocks, run
+
+UNTIL_S = 600.0
+IN_ONE_TEST = 4
+
+POLICIES = ({"backfill": True}, {"backfill": True}, {"order": "strict"}, {})
+
+
+def a_world(random: Random) -> tuple[ClusterConfig, Mix]:
+    """A small cluster with some policy, and what is asked of it."""
+    policy: dict[str, object] = {
+        "assumedSeconds": random.choice((50, 200)),
+        "maxPassSeconds": random.choice((0, 100, 1000)),
+        "graceSeconds": random.choice((0, 5, 30)),
+    } | random.choice(POLICIES)
+    if random.random() < 0.3:
+        policy["minRunSeconds"] = 50
+    if random.random() < 0.3:
+        policy["fairShare"] = {"halfLifeSeconds": 500}
+    if random.random() < 0.3:
+        policy["lazyPreemption"] = True
+    mix = Mix(
+        priorities=random.choice(((0,), (0, 1, 2), (0, 1, 2))),
+        elastic=random.choice((0.0, 0.4, 0.6)),
+        guests=random.choice((0.0, 0.3)),
+        runs_s=(10.0, 30.0, 100.0),
+    )
+    return a_cluster(3, {"x": 3, "y": 2}, **policy), mix
+
+
+def judged(seed: int) -> list[Judge]:
+    """One stream, and those who have looked at it."""
+    random = Random(seed)
+    config, mix = a_world(random)
+    judges: list[Judge] = [Kept(seed), Punctual(seed), Told(seed)]
+
+    def look(stream: Stream, now: float, decided: list[Decision]) -> None:
+        for judge in judges:
+            judge(stream, now, decided)
+
+    run(config, list(a_stream(random, config, mix, UNTIL_S)), look)
+    return judges
+
+
+@pytest.mark.parametrize("block", blocks(12, IN_ONE_TEST))
+def test_nobody_who_passes_delays_those_before_and_who_waits_is_told_why(block: range) -> None:
+    met: Counter[str] = Counter()
+    for seed in block:
+        for judge in judged(seed):
+            assert not judge.wrong, (seed, type(judge).__name__, judge.wrong[:3], judge.met)
+            met += judge.met
+    assert all(met[each] > 0 for each in ("passes", "late", "names", "quota")), met
