@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 from launcher.domain.decide import decide
 from launcher.domain.model import ACTIVE, DONE, Life, Policy, wake_at
+from launcher_jobs import least_of, specs, verdicts
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import (
     Execution,
@@ -25,15 +26,14 @@ from muster.contracts.jobs import (
     JobSpec,
     JobState,
     JobStatus,
-    TaskRoleSpec,
 )
 from muster.contracts.model import Word
 from muster.contracts.pods import PodAction, PodRequest, PodStatus
 from muster.contracts.topics import Kind
-from muster.contracts.verdicts import Behavior, Fault, Verdict
+from muster.contracts.verdicts import Fault, Verdict
 from muster.decisions import Due, Input, Say
 from muster.ids import parse_pod
-from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
+from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "job1"
@@ -41,47 +41,6 @@ POLICY = Policy()
 NODES = ("n1", "n2")
 MANY_STEPS = 400
 FINAL = {JobState.SUCCEEDED, JobState.FAILED, JobState.STOPPED}
-
-
-@st.composite
-def specs(draw: st.DrawFn) -> JobSpec:
-    """Small jobs with all kinds of policies."""
-    roles = tuple(
-        TaskRoleSpec(
-            name=f"r{number}",
-            instances=draw(st.integers(1, 3)),
-            min_instances=draw(st.sampled_from([None, None, 1, number])),
-            min_failed_instances=draw(st.sampled_from([1, 1, -1, 2])),
-            min_succeeded_instances=draw(st.sampled_from([-1, -1, 1, 2])),
-            task_retry_count=draw(st.sampled_from([0, 1, -1])),
-            cpu=1,
-            memory_mb=100,
-            gpus=1,
-            ports={"http": 1},
-            command="true",
-        )
-        for number in range(draw(st.integers(1, 2)))
-    )
-    return JobSpec(
-        job_retry_count=draw(st.sampled_from([0, 0, 1, 2, -1])),
-        gang=draw(st.booleans()),
-        time_limit_s=draw(st.sampled_from([None, None, 3600])),
-        task_roles=roles,
-    )
-
-
-def _least(role: TaskRoleSpec) -> int:
-    return role.instances if role.min_instances is None else role.min_instances
-
-
-verdicts = st.sampled_from(
-    [
-        failure(Behavior.UNKNOWN),
-        failure(Behavior.PERMANENT),
-        failure(Behavior.TRANSIENT, Fault.PLATFORM, -1010),
-        failure(Behavior.TRANSIENT_CONFLICT, Fault.PLATFORM, 251),
-    ]
-)
 
 
 class Lives(RuleBasedStateMachine):
@@ -173,7 +132,7 @@ class Lives(RuleBasedStateMachine):
             needed = {
                 (role.name, index)
                 for role in self.life.job.spec.task_roles
-                for index in range(_least(role))
+                for index in range(least_of(role))
             }
             assert needed <= placed.keys(), "a gang was run before what it needs was placed"
             assert all(placed.values())

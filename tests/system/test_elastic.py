@@ -36,6 +36,10 @@ async def running(muster: Muster, name: str) -> list[int]:
     return [task["taskIndex"] for task in tasks if task["taskState"] == "RUNNING"]
 
 
+def ran(folder: Path, which: str = "*") -> set[str]:
+    return {path.name for path in folder.glob(f"ran-{which}")}
+
+
 async def restart(muster: Muster) -> None:
     for service in (Service.SCHEDULER, Service.LAUNCHER):
         await muster.stop(service)
@@ -65,7 +69,7 @@ async def test_an_elastic_job_starts_small_grows_shrinks_and_succeeds(
         (tmp_path / "owner").touch()
         await eventually(lambda: running(muster, name), lambda tasks: tasks == [0, 1, 2, 3])
         again = {f"ran-{task}-1" for task in range(4) if task not in shrunk}
-        assert again == {path.name for path in tmp_path.glob("ran-*-1")}
+        assert again == ran(tmp_path, "*-1")
         (tmp_path / "done").touch()
         assert await muster.end_of(name) == "SUCCEEDED"
         assert (tmp_path / "least").read_text() == "1\n"
@@ -85,7 +89,20 @@ async def test_an_elastic_job_succeeds_without_tasks_that_never_had_a_place(
         await eventually(lambda: running(muster, name), lambda tasks: tasks == [0])
         (tmp_path / "done").touch()
         assert await muster.end_of(name) == "SUCCEEDED"
-        assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-0-0"]
+        assert ran(tmp_path) == {"ran-0-0"}
         (tmp_path / "busy").touch()
         assert await muster.end_of(busy) == "SUCCEEDED"
         await eventually(muster.unsettled, lambda count: count == 0)
+
+
+async def test_what_a_task_has_saved_is_known_to_who_decides_whom_to_preempt(
+    muster: Muster, tmp_path: Path
+) -> None:
+    save = "sleep 1; touch $MUSTER_CHECKPOINT_FILE"
+    text = a_job("saving", f"{save}; {UNTIL.format(gate=tmp_path / 'done')}", gpus=1)
+    name = await muster.submit(text)
+    pool = muster.runtimes[Service.REST].pool
+    saved = "SELECT request->>'checkpointedAt' FROM scheduler.gang"
+    await eventually(lambda: pool.fetchval(saved), lambda at: at is not None)
+    (tmp_path / "done").touch()
+    assert await muster.end_of(name) == "SUCCEEDED"

@@ -130,6 +130,10 @@ def test_null_is_as_if_left_out() -> None:
         ({"event": "gang-withdrawn", "gang": "a"}, GangWithdrawn(3.5, "a", line=1)),
         ({"event": "gang-checkpointed", "gang": "a"}, GangCheckpointed(3.5, "a", line=1)),
         (
+            {"event": "gang-checkpointed", "gang": "a", "savedAt": 3},
+            GangCheckpointed(3.5, "a", 3.0, line=1),
+        ),
+        (
             {"event": "pod-released", "gang": "a", "pod": "w-1"},
             PodReleased(3.5, "a", "w-1", line=1),
         ),

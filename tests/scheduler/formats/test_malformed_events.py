@@ -60,6 +60,11 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
         (requested(runSeconds=0), "gang.runSeconds", "must be above 0"),
         (requested(checkpointSeconds=0), "gang.checkpointSeconds", "must be above 0"),
         (requested(minRunSeconds=-1), "gang.minRunSeconds", "at least 0"),
+        (
+            {"at": 1, "event": "gang-checkpointed", "gang": "a", "savedAt": 2},
+            "savedAt",
+            "not be after",
+        ),
         (requested(limitSeconds=1e999), "", "has Infinity"),
         (requested(borrow="yes"), "gang.borrow", "must be true or false, not 'yes'"),
         (requested(allowedNodes=[]), "gang.allowedNodes", "null allows all"),

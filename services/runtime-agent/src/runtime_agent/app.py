@@ -180,7 +180,7 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
     runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
     memory = Memory(
         journal=journal,
-        node=Node(settings.node, proc.boot_id(), settings.grace_s),
+        node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
         has=runner.has,
     )
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import structlog
 
+from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.supervisor import cgroup, lock, proc
 from runtime_agent.supervisor.records import (
     COMMAND_FILE,
@@ -175,6 +177,16 @@ class PodDirectories:
         if start is not None and start.boot_id != self._boot:
             return Phase.REBOOTED
         return Phase.RUNNING if supervisor is not None else Phase.SUPERVISOR_LOST
+
+    def checkpointed_at_s(self, name: str) -> float | None:
+        """When the pod has touched its file last (Unix). Only a file in its own work directory
+        counts, and nothing of it is read.
+        """
+        try:
+            found = (self.work_path(name) / CHECKPOINT_FILE).lstat()
+        except OSError:
+            return None
+        return found.st_mtime if stat.S_ISREG(found.st_mode) else None
 
     def ask_to_stop(self, name: str, reason: str, grace_s: float) -> None:
         """Leaves the request and rings; said again it can only shorten the grace."""

@@ -30,12 +30,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look at a pod: since when it runs, and how it ended (None: not yet). Unix times."""
+    """One look at a pod: since when it runs, how it ended (None: not yet), and when it has said
+    last that its gang's work is saved. Unix times.
+    """
 
     pod: str
     started_at_s: float | None = None
     ended_at_s: float | None = None
     ending: Ending | None = None
+    checkpointed_at_s: float | None = None
 
 
 class Runner(Protocol):
@@ -174,7 +177,10 @@ class SupervisedPods:
                 return Seen(name, started_at_s, time.time(), Ending(loss=Loss.SUPERVISOR))
             case Phase.RUNNING | Phase.STARTING:
                 self._see_to_stop(pod, seen.stop)
-                return None if started_at_s is None else Seen(name, started_at_s)
+                if started_at_s is None:
+                    return None
+                saved_at_s = self.directories.checkpointed_at_s(name)
+                return Seen(name, started_at_s, checkpointed_at_s=saved_at_s)
             case Phase.PREPARED | Phase.ABSENT:
                 return self._not_started(pod, seen.phase)
 

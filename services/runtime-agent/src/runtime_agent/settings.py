@@ -92,6 +92,9 @@ class AgentSettings(ServiceSettings):
     )
 
     pod_look_s: PositiveFloat = Field(1.0, description="Pods are looked at this often, unasked.")
+    checkpoint_every_s: PositiveFloat = Field(
+        30.0, description="At most so often it is told that a pod has saved its gang's work."
+    )
     launch_timeout_s: PositiveFloat = Field(5.0, description="A supervisor is there by then.")
     launch_attempts: PositiveInt = Field(5, description="Then the pod fails: launch-failed.")
     grace_s: NonNegativeFloat = Field(30.0, description="Between SIGTERM and SIGKILL by default.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from muster.acknowledgements import heard_by
@@ -42,6 +42,7 @@ class Node:
     name: str
     boot: str
     default_grace_s: float
+    checkpoint_every_s: float = 30.0
 
 
 @dataclass(slots=True)
@@ -182,6 +183,8 @@ class Step:
         if seen.ending is None:
             if started_at is not None and entry.pod.phase is Phase.ACCEPTED:
                 self.put(entry, decide.started(entry.pod, started_at, self._surroundings()))
+            elif seen.checkpointed_at_s is not None:
+                self._see_saved(entry, seen.checkpointed_at_s)
             return None
         ended_at = self.now if seen.ended_at_s is None else _moment(seen.ended_at_s)
         around = self._surroundings()
@@ -191,6 +194,17 @@ class Step:
         self.put(entry, decision)
         verdict = None if decision.word is None else decision.word.verdict
         return None if verdict is None else verdict.rule
+
+    def _see_saved(self, entry: Entry, saved_at_s: float) -> None:
+        """A pod says so as often as it likes; the Launcher hears it now and then. The pod can have
+        set any time: one before its start, or to come, is brought to where it can be.
+        """
+        pod, every = entry.pod, timedelta(seconds=self._memory.node.checkpoint_every_s)
+        earliest_s = 0.0 if pod.started_at is None else pod.started_at.timestamp()
+        at = _moment(min(max(saved_at_s, earliest_s), self.now.timestamp()))
+        last = pod.checkpointed_at
+        if last is None or (at > last and self.now >= last + every):
+            self.put(entry, decide.checkpointed(pod, at, self._surroundings()))
 
     def say_still_there(self, entry: Entry) -> None:
         """A new word about a live pod, though nothing has changed."""

@@ -66,7 +66,8 @@ class GangRequest(Word):
     a gang of its own virtual cluster, None: as the policy says. ``limit_s``: it is ended when it
     has run for so long. ``expected_s``: so long it will run, as its user says; ``min_run_s``: so
     long it is to run before it is preempted; ``checkpoint_s``: so often it saves what it has done;
-    ``borrow``: it may run on what other virtual clusters own and don't use. ``end``: with an empty
+    ``borrow``: it may run on what other virtual clusters own and don't use. ``checkpointed_at``:
+    when one of its pods has said last that the gang's work is saved. ``end``: with an empty
     list, how it came to that; None: nobody knows.
     """
 
@@ -84,6 +85,7 @@ class GangRequest(Word):
     min_run_s: int | None = None
     checkpoint_s: int | None = None
     borrow: bool = False
+    checkpointed_at: datetime | None = None
     end: GangEnd | None = None
     pods: tuple[PodAsk, ...] = ()
     released: tuple[PodRelease, ...] = ()

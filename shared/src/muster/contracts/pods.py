@@ -135,7 +135,8 @@ class PodStatus(Word):
 
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no
     longer counts it; its GPUs
-    and ports are free from that report on.
+    and ports are free from that report on. ``checkpointed_at``: when it has said last that its
+    gang's work is saved.
     """
 
     pod: str
@@ -150,4 +151,5 @@ class PodStatus(Word):
     exit_code: int | None = None
     signal: int | None = None
     verdict: Verdict | None = None
+    checkpointed_at: datetime | None = None
     report_revision: Revision = 0

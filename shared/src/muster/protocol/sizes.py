@@ -261,6 +261,7 @@ def _empty() -> dict[str, int]:
             min_run_s=_BIG,
             checkpoint_s=_BIG,
             borrow=False,
+            checkpointed_at=_TIME,
             end=GangEnd.SUCCEEDED,
         ),
         "placement-decided": GangDecision(gang=_NAME, job=_JOB, epoch=_BIG, reason=_REASON),

@@ -77,6 +77,7 @@ def begin_task(turn: Turn, task: Task) -> None:
         exit_code=None,
         verdict=None,
         release=task.release if is_gang else None,  # of the same gang
+        checkpointed_at=None,
     )
     ask(turn, turn.tasks() if is_gang else [begun])
 
@@ -104,6 +105,19 @@ def ran(turn: Turn, task: Task, started_at: datetime | None) -> Task:
         deadline_at=turn.now + timedelta(seconds=limit) if limit else None,
     )
     return turn.move_task(task, TaskEvent.RAN, launched_at=started_at or turn.now)
+
+
+def saved(turn: Turn, task: Task, at: datetime) -> None:
+    """The task's pod says that its gang's work is saved: who decides whom to preempt is told, with
+    the next word where others may say the same.
+    """
+    if task.checkpointed_at is not None and at <= task.checkpointed_at:
+        return
+    noted = turn.note_saved(task, at)
+    if turn.job.spec.gang:
+        turn.set_job(gang_unsaid=True)
+    else:
+        turn.say(say_gang(turn.life, turn.life.gang(noted), (noted,), GANG_REQUESTED))
 
 
 def pod_ended(turn: Turn, task: Task, end: End) -> None:

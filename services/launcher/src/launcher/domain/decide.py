@@ -23,6 +23,7 @@ from launcher.domain.attempts import (
     pod_ended,
     ran,
     remind,
+    saved,
     stop_job,
     stop_task,
 )
@@ -255,7 +256,9 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
             if task.phase is TaskPhase.WAITING:
                 turn.move_task(task, TaskEvent.ASKED)
         case PodState.RUNNING:
-            ran(turn, task, word.started_at)
+            running = ran(turn, task, word.started_at)
+            if word.checkpointed_at is not None:
+                saved(turn, running, word.checkpointed_at)
         case PodState.SUCCEEDED | PodState.FAILED:
             answer_over(turn, word, is_alive=False)
             if word.started_at is not None or word.state is PodState.SUCCEEDED:

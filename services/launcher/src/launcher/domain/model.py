@@ -57,7 +57,8 @@ class Task:
 
     ``attempt`` counts its retries so far, ``accountable`` those on the user's account, ``streak``
     the last ones in a row that cost nothing. ``stop``: why its pod is to stop. ``release``: from
-    when on what its ended pod held is free.
+    when on what its ended pod held is free. ``checkpointed_at``: when its pod has said last that
+    its gang's work is saved.
     """
 
     role: str
@@ -75,6 +76,7 @@ class Task:
     exit_code: int | None = None
     verdict: Verdict | None = None
     release: PodRelease | None = None
+    checkpointed_at: datetime | None = None
 
     @property
     def key(self) -> TaskKey:

@@ -24,8 +24,8 @@ from muster.states import (
     TaskEvent,
 )
 
-from launcher.domain.model import ACTIVE, ENDING, Life, Policy, Task, TaskKey
-from launcher.domain.words import GANG_RELEASED, say_gang, say_job
+from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
+from launcher.domain.words import GANG_RELEASED, GANG_REQUESTED, say_gang, say_job
 
 
 class Turn:
@@ -36,7 +36,7 @@ class Turn:
         self._is_new = is_new
         self._tasks = dict(life.tasks)
         self._changed = set(life.changed)
-        self._has_put = False
+        self._has_put = self._has_noted = False
         self._says: dict[tuple[Kind, str], Say] = {}
         self.job = life.job
         self.now = now
@@ -77,6 +77,14 @@ class Turn:
         self._tasks[task.key] = task
         self._changed.add(task.key)
         self._has_put = True
+
+    def note_saved(self, task: Task, at: datetime) -> Task:
+        """Put the task with when its pod has saved last: nothing that users see."""
+        noted = replace(task, checkpointed_at=at)
+        self._tasks[task.key] = noted
+        self._changed.add(task.key)
+        self._has_noted = True
+        return noted
 
     def put_anew(self, tasks: Iterable[Task]) -> None:
         """These are the tasks of the next attempt."""
@@ -122,7 +130,9 @@ class Turn:
         self.set_job(gang_unsaid=False)
         if self.job.phase in ACTIVE | ENDING and self.job.spec.gang:
             gang = gang_name(self.job.id, self.job.attempt)
-            self.say(say_gang(self.life, gang, self._tasks.values(), GANG_RELEASED))
+            is_whole = all(task.phase in HOLDING for task in self._tasks.values())
+            topic = GANG_REQUESTED if is_whole else GANG_RELEASED
+            self.say(say_gang(self.life, gang, self._tasks.values(), topic))
 
     def decision(self) -> Decision[Life]:
         """What the turn came to."""
@@ -132,7 +142,7 @@ class Turn:
         elif not was_final and self._is_changed():
             self.set_job(status_unsaid=True)
         self._set_quiet()
-        if self.job == self._before.job and not self._has_put:
+        if self.job == self._before.job and not (self._has_put or self._has_noted):
             return Decision(None if self._is_new else self._before, tuple(self._says.values()))
         stored = self._before.stored
         life = Life(self.job, self._tasks, frozenset(self._changed), stored)

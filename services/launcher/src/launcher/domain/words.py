@@ -55,6 +55,7 @@ def say_gang(
     job, found = life.job, tuple(tasks)
     groups = {job.role(role).group for role in {task.role for task in found}}
     pods = tuple(_ask_of(life, task) for task in found if task.phase in HOLDING)
+    saved = [task.checkpointed_at for task in found if task.checkpointed_at is not None]
     word = GangRequest(
         gang=gang,
         job=job.id,
@@ -70,6 +71,7 @@ def say_gang(
         min_run_s=job.spec.min_run_s,
         checkpoint_s=job.spec.checkpoint_s,
         borrow=job.spec.borrow,
+        checkpointed_at=max(saved, default=None),
         end=end,
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),

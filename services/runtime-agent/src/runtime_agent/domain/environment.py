@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from muster.contracts.pods import PodRun, RolePeers
 
+CHECKPOINT_FILE = ".checkpointed"
+"""In the work directory: whoever touches it says that its gang's work is saved."""
+
 HTTP_LABEL = "http"
 SSH_LABEL = "ssh"
 
@@ -156,6 +159,7 @@ def _muster(run: PodRun, place: Place) -> dict[str, str]:
     """Attempts count up, so that what an older one has written can be told and refused."""
     return {
         "MUSTER_POD": place.pod,
+        "MUSTER_CHECKPOINT_FILE": f"{place.work_dir}/{CHECKPOINT_FILE}",
         "MUSTER_JOB": place.job,
         "MUSTER_NODE": place.node,
         "MUSTER_JOB_ATTEMPT": str(run.job_attempt),

@@ -41,7 +41,8 @@ class Stopping:
 @dataclass(frozen=True, slots=True)
 class Pod:
     """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
-    ended names are kept for days. `is_forgotten`: the Launcher knows its end.
+    ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` is
+    not kept: an agent that starts says it once more.
     """
 
     pod: str
@@ -52,6 +53,7 @@ class Pod:
     stop: Stopping | None = None
     is_forgotten: bool = False
     started_at: datetime | None = None
+    checkpointed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,14 @@ def started(pod: Pod, at: datetime, around: Surroundings) -> Decision:
     return Decision(now, _status(now, around, PodState.RUNNING))
 
 
+def checkpointed(pod: Pod, at: datetime, around: Surroundings) -> Decision:
+    """It has said that its gang's work up to then is saved."""
+    if pod.phase is not Phase.RUNNING:
+        return Decision(pod)
+    now = replace(pod, checkpointed_at=at)
+    return Decision(now, _status(now, around, PodState.RUNNING))
+
+
 def still_there(pod: Pod, around: Surroundings) -> Decision:
     """The agent was away: whoever has given the pod up meanwhile shall hear that it lives."""
     if pod.phase is Phase.ENDED:
@@ -267,6 +277,7 @@ def _status(pod: Pod, around: Surroundings, state: PodState) -> PodStatus:
         boot=around.boot,
         state=state,
         started_at=pod.started_at,
+        checkpointed_at=pod.checkpointed_at,
     )
 
 

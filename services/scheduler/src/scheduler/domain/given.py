@@ -27,6 +27,7 @@ from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.export import (
     Fields,
     blocked_event,
+    checkpointed_event,
     elastic_event,
     grown_event,
     pod_released_event,
@@ -74,6 +75,15 @@ class Given:
         """A gang is to grow by as many of these pods as can be had without cost."""
         self._note(elastic_event, gang, roles)
         want_more(self.cluster, gang, roles)
+
+    def checkpointed(self, gang: str, saved_at: float) -> None:
+        """A gang's work up to then is saved. Who does not run, or has saved since, is ignored."""
+        live = self.cluster.gangs.get(gang)
+        if live is None or live.started_at is None:
+            return
+        if saved_at > (live.checkpointed_at or live.started_at):
+            self._note(checkpointed_event, gang, saved_at)
+            self.cluster.checkpointed(gang, saved_at)
 
     def release(self, gang: str) -> None:
         """A gang is over. Unknown ones are ignored."""

@@ -174,6 +174,8 @@ class State:
             if run := run_of(gang, at):
                 self._changes.runs[gang.name] = run
             return
+        if request.checkpointed_at is not None:
+            self.given.checkpointed(gang.name, min(request.checkpointed_at.timestamp(), at))
         if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
             self._want(gang)
 

@@ -7,6 +7,8 @@ begin. Nodes are heard meanwhile, by both.
 
 from collections.abc import Collection, Iterable, Mapping
 
+from muster.contracts.gangs import GangRequest
+
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.keeping import let_go
 from scheduler.domain.core.model import ExtraPod, Kind, PodPlace, Restored, RestoredUsage
@@ -83,6 +85,7 @@ class Stored(State):
                 known.preempted_for,
                 () if started_at is None else tuple(reserved),
                 known.passed,
+                checkpointed_at=_saved_at(request, at),
                 extra=_still_extra(known, places),
             )
             self.given.restore(restored, at)
@@ -182,3 +185,8 @@ def _leaving(restored: Restored) -> set[str]:
     is_whole = restored.preempted_until is not None
     told = {p.pod for p in restored.places if extra.get(p.pod, is_whole)}
     return set() if len(told) == len(restored.places) else told
+
+
+def _saved_at(request: GangRequest, at: float) -> float | None:
+    saved_at = request.checkpointed_at
+    return None if saved_at is None else min(saved_at.timestamp(), at)

@@ -91,6 +91,13 @@ def _gang_restored(line: _Line) -> Event:
     return GangRestored(line.at, file, restored, line.table.name("told"), line=line.number)
 
 
+def _gang_checkpointed(line: _Line) -> Event:
+    saved_at = line.table.seconds("savedAt", -MAX_NUMBER)
+    if saved_at is not None and saved_at > line.at:
+        line.table.wrong("savedAt", "must not be after at")
+    return GangCheckpointed(line.at, line.name("gang"), saved_at, line=line.number)
+
+
 def _gang_grown(line: _Line) -> Event:
     line.table.needs("pods")
     gang = line.name("gang")
@@ -218,10 +225,7 @@ _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-requested": (_OF_WAITING, _gang_requested),
     "gang-released": (_OF_GANG, lambda it: GangReleased(it.at, it.name("gang"), line=it.number)),
     "gang-withdrawn": (_OF_GANG, lambda it: GangWithdrawn(it.at, it.name("gang"), line=it.number)),
-    "gang-checkpointed": (
-        _OF_GANG,
-        lambda it: GangCheckpointed(it.at, it.name("gang"), line=it.number),
-    ),
+    "gang-checkpointed": (_known("gang", "savedAt"), _gang_checkpointed),
     "gang-grown": (_known("gang", "pods", "told", "elastic"), _gang_grown),
     "gang-restored": (_OF_RESTORED, _gang_restored),
     "reservation-restored": (_OF_RESERVATION, _reservation_restored),

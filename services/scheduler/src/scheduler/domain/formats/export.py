@@ -50,6 +50,11 @@ def grown_event(gang: str, roles: Sequence[Role], told: str | None = None) -> Fi
     return {"event": "gang-grown", "gang": name_of(gang), "pods": pods, **_set(told=told)}
 
 
+def checkpointed_event(gang: str, saved_at: float) -> Fields:
+    """A gang's work up to then is saved."""
+    return {"event": "gang-checkpointed", "gang": name_of(gang), "savedAt": whole(saved_at)}
+
+
 def released_event(gang: str) -> Fields:
     """A gang is over."""
     return {"event": "gang-released", "gang": name_of(gang)}

@@ -132,9 +132,10 @@ class GangWithdrawn(Happening):
 
 @dataclass(frozen=True, slots=True)
 class GangCheckpointed(Happening):
-    """A gang's work up to now is saved."""
+    """A gang's work up to ``saved_at`` is saved; None: up to now."""
 
     gang: str
+    saved_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

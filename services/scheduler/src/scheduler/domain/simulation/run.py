@@ -195,10 +195,11 @@ class Simulation:
                 self._release_pod(event)
             case GangGrown():
                 self._grow(event)
-            case GangCheckpointed(gang=gang):
+            case GangCheckpointed(gang=gang, saved_at=saved_at):
                 if gang in self.runs:
-                    self.runs[gang].checkpoint(event.at)
-                    self.cluster.checkpointed(gang, event.at)
+                    saved_at = event.at if saved_at is None else saved_at
+                    self.runs[gang].checkpoint(saved_at)
+                    self.cluster.checkpointed(gang, saved_at)
             case ClusterChanged():
                 self._change(event)
             case CycleRun():

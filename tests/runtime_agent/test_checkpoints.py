@@ -1,0 +1,104 @@
+"""A pod says that its gang's work is saved by touching a file; the Launcher hears of it."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from muster.bus import Outgoing
+from muster.contracts.notices import AppliedRevision
+from runtime_agent.domain.environment import CHECKPOINT_FILE
+from runtime_agent.domain.pods import Phase, Pod
+from runtime_agent.handlers import Handlers
+from runtime_agent.pods import PodDirectories
+from runtime_agent.runner import Seen
+from runtime_agent.step import Memory, Node
+from runtime_agent.store import Entry, Journal
+from runtime_agent.supervisor.records import PodSpec
+
+NOW_S = 2_000_000_000.0
+STARTED_S = NOW_S - 1000
+
+
+class World:
+    """An agent's handlers with one pod that runs; the clock is set by hand."""
+
+    def __init__(self, home: Path) -> None:
+        journal = Journal(home / "journal.sqlite", "id")
+        memory = Memory(journal, Node("n", "boot", 30.0, 30.0), lambda _name: True)
+        pod = Pod("p", "job", "job-0", Phase.RUNNING, started_at=moment(STARTED_S))
+        journal.save([Entry(pod, changed_at=moment(STARTED_S))])
+        self.said: list[dict[str, Any]] = []
+        self.handlers = Handlers(memory, self._say, lambda: None)
+
+    def _say(self, _key: str, word: Outgoing | AppliedRevision) -> None:
+        assert isinstance(word, Outgoing)
+        assert word.topic == "pod-started"
+        self.said.append(json.loads(word.value or b""))
+
+    def see(self, saved_at_s: float | None) -> None:
+        self.handlers.on_seen([Seen("p", STARTED_S, checkpointed_at_s=saved_at_s)])
+
+    def times(self) -> list[float]:
+        found = [datetime.fromisoformat(word["checkpointedAt"]) for word in self.said]
+        return [each.timestamp() for each in found]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [NOW_S]
+    monkeypatch.setattr("runtime_agent.step.time.time", lambda: now[0])
+    return now
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def test_the_launcher_hears_when_a_pod_has_saved(tmp_path: Path, clock: list[float]) -> None:
+    world = World(tmp_path)
+    world.see(None)
+    assert world.said == []
+    world.see(NOW_S - 5)
+    world.see(NOW_S - 5)
+    assert world.times() == [NOW_S - 5]
+    assert world.said[0]["state"] == "running"
+
+
+def test_it_hears_so_now_and_then_and_of_the_last_time(tmp_path: Path, clock: list[float]) -> None:
+    world = World(tmp_path)
+    world.see(NOW_S)
+    for second in range(1, 40):
+        clock[0] = NOW_S + second
+        world.see(NOW_S + min(second, 35))
+    assert world.times() == [NOW_S, NOW_S + 30]
+    clock[0] = NOW_S + 60
+    world.see(NOW_S + 35)
+    assert world.times()[2:] == [NOW_S + 35]
+
+
+@pytest.mark.parametrize(
+    ("touched_s", "told_s"), [(-1e15, STARTED_S), (0.0, STARTED_S), (1e15, NOW_S)]
+)
+def test_times_that_can_not_be_are_brought_to_where_they_can(
+    tmp_path: Path, clock: list[float], touched_s: float, told_s: float
+) -> None:
+    world = World(tmp_path)
+    world.see(touched_s)
+    assert world.times() == [told_s]
+
+
+def test_only_a_file_of_its_own_counts(tmp_path: Path) -> None:
+    pods = PodDirectories(tmp_path / "pods")
+    pods.prepare(PodSpec("p", {}), "true")
+    assert pods.checkpointed_at_s("p") is None
+    assert pods.checkpointed_at_s("unknown") is None
+    file = pods.work_path("p") / CHECKPOINT_FILE
+    file.symlink_to("/etc/passwd")
+    assert pods.checkpointed_at_s("p") is None
+    file.unlink()
+    file.touch()
+    os.utime(file, (NOW_S, NOW_S))
+    assert pods.checkpointed_at_s("p") == NOW_S
