@@ -21,10 +21,15 @@ from scheduler import store
 from scheduler.domain import given
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Decision
+from scheduler.domain.formats.cluster_change import ClusterChange
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.decisions import decision_line
 from scheduler.domain.formats.events import read_events
+from scheduler.domain.simulation.comparing import compare
+from scheduler.domain.simulation.recording import Life, Replay
 from scheduler.domain.simulation.run import Simulation
+from scheduler.domain.simulation.side_by_side import SideBySide
+from scheduler.domain.simulation.workload import Workload, enforcing
 
 Kit = Any
 Others = Any
@@ -118,6 +123,25 @@ def replayed(cluster: bytes, events: list[bytes]) -> tuple[list[str], Simulation
     simulation = Simulation(read_cluster(cluster).config, lambda _: None)
     lines = [decision_line(at, each) for at, each in simulation.run(read_events(iter(events)))]
     return lines, simulation
+
+
+def what_was_wanted(cluster: bytes, events: list[bytes]) -> dict[str, Life]:
+    """What each gang of a recording wanted, by id; simulated anew each is one gang, and a change of
+    nothing changes nothing.
+    """
+
+    def no_word(_: object) -> None:
+        """Nobody is told."""
+
+    simulations = [Simulation(read_cluster(cluster).config, no_word) for _ in range(3)]
+    before, after = (enforcing(each, no_word) for each in simulations[1:])
+    recording = Replay(simulations[0]).run(read_events(iter(events)))
+    pair = SideBySide(before, after, ClusterChange(), no_word)
+    for _ in pair.run(Workload(recording).events(read_events(iter(events)))):
+        pass
+    assert pair.gangs == len(recording.lives)
+    assert compare(pair).all.is_same
+    return recording.lives
 
 
 def wanted(kit: Kit, name: str, *counts: tuple[str, int, int], **more: Any) -> Any:
@@ -218,6 +242,11 @@ async def test_the_simulator_decides_on_an_export_what_the_service_has_decided(
     assert {"Placed", "Deferred", "Refused", "Preempted", "Grown", "Downgraded"} <= decided.names
     assert {"cluster-changed", "node-bad", "gang-grown", "pod-released"} <= kinds
     assert simulated(simulation) == places(others)
+    lives = what_was_wanted(cluster, events)
+    assert lives.keys() == {"guest", "owner", "low", "late", "huge"}
+    assert lives["guest"].is_over
+    assert lives["guest"].cut_s > 0, "it did not come back"
+    assert (lives["low"].is_over, lives["huge"].started_at) == (False, None)
 
 
 async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
@@ -265,6 +294,12 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
     assert len(restarts) == 2
     assert not any("gap" in event for event in restarts)
     assert numbers == list(range(1, len(numbers) + 1))
+    lives = what_was_wanted(cluster, events)
+    assert lives.keys() == {"guest", "owner", "more", "next", "again"}
+    assert {gang for gang, life in lives.items() if life.started_at is not None} == {
+        "guest",
+        "owner",
+    }
 
 
 NUMBERS = "SELECT number FROM recorded_cycle ORDER BY number"

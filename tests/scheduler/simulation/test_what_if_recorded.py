@@ -243,6 +243,26 @@ def test_who_was_not_told_again_after_a_restart_ended_then(
     assert (life.is_over, life.work_s) == (True, 70)
 
 
+def test_who_waits_goes_on_waiting_over_a_restart_if_it_was_told_again(
+    what_if: WhatIf, recorded: dict[str, Any], say: Any
+) -> None:
+    """`patient` waits from 0 on; `gone` was withdrawn while nobody listened, and never starts."""
+    events = [
+        say.wants(0, "long", pods=2),
+        say.wants(1, "patient", pods=2),
+        say.wants(2, "gone", pods=2),
+        {"at": 50, "event": "scheduler-restarted"},
+        say.wants(50, "long", pods=2, submittedAt=0),
+        say.wants(50, "patient", pods=2, submittedAt=1),
+        say.told(90, "gang-released", "long"),
+        say.told(120, "gang-released", "patient"),
+    ]
+    found = what_if(events, {"policy": {"graceSeconds": 5}}, recorded)
+    assert found.data["all"]["gangs"] == 3
+    assert (starts(found.lines, "patient"), starts(found.lines, "gone")) == ([90], [])
+    assert found.data["all"]["meanWaitSeconds"] == {"before": 44.5, "after": 44.5}
+
+
 def test_a_node_is_as_it_was_recorded_after_a_restart(
     what_if: WhatIf, recorded: dict[str, Any], say: Any
 ) -> None:

@@ -9,10 +9,8 @@ gang that ends by itself when it has run for so long, wherever and whenever that
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import NO_ONE, Decision, Gang, Placed
 from scheduler.domain.formats.model import (
-    ClusterChanged,
     Event,
     GangReleased,
     GangRequested,
@@ -55,12 +53,12 @@ class Life:
 
 @dataclass(slots=True)
 class Recording:
-    """The lives of its gangs, by id. ``config``: the cluster at its end. ``ends_at``: the time of
-    the last event that was replayed.
+    """The lives of its gangs, by id. ``gone``: those that waited at a restart, by its time, and of
+    which nothing was known afterwards. ``ends_at``: the time of the last event that was replayed.
     """
 
-    config: ClusterConfig
     lives: dict[str, Life] = field(default_factory=dict)
+    gone: dict[float, list[str]] = field(default_factory=dict)
     ends_at: float = 0.0
 
     @property
@@ -79,7 +77,7 @@ class Replay:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self.found = Recording(simulation.cluster.hardware.forest.config)
+        self.found = Recording()
         self._untold: dict[str, GangRun] = {}
         self._restarted_at = 0.0
 
@@ -111,8 +109,6 @@ class Replay:
                 self._end_untold()
                 self._restarted_at = event.at
                 self._untold = dict(self._simulation.runs)
-            case ClusterChanged():
-                self.found.config = event.config
         self._simulation.apply(event)
 
     def _begin(self, event: GangRequested | GangRestored) -> None:
@@ -157,6 +153,8 @@ class Replay:
             if life is not None:
                 life.work_s += _ran_s(run, self._restarted_at)
                 life.is_over = True
+                if run.started_at is None:
+                    self.found.gone.setdefault(self._restarted_at, []).append(gang)
         self._untold = {}
 
 

@@ -63,22 +63,22 @@ class Workload:
     """The events of a recording that are heeded. ``has_changes``: also those of its cluster."""
 
     def __init__(self, recording: Recording, *, has_changes: bool = True) -> None:
-        self._lives = recording.lives
+        self._lives, self._gone = recording.lives, recording.gone
         self._has_changes = has_changes
         self._config: ClusterConfig | None = None
         self._begun: set[str] = set()
         self._begins_at: float | None = None
         self._troubles: dict[str, _Trouble] = {}
         self._before: dict[str, _Trouble] = {}
-        self._restarted_at = 0.0
+        self._restarted_at: float | None = None
 
     def events(self, recorded: Iterable[Event]) -> Iterator[Event]:
         """What is heeded of these."""
         for event in recorded:
             if self._begins_at is None:
                 self._begins_at = event.at
-            if self._before and event.at > self._restarted_at:
-                yield from self._healed()
+            if self._restarted_at is not None and event.at > self._restarted_at:
+                yield from self._known_again(self._restarted_at)
             match event:
                 case GangRequested() | GangRestored():
                     yield from self._wanted(event)
@@ -101,8 +101,8 @@ class Workload:
         if is_left(gang) or life is None:
             return
         if gang.id in self._begun:
-            if life.has_run(event.at):  # it goes on, or is tried again
-                return
+            if life.has_run(event.at) or event.at == self._restarted_at:
+                return  # it goes on, is tried again, or is told again
             yield GangReleased(event.at, gang.id, line=event.line)
         self._begun.add(gang.id)
         file = replace(event.file, run_s=life.run_s(gang))
@@ -168,9 +168,14 @@ class Workload:
     def _trouble(self, node: str) -> _Trouble:
         return self._troubles.setdefault(node, _Trouble())
 
-    def _healed(self) -> Iterator[Event]:
-        """Of a node's troubles before a restart those are over that were not told again."""
-        at, before, self._before = self._restarted_at, self._before, {}
+    def _known_again(self, at: float) -> Iterator[Event]:
+        """All is told that was known after a restart: of what was there before, what was not told
+        again is over.
+        """
+        self._restarted_at = None
+        for gang in self._gone.get(at, ()):
+            yield GangReleased(at, gang)
+        before, self._before = self._before, {}
         for node, trouble in before.items():
             now = self._troubles.get(node, _Trouble())
             if trouble.is_bad and not now.is_bad:
