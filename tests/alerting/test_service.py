@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from muster.contracts.jobs import JobState
 from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
-from muster.contracts.notices import DeadLetter
+from muster.contracts.notices import BooksDrifted, DeadLetter
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
 
@@ -145,6 +145,30 @@ async def test_the_alert_of_a_lost_node_ends_when_the_node_is_removed(
     types = [json.loads(request.body)["type"] for request in receiver.requests]
     assert types == ["node.lost", "node.lost", "node.removed"]
     assert resolved["labels"] == {"node": "n1"}
+
+
+async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_repeats_nothing(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("books-drifted",), webhook_url=receiver.url)
+    async with cluster.alerting(drift_quiet_s=1.0):
+        since = right_now()
+        for second in range(2):
+            word = BooksDrifted(
+                gang="g1",
+                drifts=("quota of x: 12 in the books, 8 by placements",),
+                since=since,
+                at=since + timedelta(milliseconds=second),
+            )
+            await cluster.say("books-drifted", "g1", word)
+        await receiver.wait_for(1)
+        (raised,) = await cluster.heard("alert-raised", 1)
+        (resolved,) = await cluster.heard("alert-resolved", 1)
+    (told,) = [json.loads(request.body) for request in receiver.requests]
+    assert (told["type"], told["data"]["gang"]) == ("books.drifted", "g1")
+    assert "8 by placements" in told["data"]["text"]
+    assert raised["labels"] == resolved["labels"] == {"gang": "g1"}
 
 
 async def test_nodes_that_nobody_speaks_of_any_more_leave_no_rows(cluster: Any) -> None:

@@ -5,6 +5,8 @@ makes them wrong is counted, and named in the log.
 from typing import Any
 
 import pytest
+from muster.bus import Outgoing
+from muster.contracts.notices import BooksDrifted
 from prometheus_client import CollectorRegistry
 from scenes import Scene, config, gang, owning
 from scheduler import auditor
@@ -25,6 +27,9 @@ class Clock:
     def monotonic(self) -> float:
         self.now += self.step_s
         return self.now
+
+    def time(self) -> float:
+        return 1_000_000.0 + self.now
 
 
 class Watched:
@@ -108,3 +113,33 @@ def test_another_memory_is_looked_at_from_its_beginning(
     assert not watched.after(1.0, again)  # it is not due again for a minute
     watched.after(59.0, again)
     assert (watched.auditor.drifts, watched.value(DRIFTED)) == ({}, 0)
+
+
+class Taken:
+    """A bus that takes everything."""
+
+    def __init__(self) -> None:
+        self.records: list[Outgoing] = []
+
+    async def publish(self, records: list[Outgoing]) -> list[None]:
+        self.records += records
+        return [None for _ in records]
+
+
+async def test_alerting_hears_of_each_audit_that_finds_a_drift(
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster
+) -> None:
+    watched, bus = Watched(monkeypatch, audit_part_s=9.0), Taken()
+    spoil(cluster, 1)
+    for _ in range(2):
+        watched.after(60.0, cluster)
+        await watched.auditor.tell(bus)  # type: ignore[arg-type]
+        await watched.auditor.tell(bus)  # type: ignore[arg-type]
+    first, second = (BooksDrifted.model_validate_json(each.value or b"") for each in bus.records)
+    assert {(each.topic, each.key) for each in bus.records} == {("books-drifted", "two")}
+    assert first.drifts == ("quota of x: 12 in the books, 8 by placements",)
+    assert (first.since, first.at <= second.at) == (second.since, True)
+    spoil(cluster, -1)
+    watched.after(60.0, cluster)
+    await watched.auditor.tell(bus)  # type: ignore[arg-type]
+    assert len(bus.records) == 2

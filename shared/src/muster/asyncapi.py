@@ -14,6 +14,7 @@ LISTENERS: Mapping[str, tuple[Service, ...]] = {
     "node-reported": (Service.SCHEDULER, Service.REST, Service.ALERTING),
     "node-heartbeat": (Service.SCHEDULER,),
     "node-lost": (Service.ALERTING, Service.REST),
+    "books-drifted": (Service.ALERTING,),
     "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
     "settings-changed": (
         Service.ALERTING,

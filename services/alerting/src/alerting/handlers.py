@@ -9,7 +9,7 @@ import structlog
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeReturned
-from muster.contracts.notices import DeadLetter
+from muster.contracts.notices import BooksDrifted, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection
 from muster.errors import Broken
@@ -21,15 +21,17 @@ from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
 from alerting.book import Book
-from alerting.domain import deadletters, jobs, nodes
+from alerting.domain import deadletters, drifts, jobs, nodes
 from alerting.domain.deadletters import Pile
 from alerting.domain.deliveries import Delivery, deliveries
+from alerting.domain.drifts import DriftWatch
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
+from alerting.store import drifts as drift_store
 from alerting.store import watches
 
 K = TypeVar("K", bound=Hashable)
@@ -41,10 +43,11 @@ TOPICS_HEARD = (
     "job-updated",
     "node-lost",
     "node-returned",
+    "books-drifted",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
-KEYS = frozenset({"job", "node", "reader", "topic"})
+KEYS = frozenset({"job", "node", "reader", "topic", "gang"})
 """The fields of records by which rows are found."""
 
 
@@ -168,6 +171,7 @@ class _Batch:
         self._jobs: _Shelf[str, Watch] = _Shelf({})
         self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
         self._piles: _Shelf[watches.PileKey, Pile] = _Shelf({})
+        self._drifts: _Shelf[str, DriftWatch] = _Shelf({})
         self.told = Told()
 
     async def load(self, conn: Connection, models: Sequence[Model]) -> None:
@@ -179,11 +183,14 @@ class _Batch:
         self._nodes = _Shelf(await watches.load_nodes(conn, names))
         piles = {(it.reader, it.topic) for it in letters}
         self._piles = _Shelf(await watches.load_piles(conn, piles))
+        gangs = {it.gang for it in models if isinstance(it, BooksDrifted)}
+        self._drifts = _Shelf(await drift_store.load_drifts(conn, gangs))
 
     async def load_due(self, conn: Connection, limit: int, removed: Collection[str]) -> None:
         self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
         self._nodes = _Shelf(await watches.due_nodes(conn, self._now, limit, removed))
         self._piles = _Shelf(await watches.due_piles(conn, self._now, limit))
+        self._drifts = _Shelf(await drift_store.due_drifts(conn, self._now, limit))
 
     def apply(self, record: Received, model: Model) -> None:
         now, policy = self._now, self._policy
@@ -197,6 +204,10 @@ class _Batch:
             case NodeReturned(node=node):
                 back = nodes.returned(self._nodes.get(node), model, now=now, policy=policy)
                 self._put_node(back, record)
+            case BooksDrifted(gang=gang):
+                known_drift = self._drifts.get(gang)
+                drift = drifts.heard(known_drift, model, now=now, policy=policy)
+                self._put_drift(drift, record)
             case DeadLetter():
                 self._apply_dead(model, record)
             case _:
@@ -221,6 +232,8 @@ class _Batch:
                 self._put_node(nodes.time_passed(node, now=now, policy=policy))
         for pile in self._piles.rows():
             self._put_pile(deadletters.time_passed(pile, now=now, policy=policy))
+        for drift in self._drifts.rows():
+            self._put_drift(drifts.time_passed(drift, now=now, policy=policy))
 
     def _put_job(self, outcome: jobs.JobOutcome, record: Received | None = None) -> None:
         self._jobs.put(outcome.watch.job, outcome.watch)
@@ -234,9 +247,16 @@ class _Batch:
         self._piles.put((outcome.pile.reader, outcome.pile.topic), outcome.pile)
         self._tell(outcome, record)
 
+    def _put_drift(self, outcome: drifts.DriftOutcome, record: Received | None = None) -> None:
+        self._drifts.put(outcome.watch.gang, outcome.watch)
+        self._tell(outcome, record)
+
     def _tell(
         self,
-        outcome: jobs.JobOutcome | nodes.NodeOutcome | deadletters.PileOutcome,
+        outcome: jobs.JobOutcome
+        | nodes.NodeOutcome
+        | deadletters.PileOutcome
+        | drifts.DriftOutcome,
         record: Received | None,
     ) -> None:
         """Take what is told, in the trace of the record that made it; most records tell nothing."""
@@ -252,3 +272,4 @@ class _Batch:
         await watches.save_jobs(conn, self._jobs.changed(), self._jobs.known, policy)
         await watches.save_nodes(conn, self._nodes.changed(), self._nodes.known, policy)
         await watches.save_piles(conn, self._piles.changed(), self._piles.known, policy)
+        await drift_store.save_drifts(conn, self._drifts.changed(), self._drifts.known, policy)

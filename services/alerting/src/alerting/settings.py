@@ -34,6 +34,9 @@ class AlertingSettings(DatabaseSettings):
     stuck_after_s: PositiveFloat = Field(900.0, description="No change for so long is stuck.")
     stale_after_s: PositiveFloat = Field(86_400.0, description="What is older is no news.")
     dead_quiet_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
+    drift_quiet_s: PositiveFloat = Field(
+        300.0, description="The Scheduler's books are right again when it repeats nothing so long."
+    )
     lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
     alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
     alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
@@ -114,6 +117,7 @@ class AlertingSettings(DatabaseSettings):
             stale_after_s=self.stale_after_s,
             dead_quiet_s=self.dead_quiet_s,
             lost_forget_s=self.lost_forget_s,
+            drift_quiet_s=self.drift_quiet_s,
         )
 
     def delivery_policy(self) -> DeliveryPolicy:

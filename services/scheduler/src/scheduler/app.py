@@ -194,6 +194,7 @@ class Candidate:
                 await watch.probe()
             watch.judge()
             await watch.tell(self._decider.known)
+            await self._decider.auditor.tell(watch.bus)
             self._measure()
             await asyncio.sleep(self._settings.watch_s)
 

@@ -44,6 +44,17 @@ class DeadLetter(Model):
     at: datetime
 
 
+class BooksDrifted(Model):
+    """The Scheduler's self-audit finds that what it counts of a gang is not what the gang's
+    placements say. Repeated with every audit, each minute, while it is so.
+    """
+
+    gang: str
+    drifts: tuple[str, ...]
+    since: datetime
+    at: datetime
+
+
 class SettingChanged(Model):
     """One setting as it is now; the record is null when it was removed. Never holds a secret."""
 

@@ -24,6 +24,7 @@ class AlertEvent(OpenEnum):
     NODE_RETURNED = "node-returned"
     NODE_REMOVED = "node-removed"
     RECORD_DEAD = "record-dead"
+    BOOKS_DRIFTED = "books-drifted"
     UNKNOWN = "unknown"
 
 

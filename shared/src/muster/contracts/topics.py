@@ -8,7 +8,13 @@ from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobStatus
 from muster.contracts.model import Model, Word
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
-from muster.contracts.notices import AlertNotice, DeadLetter, RevisionAcknowledged, SettingChanged
+from muster.contracts.notices import (
+    AlertNotice,
+    BooksDrifted,
+    DeadLetter,
+    RevisionAcknowledged,
+    SettingChanged,
+)
 from muster.contracts.pods import PodRequest, PodStatus
 
 
@@ -142,6 +148,13 @@ _ALL = [
     Topic("node-heartbeat", NodeHeartbeat, "node", Service.RUNTIME_AGENT, "The agent is alive."),
     Topic("node-lost", NodeLost, "node", Service.SCHEDULER, "The node's lease ran out."),
     Topic("node-returned", NodeReturned, "node", Service.SCHEDULER, "The lost node speaks again."),
+    Topic(
+        "books-drifted",
+        BooksDrifted,
+        "gang",
+        Service.SCHEDULER,
+        "The Scheduler's self-audit finds its books of a gang wrong.",
+    ),
     Topic("alert-raised", AlertNotice, "alert", Service.ALERTING, "An alert fires."),
     Topic("alert-resolved", AlertNotice, "alert", Service.ALERTING, "The alert is over."),
     Topic(

@@ -44,6 +44,13 @@ _STATEMENTS = (
     )
     """,
     """
+    DELETE FROM drift_watch WHERE gang IN (
+        SELECT gang FROM drift_watch
+        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+        LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
+    """,
+    """
     DELETE FROM alert WHERE (fingerprint, starts_at) IN (
         SELECT fingerprint, starts_at FROM alert WHERE ends_at < now() - $1 * interval '1 day'
         LIMIT $2

@@ -28,6 +28,7 @@ ADMIN_EVENTS = frozenset(
         AlertEvent.NODE_RETURNED,
         AlertEvent.NODE_REMOVED,
         AlertEvent.RECORD_DEAD,
+        AlertEvent.BOOKS_DRIFTED,
     )
 )
 
@@ -42,6 +43,7 @@ Event = Literal[
     "node-returned",
     "node-removed",
     "record-dead",
+    "books-drifted",
 ]
 Names = Annotated[list[Annotated[str, Field(max_length=255)]], Field(max_length=100)]
 
