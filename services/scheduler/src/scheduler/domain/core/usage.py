@@ -11,7 +11,7 @@ from math import exp2, log
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, RestoredUsage
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, RestoredUsage
 from scheduler.domain.core.ordering import Ordering, UserUsage
 
 UserKey = tuple[str, bool, str]
@@ -25,8 +25,8 @@ LEAST = 1.0
 SWEEP_S = 3600.0
 """So often accounts are looked for that have faded."""
 
-Amounts = list[int]
-"""By the number of the resource."""
+Amounts = list[tuple[int, int]]
+"""Numbers of resources, and how much of them; one may come again."""
 
 
 @dataclass(slots=True)
@@ -177,19 +177,19 @@ class Usage:
         account = self._account(key, now)
         if now > account.at and self.is_timed:
             left, added_s = self._faded(now - account.at)
-            is_used = any(account.now)
-            for number, amount in enumerate(account.now):
-                account.used[number] = account.used[number] * left + amount * added_s
-            if not (is_used or _is_some(account.used)):  # whether it was swept by then, or not
-                account.used = [0.0] * len(account.used)
+            pairs = zip(account.used, account.now, strict=True)
+            account.used = [used * left + amount * added_s for used, amount in pairs]
             account.at = now
+            # Whether it was swept by then, or not.
+            if not (any(account.now) or _is_some(account.used)):
+                account.used = [0.0] * len(account.used)
         self._count(account, amounts, times)
         self._ranks.pop(key, None)
         self.changed.add(key)
 
     @staticmethod
     def _count(account: Account, amounts: Amounts, times: int) -> None:
-        for number, amount in enumerate(amounts):
+        for number, amount in amounts:
             account.now[number] += times * amount
 
     def _sweep(self, now: float) -> None:
@@ -211,19 +211,18 @@ class Usage:
         return left, (1.0 - left) * half_life_s / LN2
 
     def _amounts(self, pods: Iterable[Pod]) -> Amounts:
-        found = [0] * len(self._names)
+        found: Amounts = []
         for pod in pods:
             if pod.state is not None:
-                found[self._numbers[pod.state.gpu_type]] += pod.gpus.bit_count()
+                found.append((self._numbers[pod.state.gpu_type], pod.gpus.bit_count()))
             if self._has_more:
-                kind = pod.kind
-                for name, amount in (("cpu", kind.cpu), ("memoryMB", kind.memory_mb)):
-                    if amount and name in self._numbers:
-                        found[self._numbers[name]] += amount
-                for name, amount in kind.resources:
-                    if name in self._numbers:
-                        found[self._numbers[name]] += amount
+                found += self._beside_gpus(pod.kind)
         return found
+
+    def _beside_gpus(self, kind: Kind) -> Amounts:
+        wants = (("cpu", kind.cpu), ("memoryMB", kind.memory_mb), *kind.resources)
+        numbers = self._numbers
+        return [(numbers[name], amount) for name, amount in wants if amount and name in numbers]
 
 
 def _is_some(used: Iterable[float]) -> bool:
