@@ -24,7 +24,14 @@ RACK, NODE, GPU = "rack", "rack/node", "rack/node/socket/switch/gpu"
 
 NODE_CPU = 12 * GPUS_PER_NODE
 NODE_MEMORY_MB = 96_000 * GPUS_PER_NODE
-LAZY = Policy(is_lazy=True)
+EVERYTHING_ON = Policy(
+    is_lazy=True,
+    is_backfilling=True,
+    order_by=("priority", "fair-share", "age"),
+    min_run_s=600.0,
+    preemptions_per_hour=1_000,
+)
+"""What costs anything is measured with all of it."""
 
 
 def node_name(rack: int, number: int) -> str:
@@ -56,5 +63,5 @@ def in_quarters(nodes: int, is_limited: bool = False) -> ClusterConfig:
         physical_cells=racks(count),
         nodes={f"n{number}": limits for number in range(nodes)} if is_limited else {},
         virtual_clusters=dict.fromkeys(VIRTUAL_CLUSTERS, quota),
-        policy=LAZY,
+        policy=EVERYTHING_ON,
     )
