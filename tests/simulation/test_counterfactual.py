@@ -4,6 +4,7 @@ nothing.
 
 from copy import deepcopy
 from dataclasses import replace
+from math import inf
 from random import Random
 from typing import Any
 
@@ -18,6 +19,7 @@ from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Placed
+from streams import Mix, Stream, a_cluster, a_stream, blocks, run
 from unchanged import changed, fingerprint
 
 SEEDS = 15
@@ -70,11 +72,15 @@ def ask_anew(cluster: Cluster, live: Live, **changed: Any) -> str:
 
 
 def withdraw_those_before(cluster: Cluster, live: Live) -> None:
-    """Nobody who comes before it waits any more, and nothing is kept for others."""
-    rank = cluster.rank_of(live)
+    """Nobody who comes before it waits any more, and nothing is kept for others. With fair share
+    all others, as some come before it when gangs have ended.
+    """
+    rank, all_may = cluster.rank_of(live), cluster.ordering.has_users
     for gang in list(cluster.queue.gangs):
-        other = cluster.gangs[gang]
-        if other is not live and (cluster.rank_of(other) < rank or other.is_kept_for):
+        other = cluster.gangs.get(gang)
+        if other is None or other is live or other.extra_of == live.id:
+            continue
+        if all_may or cluster.rank_of(other) < rank or other.is_kept_for:
             if other.pods or other.strangers:
                 for role in other.waiting:
                     for pod in role.pods:
@@ -92,10 +98,14 @@ class Asked:
         self.wrong: list[str] = []
 
     def watch(self, run: Run) -> None:
-        cluster: Cluster = run.core.core  # type: ignore[attr-defined]
-        if not cluster.queue.gangs:
+        self.ask(run.core.core, run.now)  # type: ignore[attr-defined]
+
+    def ask(self, cluster: Cluster, now: float) -> None:
+        """Why some gang waits."""
+        some = [gang for gang in cluster.queue.gangs if cluster.gangs[gang].extra_of is None]
+        if not some:
             return
-        gang = self.random.choice(sorted(cluster.queue.gangs))
+        gang = self.random.choice(sorted(some))
         before = fingerprint(cluster)
         found = answer(cluster, cluster.gangs[gang])
         changes = changed(before, fingerprint(cluster))
@@ -103,7 +113,13 @@ class Asked:
         for part in PARTS:
             if getattr(found, part):
                 told = getattr(self, part)(deepcopy(cluster), gang, found)
-                self._note(part, told, f"{gang} {run.now}")
+                self._note(part, told, f"{gang} {now}")
+        expected = cluster.forecast.expected(cluster, cluster.gangs[gang])
+        if expected is not None:
+            self.counts["expected"] = self.counts.get("expected", 0) + 1
+            is_known = expected.error is None or 0.0 <= expected.error < inf
+            if not (now <= expected.at < inf and is_known):
+                self.wrong.append(f"{gang} {now}: {expected}")
 
     def _note(self, part: str, told: str, where: str) -> None:
         self.counts[part] = self.counts.get(part, 0) + 1
@@ -165,6 +181,36 @@ def test_the_counterfactual_is_true(number: int) -> None:
     if POLICIES[number].get("is_strict"):
         asked_for -= {"is_opportunistic"}
     assert all(counts.get(part, 0) > 0 for part in asked_for), counts
+
+
+ASKED_SHARE = 0.3
+"""Of the cycles of a stream."""
+
+MIX = Mix(priorities=(0, 0, 1), elastic=0.4, runs_s=(10.0, 30.0, 100.0))
+
+
+@pytest.mark.parametrize("block", blocks(4, 4))
+def test_the_counterfactual_is_true_where_gangs_end_grow_and_pass(block: range) -> None:
+    counts: dict[str, int] = {}
+    for seed in block:
+        random, asked = Random(seed), Asked(seed)
+        policy = {
+            "backfill": seed % 4 < 3,
+            "assumedSeconds": 100,
+            "minRunSeconds": 20 * (seed % 2),
+            "fairShare": seed % 4 > 1,
+        }
+        config = a_cluster(3, {"x": 3, "y": 2}, **policy)
+
+        def look(stream: Stream, now: float, _: object, asked: Asked = asked) -> None:
+            if asked.random.random() < ASKED_SHARE:
+                asked.ask(stream.cluster, now)
+
+        run(config, list(a_stream(random, config, MIX, 400.0)), look)
+        assert not asked.wrong, (seed, asked.wrong)
+        for part, count in asked.counts.items():
+            counts[part] = counts.get(part, 0) + count
+    assert all(counts.get(part, 0) > 0 for part in ("ends", "fewer", "expected")), counts
 
 
 @pytest.mark.parametrize("number", range(len(POLICIES)))

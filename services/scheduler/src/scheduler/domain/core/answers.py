@@ -116,6 +116,7 @@ def asking(cluster: Cluster, steps: int = STEPS) -> Iterator[None]:
 def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterator[None]:
     """What is kept is free for the moment; then it is in the very cells in which it was."""
     taken = [(each.live, pod, pod.bindings) for each in reservations for pod in each.held]
+    lent = [(each, each.lent) for each in reservations]
     for each in reservations:
         cluster.reservations.call_in(each)
     for live, pod, _ in reversed(taken):
@@ -127,8 +128,8 @@ def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterato
         for live, pod, bindings in taken:
             cluster.hardware.recharge(pod, bindings)
             cluster.charges.count(live, pod, 1)
-        for each in reservations:
-            cluster.reservations.lend(each)
+        for each, gangs in lent:
+            cluster.reservations.lend_again(each, gangs)
 
 
 # Fewer pods, or no guarantee.

@@ -269,7 +269,12 @@ class Reservations:
                 for gang, mask in state.chargers.items():
                     if mask & leaves and (other := gangs[gang]).rank < rank:
                         reservation.lent[other] = None
-        for other in reservation.lent:
+        self.lend_again(reservation, reservation.lent)
+
+    def lend_again(self, reservation: Reservation, lent: dict[Live, None]) -> None:
+        """The same, of those that it was before."""
+        rank, reservation.lent = reservation.live.gang.priority, lent
+        for other in lent:
             if other.rank < rank:
                 self.set_rank(other, rank)
 
