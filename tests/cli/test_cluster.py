@@ -279,6 +279,10 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     said = muster(rest, tmp_path, "why", JOB).out
     assert said.count("  gang: g-0\n") == 5
     assert "  class: downgraded\n" in said
+    loan = runs | {"class": "guaranteed", "lender": "speech"}
+    rest.answer(path, content | {"scheduler": {"gangs": [loan]}})
+    assert "  class: guaranteed, borrowed from speech\n" in muster(rest, tmp_path, "why", JOB).out
+    rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
     assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
     assert "  more: 1 gangs are not shown; -o json has all\n" in said
     for gang, whom in (("d-0", "for gang d-0"), (None, "by a change of the configuration")):
@@ -303,6 +307,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
             "ends": {"gangs": [ended], "count": 1, "gpus": 16, "at": soon, "isLeast": True},
             "fewer": {"role": "worker", "pods": 6, "insteadOf": 8},
             "opportunistic": True,
+            "borrowing": {"startsNow": True, "lender": "speech"},
             "nodes": ["n1"],
             "leftOut": ["ends"],
         },
@@ -318,6 +323,7 @@ def test_why_tells_what_would_have_to_be_otherwise(rest: Rest, tmp_path: Path) -
         " nobody ahead takes them",
         "  or now: would start now with 6 pods of worker instead of 8",
         "  or now: would start now as opportunistic (nothing is guaranteed then)",
+        "  or now: would start now on what speech lends (borrow: true; it is given back on demand)",
         "  or: could start if n1 was well",
         "  left out: ends: not found in the time that an answer may take",
     ]

@@ -79,6 +79,7 @@ class History(Invariants):
         counts=st.sampled_from([(1, 0), (2, 0), (3, 0), (5, 0), (1, 1), (2, 2), (2, 3)]),
         priority=st.integers(-1, 2),
         is_lazy=st.sampled_from([None, True]),
+        is_borrowing=st.booleans(),
         vc=st.sampled_from(["default", "lab"]),
         user=st.sampled_from(["ada", "bob", "eve"]),
         times=TIMES,
@@ -91,6 +92,7 @@ class History(Invariants):
         counts: tuple[int, int],
         priority: int,
         is_lazy: bool | None,
+        is_borrowing: bool,
         vc: str,
         user: str,
         times: tuple[int | None, int | None],
@@ -106,6 +108,7 @@ class History(Invariants):
         self.requests[name] = word.model_copy(
             update={
                 "lazy_preemption": is_lazy,
+                "borrow": is_borrowing,
                 "virtual_cluster": "default" if self.file is None else vc,
                 "user": user,
                 "limit_s": times[0],

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from scenes import Scene, code_of, config, gang, owning
+from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
@@ -267,6 +268,16 @@ def test_what_a_loan_grows_by_is_of_the_same_loan() -> None:
     assert grown.lender == "y"
     scene.core.grow("b", (Role(Kind(4), ("r0",), "r"),))
     assert code_of(scene.cycle(), "b") == "quota"
+
+
+def test_nobody_is_thought_away_for_more_of_a_loan() -> None:
+    """Least of all the gang itself, which is below all others there."""
+    scene = Scene(config(policy=Policy(is_strict=True), x=owning(), y=owning(("rack/node", 1))))
+    scene.asks(borrower("b"))
+    scene.asks(borrower("first", priority=1))
+    scene.core.grow("b", (Role(Kind(2), ("q0",), "q"),))
+    assert code_of(scene.cycle(), "b") == "quota"
+    assert audited(scene.core.core) == []
 
 
 def test_it_goes_on_after_a_restart() -> None:

@@ -16,7 +16,7 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ALL_TYPES, ClusterConfig, Policy
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import Decision, Gang, Placed, Preempted, Role
+from scheduler.domain.core.model import Decision, Gang, Kind, Placed, Preempted, Role
 from scheduler.domain.core.owning import owner_of
 
 SEEDS, IN_ONE_TEST, CYCLES = 6, 3, 40
@@ -32,6 +32,7 @@ def a_cluster(random: Random) -> ClusterConfig:
         min_run_s=random.choice((0.0, 300.0)),
         preemptions_per_hour=random.choice((None, 0, 2)),
         assumed_s=2_000.0,
+        is_strict=random.random() < 0.2,
     )
     owned = {
         "x": owning(("rack/node", 4)),
@@ -92,6 +93,8 @@ def a_history(seed: int) -> Iterator[tuple[Cluster, list[Decision], float]]:
             name = random.choice(running)
             if (live := door.gangs.get(name)) is not None:
                 door.release_pod(name, min(live.pods, default="p0"))
+        if running and random.random() < 0.3 and (name := random.choice(running)) in door.gangs:
+            door.grow(name, (Role(Kind(random.choice((1, 2))), (f"q{number}",), f"q{number}"),))
         yield door.core, list(door.decide(now)), now
 
 
@@ -142,7 +145,7 @@ def held_up(core: Cluster, now: float) -> Iterator[str]:
             if (live := core.gangs[name]).gang.virtual_cluster == lender
             and live.gang.priority >= 0
             and live.extra_of is None
-            and live.told != "reservation"
+            and live.told not in ("reservation", "order")
         ]
         if waiting:
             yield from _held_up(core, now, lender, waiting)
@@ -166,6 +169,8 @@ def _held_up(core: Cluster, now: float, lender: str, waiting: Sequence[str]) -> 
 def wrong_with(core: Cluster, decided: Sequence[Decision]) -> Iterator[str]:
     """What no decision may be."""
     told = {each.gang for each in decided if isinstance(each, Preempted)}
+    if core.policy.is_strict:  # one that is refused may have held up the lender's own
+        return
     for each in decided:
         if isinstance(each, Placed) and each.lender is not None and each.gang in told:
             yield f"{each.gang} is placed and told to leave at once"

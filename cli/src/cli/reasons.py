@@ -51,7 +51,8 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     if isinstance(downgrade, dict):
         yield "runs", f"downgraded since {downgrade.get('since')} {_for_whom(downgrade)}"
     elif gang.get("class"):
-        yield "class", gang["class"]
+        lender = gang.get("lender")
+        yield "class", f"{gang['class']}, borrowed from {lender}" if lender else gang["class"]
     preemption = gang.get("preemption")
     if isinstance(preemption, dict):
         yield "preempted", _preemption(preemption)
@@ -77,6 +78,9 @@ def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         yield "or now", f"would start now with {pods}{role} instead of {fewer.get('insteadOf')}"
     if otherwise.get("opportunistic"):
         yield "or now", "would start now as opportunistic (nothing is guaranteed then)"
+    if lender := (otherwise.get("borrowing") or {}).get("lender"):
+        terms = "borrow: true; it is given back on demand"
+        yield "or now", f"would start now on what {lender} lends ({terms})"
     if nodes := otherwise.get("nodes"):
         are = "were" if len(nodes) > 1 else "was"
         yield "or", f"could start if {', '.join(nodes[:AHEAD_SHOWN])} {are} well{_more(nodes)}"

@@ -50,8 +50,11 @@ def name_of(decision: Decision) -> str:
 def log(decision: Decision) -> None:
     """It is committed."""
     match decision:
-        case Placed(gang=gang, pods=pods) | Grown(gang=gang, pods=pods):
-            _log.info(name_of(decision), gang=gang, nodes=sorted({pod.node for pod in pods}))
+        case (
+            Placed(gang=gang, pods=pods, lender=lender) | Grown(gang=gang, pods=pods, lender=lender)
+        ):
+            nodes = sorted({pod.node for pod in pods})
+            _log.info(name_of(decision), gang=gang, nodes=nodes, lender=lender)
         case Deferred(gang=gang, reason=reason):
             _log.info("waits", gang=gang, code=reason.code, reason=reason.text)
         case Refused(gang=gang, reason=reason):

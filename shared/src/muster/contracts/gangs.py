@@ -144,14 +144,16 @@ class GangDecision(Word):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
     An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while
-    the gang is placed; when it changes, so does only this. ``preemption`` is set while pods are to
-    be given back: all that have a place, or surplus ones, without which the gang goes on.
+    the gang is placed; when it changes, so does only this. ``lender``: the
+    virtual cluster in whose quota it is placed, if not in its own. ``preemption`` is set while pods
+    are to be given back: all that have a place, or surplus ones, without which the gang goes on.
     """
 
     gang: str
     job: str
     epoch: int
     gang_class: GangClass | None = None
+    lender: str | None = None
     pods: tuple[PodDecision, ...] = ()
     reason: Reason | None = None
     preemption: Preemption | None = None

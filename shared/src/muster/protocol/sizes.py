@@ -264,7 +264,9 @@ def _empty() -> dict[str, int]:
             checkpointed_at=_TIME,
             end=GangEnd.SUCCEEDED,
         ),
-        "placement-decided": GangDecision(gang=_NAME, job=_JOB, epoch=_BIG, reason=_REASON),
+        "placement-decided": GangDecision(
+            gang=_NAME, job=_JOB, epoch=_BIG, lender=_JOB_NAME, reason=_REASON
+        ),
         "pod-requested": PodRequest(
             pod=_NAME,
             job=_JOB,

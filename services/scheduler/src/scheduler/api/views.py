@@ -151,6 +151,7 @@ def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer
         "state": _state(state, gang),
         "pods": word["pods"],
         "class": word.get("gangClass"),
+        "lender": word.get("lender"),
         "cells": []
         if live is None
         else [_cell(use.cell, use.quota) for use in _cells(state, live)],
@@ -179,6 +180,7 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
     return {
         "state": _state(state, gang),
         "class": None if live.gang_class is None else live.gang_class.value,
+        "lender": live.lender,
         "downgrade": _downgrade(state, gang),
         "startedAt": None if live.started_at is None else why.time(live.started_at),
         "pods": len(gang.asks),

@@ -53,6 +53,9 @@ def counterfactual(state: State, live: Live) -> Answer | None:
         if fewer is None
         else {"role": fewer.role, "pods": fewer.pods, "insteadOf": fewer.wanted},
         "opportunistic": found.is_opportunistic,
+        "borrowing": None
+        if found.is_borrowing is None
+        else {"startsNow": found.is_borrowing, "lender": found.lender},
         "nodes": list(found.nodes),
         "leftOut": found.left_out,
     }

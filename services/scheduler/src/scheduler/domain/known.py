@@ -18,7 +18,7 @@ class KnownGang:
     """A gang as it is stored. ``reserved``: places that are kept for its pods. ``shape``: as it
     was asked for first; ``expected_s``: how long it would run, as it was learnt then; ``passed``:
     the gang on whose kept cells it is. ``extra``: pods that it could do without, by which it has
-    grown.
+    grown. ``lender``: the virtual cluster in whose quota it is, if not in its own.
     """
 
     request: GangRequest
@@ -36,6 +36,7 @@ class KnownGang:
     expected_s: float | None = None
     passed: str | None = None
     extra: tuple[ExtraPod, ...] = ()
+    lender: str | None = None
 
 
 def known_of(
@@ -65,6 +66,7 @@ def known_of(
         downgrade=downgrade,
         passed=live.passed,
         extra=() if grown is None else grown.extra,
+        lender=live.lender,
     )
 
 

@@ -87,6 +87,7 @@ class Stored(State):
                 known.passed,
                 checkpointed_at=_saved_at(request, at),
                 extra=_still_extra(known, places),
+                lender=known.lender,
             )
             self.given.restore(restored, at)
             gang.leaving = _leaving(restored)

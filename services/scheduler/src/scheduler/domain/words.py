@@ -40,6 +40,7 @@ def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
         job=gang.request.job,
         epoch=epoch,
         gang_class=None if gang_class is None else GangClass(gang_class.value),
+        lender=None if live is None or gang_class is None else live.lender,
         pods=tuple(pods),
         reason=gang.said if is_waiting else None,
         preemption=gang.preemption,

@@ -24,7 +24,7 @@ _HOLDS = (
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for,"
-    " shape, expected_s, passed, extra::text FROM gang"
+    " shape, expected_s, passed, extra::text, lender FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -64,14 +64,14 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
             " shape = n.shape, expected_s = n.expected_s, passed = n.passed,"
-            " extra = n.extra::jsonb"
+            " extra = n.extra::jsonb, lender = n.lender"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
             " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
-            " $15::text[], $16::text[])"
+            " $15::text[], $16::text[], $17::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
             " preempted_for, preemption, reserved, downgraded_at, downgraded_for, shape,"
-            " expected_s, passed, extra)"
+            " expected_s, passed, extra, lender)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -89,6 +89,7 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [g.expected_s for g in gangs],
             [g.passed for g in gangs],
             [json.dumps([_extra_row(each) for each in g.extra]) for g in gangs],
+            [g.lender for g in gangs],
         )
 
 
@@ -103,12 +104,14 @@ def _place_of(row: Sequence[Any]) -> PodPlace:
 
 def _extra_row(extra: ExtraPod) -> list[Any]:
     held = None if extra.gang_class is None else extra.gang_class.value
-    return [extra.pod, extra.started_at, held, extra.preempted_until, extra.preempted_for]
+    until, whom = extra.preempted_until, extra.preempted_for
+    return [extra.pod, extra.started_at, held, until, whom, extra.lender]
 
 
 def _extra_of(row: Sequence[Any]) -> ExtraPod:
-    pod, started_at, held, until, whom = row
-    return ExtraPod(pod, started_at, None if held is None else GangClass(held), until, whom)
+    pod, started_at, held, until, whom, *lender = row  # rows from before loans have none
+    gang_class = None if held is None else GangClass(held)
+    return ExtraPod(pod, started_at, gang_class, until, whom, *lender)
 
 
 async def delete_gangs(conn: Connection, gangs: Collection[str]) -> None:
@@ -311,4 +314,5 @@ def _gang_of(row: Any) -> KnownGang:
         row["expected_s"],
         row["passed"],
         tuple(_extra_of(each) for each in _read(row["extra"])),
+        row["lender"],
     )

@@ -46,6 +46,8 @@ class Charges:
             live.among = among
         elif live.booked and live.id not in self.gangs:
             self.left_over[live.id] = live.booked
+        elif self.left_over:  # it has given up a part after another
+            self.left_over.pop(live.id, None)
         if live.lender is not None:
             self.loans.note(live, is_charged=live.among is not None and live.is_lent)
 

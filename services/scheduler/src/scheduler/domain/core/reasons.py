@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 
 from scheduler.domain.core.admitting import could_be_placed, may_be_guest
-from scheduler.domain.core.borrowing import could_be_lent
+from scheduler.domain.core.borrowing import could_be_lent, may_borrow
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
@@ -134,11 +134,14 @@ class Explainer:
             held = [(line, self._held(line)) for line in lines]
             yield from ((line, reason) for line, reason in held if reason is not None)
             for line, reason in self._others([line for line, reason in held if reason is None]):
-                yield line, with_protected(cluster, cluster.gangs[line.waiting[0][1]], reason)
+                live = cluster.gangs[line.waiting[0][1]]
+                yield line, with_lenders(live, with_protected(cluster, live, reason))
 
     def _held(self, line: Line) -> Reason | None:
         """It would be placed if nobody were before it, and nothing were kept for others."""
         cluster, live = self.cluster, self.cluster.gangs[line.waiting[0][1]]
+        if live.lender is not None:  # nobody leaves for more of a loan
+            return None
         if cluster.policy.is_strict:
             first = first_of(cluster, live)
             if first is live or not could_be_placed(cluster, live):
@@ -277,9 +280,17 @@ def _quota(live: Live, short: Shortage) -> Reason:
     return Reason(QUOTA, text, numbers)
 
 
+def with_lenders(live: Live, reason: Reason) -> Reason:
+    """The same of a gang to which nobody lends, as it was tried."""
+    if not live.gang.is_borrowing or live.lender is not None or not may_borrow(live):
+        return reason
+    return replace(reason, text=f"{reason.text} No other virtual cluster lends it room now.")
+
+
 def with_protected(cluster: Cluster, live: Live, reason: Reason) -> Reason:
     """The same, and who is protected from the gang where it waits for nothing else."""
-    protected = {} if live.is_guest else cluster.preemptions.held_by(live)
+    is_free = live.is_guest or live.lender is not None
+    protected = {} if is_free else cluster.preemptions.held_by(live)
     if not protected:
         return reason
     if len(protected) <= LIFTED:

@@ -267,7 +267,9 @@ class Reservations:
             state = self.hardware.states[number]
             if leaves & state.charged:
                 for gang, mask in state.chargers.items():
-                    if mask & leaves and (other := gangs[gang]).rank < rank:
+                    other = gangs[gang]
+                    # Who only has cells kept for it has nothing that it could leave.
+                    if mask & leaves and other.rank < rank and not other.is_kept_for:
                         reservation.lent[other] = None
         self.lend_again(reservation, reservation.lent)
 
