@@ -45,6 +45,13 @@ def expected(scene: Scene, name: str) -> Expected | None:
     return found
 
 
+def test_who_may_not_be_made_to_leave_has_to_end() -> None:
+    scene = a_scene(Policy(preemptions_per_hour=0))
+    scene.asks(a_gang("low", 4, expected_s=50.0))
+    scene.asks(a_gang("high", 1, priority=1))
+    assert ends(scene, "high") == ({"low"}, 51.0)
+
+
 def test_it_starts_when_the_fewest_have_ended_and_no_others_are_named() -> None:
     scene = a_scene()
     scene.asks(

@@ -199,6 +199,7 @@ def test_the_counterfactual_is_true_where_gangs_end_grow_and_pass(block: range) 
             "assumedSeconds": 100,
             "minRunSeconds": 20 * (seed % 2),
             "fairShare": seed % 4 > 1,
+            "preemptionsPerHour": 2 if seed % 2 else None,
         }
         config = a_cluster(3, {"x": 3, "y": 2}, **policy)
 

@@ -216,7 +216,8 @@ def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
         some = [each for each in some if each.id not in cluster.reserved]
     else:
         with _set_aside(cluster, cluster.reservations.of(live.owner)):
-            some = [e for e in charges.charged_to(live.owner) if e.rank >= live.gang.priority]
+            stays, least = cluster.preemptions.held_by(live), live.gang.priority
+            some = [e for e in charges.charged_to(live.owner) if e.rank >= least or e.id in stays]
     some = [each for each in some if each is not live]
     every = by_end(some, cluster.policy, cluster.now)
     ends = every[:ENDS_LOOKED]
@@ -316,10 +317,20 @@ def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
     found = _place(cluster, live, is_guest=False)
     if found is not None or is_alone(cluster, live):
         return found
+    with cluster.preemptions.kept_off(live):
+        return _room_of_others(cluster, live)
+
+
+def _room_of_others(cluster: Cluster, live: Live) -> list[Spot] | None:
+    """Where others have to leave, as many as may."""
     seeker = _seeker(cluster, live, is_guest=False)
     chooser = Chooser(cluster, live, seeker)
     found = _spots(seeker.pods) if chooser.place() else None
+    victims = [removal.live for removal in chooser.removals]
     chooser.undo()
+    if found is not None and live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
+        with cluster.preemptions.guests_alone(live):
+            return _room_of_others(cluster, live)
     return found
 
 
