@@ -32,7 +32,7 @@ from scheduler.domain.core.occupants import (
     spots_of,
 )
 
-STEPS = 1_000
+STEPS = 700
 """Places that are tried for one advice, of some 40 us each."""
 
 RESTART_STEPS = 4
