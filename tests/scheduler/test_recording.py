@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -172,8 +172,15 @@ class Told:
     def _asks(self, gang: str, role: str) -> list[PodAsk]:
         gpus = self.chance.choice([0, 1, 1, 2, 4])
         more = self.chance.choice([{}, {"cpu": 8}, {"ports": {"http": 1}}, {"cpu": 70}])
+        least = self.chance.choice([9, 9, 1, 0 if role == "v" else 1])
         return [
-            PodAsk(pod=f"{gang}-{role}-{index}-0", role=role, gpus=gpus, **more)
+            PodAsk(
+                pod=f"{gang}-{role}-{index}-0",
+                role=role,
+                gpus=gpus,
+                surplus=index >= least,
+                **more,
+            )
             for index in range(self.chance.choice([1, 1, 2, 3, 6]))
         ]
 
@@ -183,6 +190,14 @@ class Told:
         if not word.pods:
             del self.words[word.gang]
         self.state.request(word, self.at, self.at)
+
+    def save(self) -> None:
+        """A gang's work was saved some time ago."""
+        if self.words:
+            word = self.words[self.chance.choice(sorted(self.words))]
+            ago = self.chance.choice([0, 1, 30])
+            at = datetime.fromtimestamp(self.at - ago, UTC)
+            self.say(word.model_copy(update={"checkpointed_at": at}))
 
     def end(self) -> None:
         """Some pods of a gang end, of which some are wanted again under other names."""
@@ -230,10 +245,10 @@ class Told:
 
     def happen(self) -> None:
         """Something does; while a cycle is under way only what is not taken at once."""
-        what = [self.ask, self.end, self.lose, self.change, self.order]
-        weights = [10, 8, 1, 1, 1]
+        what = [self.ask, self.end, self.save, self.lose, self.change, self.order]
+        weights = [10, 8, 2, 1, 1, 1]
         for _ in range(self.chance.choice([0, 1, 1, 3])):
-            first = 4 if self.state.is_under_way else 0
+            first = 5 if self.state.is_under_way else 0
             self.chance.choices(what[first:], weights[first:])[0]()
         for node in NODES:
             if self.chance.random() < 0.3:
@@ -347,13 +362,23 @@ def test_the_simulator_tells_of_many_who_wait_when_the_service_did(
 
 
 def left(cluster: Any) -> list[Any]:
-    """All that is in a cluster; what its entries of pods are called has no meaning."""
+    """All that is in a cluster; what its entries of pods are called has no meaning, nor has how
+    those that want the same are parted, once they are asked for.
+    """
     events: list[Any] = list(take(cluster).events())
     for event in events:
         gang = event.get("gang")
-        for entry in event.get("pods") or (gang["pods"] if isinstance(gang, dict) else ()):
-            entry["names"] = entry.get("names") or [
-                f"{entry['name']}-{n}" for n in range(entry["count"])
-            ]
-            del entry["name"]
+        holder = gang if isinstance(gang, dict) else event
+        if "pods" in holder:
+            holder["pods"] = _by_what_they_want(holder["pods"])
     return events
+
+
+def _by_what_they_want(entries: list[Any]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in entries:
+        names = entry.get("names") or [f"{entry['name']}-{n}" for n in range(entry["count"])]
+        of_all = ("name", "names", "count", "min")
+        wants = {key: value for key, value in entry.items() if key not in of_all}
+        found.setdefault(json.dumps(wants), []).extend(names)
+    return {wants: sorted(names) for wants, names in found.items()}

@@ -93,9 +93,14 @@ class Given:
 
     def release_pod(self, gang: str, pod: str) -> None:
         """A pod is over. Those of unknown gangs are ignored."""
-        if gang in self.cluster.gangs:
-            self._note(pod_released_event, gang, pod)
-            self.cluster.release_pod(gang, pod)
+        live = self.cluster.gangs.get(gang)
+        if live is None:
+            return
+        had_more = bool(live.surplus) or gang in self.cluster.extras
+        self._note(pod_released_event, gang, pod)
+        self.cluster.release_pod(gang, pod)
+        if had_more and gang not in self.cluster.gangs:  # with pods that wait for nothing now
+            self._note(released_event, gang)
 
     def restore(self, restored: Restored, at: float) -> None:
         """A gang was placed before."""

@@ -5,13 +5,21 @@ Each is a gang of its own for the core, below all others of its virtual cluster,
 gang, `EXTRA`, and its own name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.domain.core.holdings import Live, Pod, joined, without
+from scheduler.domain.core.holdings import REMNANT, Live, Pod, joined, without
 from scheduler.domain.core.loans import set_lender
-from scheduler.domain.core.model import OPPORTUNISTIC, ExtraPod, Reason, Restored, Role
+from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
+    ExtraPod,
+    GangClass,
+    PodPlace,
+    Reason,
+    Restored,
+    Role,
+)
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -107,19 +115,20 @@ def hand_over(cluster: "Cluster", pod: Pod, live: Live) -> Pod:
 
 def adopt(cluster: "Cluster", live: Live) -> bool:
     """Nothing of a gang runs any more but what it had grown by: it can't do without that now."""
-    extra = next((each for each in lives_of(cluster, live.id) if each.pods), None)
+    extra = next(filter(_has_place, lives_of(cluster, live.id)), None)
     if extra is None:
         return False
-    (pod,) = extra.pods.values()
-    if extra.is_charged:
-        cluster.charges.count(extra, pod, -1)
+    pods, live.strangers = list(extra.pods.values()), extra.strangers
     extra.pods.clear()
-    live.pods[pod.name] = hand_over(cluster, pod, live)
+    for pod in pods:  # several, where its place is not there as it was
+        if extra.is_charged:
+            cluster.charges.count(extra, pod, -1)
+        live.pods[pod.name] = hand_over(cluster, pod, live)
     live.started_at, live.gang_class = extra.started_at, extra.gang_class
     set_lender(cluster, live, extra.lender)
     live.preempted_until, live.preempted_for = extra.preempted_until, extra.preempted_for
-    if live.is_charged:
-        cluster.charges.count(live, live.pods[pod.name], 1)
+    for pod in live.pods.values() if live.is_charged else ():
+        cluster.charges.count(live, pod, 1)
     if live.is_leaving:
         cluster.told_to_leave.add(live.id)
         cluster.hardware.told_to_leave(live.pods.values())
@@ -128,17 +137,28 @@ def adopt(cluster: "Cluster", live: Live) -> bool:
     return True
 
 
+def pod_of(extra: Live) -> str:
+    """The name of its only pod, wherever what of its place is there."""
+    return extra.gang.roles[0].pods[0]
+
+
+def _has_place(extra: Live) -> bool:
+    return bool(extra.pods or extra.strangers)
+
+
 def want_more(cluster: "Cluster", gang: str, roles: Sequence[Role]) -> None:
     """A gang is to grow by as many of these pods as can be had without cost."""
     live = cluster.gangs.get(gang)
     if live is None:
         return
     pods = {pod for role in roles for pod in role.pods}
-    live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), roles))
+    spare = [replace(role, least=0) for role in roles]
+    live.gang = replace(live.gang, roles=joined(without(live.gang.roles, pods), spare))
+    roles = cluster.kinds.of([replace(role, least=None) for role in roles])
     if live.started_at is None or live.is_leaving:
-        live.surplus = joined(live.surplus, cluster.kinds.of(roles))
+        live.surplus = joined(live.surplus, roles)
     else:
-        for role in cluster.kinds.of(roles):
+        for role in roles:
             want(cluster, live, role)
 
 
@@ -191,17 +211,17 @@ def restore_extras(cluster: "Cluster", live: Live, restored: Restored, now: floa
 
 def exported_extras(cluster: "Cluster", live: Live, restored: Restored) -> Restored:
     """What is kept of a gang, with the pods by which it has grown."""
-    extras = [each for each in lives_of(cluster, live.id) if each.pods]
+    extras = list(filter(_has_place, lives_of(cluster, live.id)))
     if not extras:
         return restored
     cells = {*restored.cells, *(use for each in extras for use in each.cells())}
     return replace(
         restored,
-        places=(*restored.places, *(p.place() for each in extras for p in each.pods.values())),
+        places=(*restored.places, *(place for each in extras for place in _places_of(each))),
         cells=tuple(sorted(cells, key=lambda use: (use.cell, use.quota))),
         extra=tuple(
             ExtraPod(
-                pod,
+                pod_of(each),
                 each.started_at or 0.0,
                 each.gang_class,
                 each.preempted_until,
@@ -209,6 +229,13 @@ def exported_extras(cluster: "Cluster", live: Live, restored: Restored) -> Resto
                 each.lender,
             )
             for each in extras
-            for pod in each.pods
         ),
     )
+
+
+def _places_of(extra: Live) -> Iterator[PodPlace]:
+    is_charged = extra.gang_class is GangClass.GUARANTEED
+    for pod in extra.pods.values():
+        if REMNANT not in pod.name:
+            yield pod.place(is_charged=is_charged)
+    yield from extra.strangers

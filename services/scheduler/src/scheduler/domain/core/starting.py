@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.extras import add_extra, hand_over, spawn, wanted
+from scheduler.domain.core.extras import add_extra, hand_over, pod_of, spawn, wanted
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.model import (
     Decision,
@@ -177,7 +177,7 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
     for_gang = None if live is None else live.id
     cluster.tell_to_leave(victim, for_gang, until)
     if victim.extra_of is not None:
-        return Shrunk(victim.extra_of, tuple(victim.pods), for_gang, until, reason)
+        return Shrunk(victim.extra_of, (pod_of(victim),), for_gang, until, reason)
     return Preempted(victim.id, for_gang, until, reason)
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import lives_of, wanted
-from scheduler.domain.core.holdings import Live, joined
+from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import (
     Gang,
+    Kind,
     Restored,
     RestoredPreemption,
     RestoredReservation,
@@ -106,7 +107,7 @@ def taking(cluster: Cluster, taken: Taken) -> Iterator[None]:
                 continue
             extras = [each.waiting[0] for each in lives_of(cluster, gang) if each.waiting]
             if _has_places(live):
-                taken.growing[gang] = joined(live.surplus, extras)
+                taken.growing[gang] = _by_kind((*live.surplus, *extras))
                 taken.placed.append((cluster.exported(gang), live.waiting, live.told))
             else:
                 taken.waiting.append((replace(live.gang, roles=wanted(live)), live.told))
@@ -136,6 +137,15 @@ def _of_node(name: str, machine: Machine) -> Iterator[Fields]:
     ports, avoided = machine.blocked_ports, machine.avoided
     if gpus or any(amounts.values()) or ports or avoided:
         yield blocked_event(name, gpus, amounts, ports, avoided)
+
+
+def _by_kind(roles: Iterable[Role]) -> tuple[Role, ...]:
+    """Pods by which a gang is to grow, one by one: those that want the same together."""
+    found: dict[Kind, Role] = {}
+    for role in roles:
+        same = found.get(role.kind)
+        found[role.kind] = role if same is None else replace(same, pods=(*same.pods, *role.pods))
+    return tuple(found.values())
 
 
 def _has_places(live: Live) -> bool:
