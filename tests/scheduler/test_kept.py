@@ -1,16 +1,20 @@
-"""What is kept for gangs that wait, and what users used, is stored: in random histories of a
-crowded cluster a state that is made of what is stored knows the same, and decides the same.
+"""What is kept for gangs that wait, what users used, who was preempted lately and what came of what
+was expected is stored: in random histories of a crowded cluster a state that is made of what is
+stored knows the same, and decides the same.
 """
 
 import random
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from muster.contracts.gangs import GangRequest, PodRelease
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import Decision, Deferred
+from scheduler.domain.core.forecast import KEPT
+from scheduler.domain.core.model import Decision, Deferred, Reserved
+from scheduler.domain.core.owning import owner_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
 from scheduler_standby import Standby, believed, loaded
@@ -20,6 +24,10 @@ Kit = Any
 CYCLES = 40
 HISTORIES = 12
 SHARING = judged("fair-share", "age", half_life_s=30.0)
+CAREFUL = judged("priority", "age", min_run_s=20.0, preemptions_per_hour=1)
+"""Preemptions inside a virtual cluster are few."""
+
+LONG_S = (600.0, 3599.0, 4000.0)
 
 
 class Days:
@@ -55,6 +63,9 @@ class Days:
             "virtual_cluster": chance.choice(["default", "default", "lab"]),
             "limit_s": chance.choice([None, None, 60]),
             "expected_s": chance.choice([None, 3, 20, 50]),
+            "checkpoint_s": chance.choice([None, 10]),
+            "min_run_s": chance.choice([None, None, 0, 50]),
+            "job": chance.choice([name, "j", "k", "l"]),
         }
         priority = chance.choice([5, 5, 5, 5, 9, -1])
         word = self.kit.gang(name, *self.kit.pods(name, count, gpus=gpus), priority=priority)
@@ -80,6 +91,8 @@ class Days:
 
     def happen(self) -> None:
         self.now += self.chance.choice([0.001, 1.0, 1.0, 7.0, 30.0])
+        if self.chance.random() < 0.05:
+            self.now += self.chance.choice(LONG_S)
         for _ in range(self.chance.choice([0, 1, 1, 2])):
             running = len(self.words) > self.chance.choice([3, 6, 9])
             what = self.end if running else self.ask
@@ -92,6 +105,13 @@ class Days:
         for node in NODES:
             if self.chance.random() < 0.5:
                 self.state.report(self.world.report(node), self.now)
+        if self.words and self.chance.random() < 0.2:
+            self.save_work(self.chance.choice(sorted(self.words)))
+
+    def save_work(self, gang: str) -> None:
+        """A gang says that its work is saved."""
+        at = datetime.fromtimestamp(int(self.now), UTC)
+        self.say(self.words[gang].model_copy(update={"checkpointed_at": at}))
 
     def cycle(self) -> list[Decision]:
         found: list[Decision] = self.kit.decide(self.state, self.now)
@@ -100,19 +120,42 @@ class Days:
 
 
 def said(decisions: list[Decision]) -> list[Decision]:
-    """All but what is said about waits, whose rhythm begins anew."""
-    return [decision for decision in decisions if not isinstance(decision, Deferred)]
+    """All but what is said about waits, whose rhythm begins anew; what is kept comes last: who was
+    just restored is tried once more, and for whom cells are kept may be said in another order.
+    """
+    found = [each for each in decisions if not isinstance(each, Deferred | Reserved)]
+    kept_for = {each.gang: each for each in decisions if isinstance(each, Reserved)}
+    return [*found, *(kept_for[gang] for gang in sorted(kept_for))]
 
 
 def kept(state: State) -> list[Any]:
-    """The oldest first, by whatever number; and who is on whose."""
+    """Of each virtual cluster the oldest first, by whatever number; who is on whose; when gangs
+    saved their work; and what was expected.
+    """
     cluster = state.cluster
+    rows = sorted(cluster.reservations.exported(), key=lambda each: cluster.gangs[each.gang].owner)
     passed = {name: live.passed for name, live in cluster.gangs.items() if live.passed}
-    return [*(replace(each, number=0) for each in cluster.reservations.exported()), passed]
+    saved = {g: at for g, live in cluster.gangs.items() if (at := live.checkpointed_at) is not None}
+    told, calibration = cluster.forecast.told, cluster.forecast.calibration
+    kinds = {f"{owner_of(vc)}\n{KEPT}" for vc in ("default", "lab")}
+    return [
+        *(replace(each, number=0) for each in rows),
+        passed,
+        saved,
+        told,
+        {kind: calibration.exported(kind) for kind in kinds},
+    ]
+
+
+def _preempted(state: State) -> Any:
+    """As they count in a cycle."""
+    return state.cluster.preemptions.exported(), state.cluster.preemptions.spent
 
 
 @pytest.mark.parametrize(
-    "file", [KEEPING, STRICT, SHARING], ids=["cells are kept", "strict", "fair share"]
+    "file",
+    [KEEPING, STRICT, SHARING, CAREFUL],
+    ids=["cells are kept", "strict", "fair share", "careful"],
 )
 def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterConfig) -> None:
     met: Counter[str] = Counter()
@@ -140,10 +183,14 @@ def test_a_state_from_what_is_stored_decides_the_same(kit: Kit, file: ClusterCon
                 assert said(days.kit.decide(other, days.now)) == said(decided), seed
                 assert kept(other) == kept(days.state), seed
                 assert _used(other) == _used(days.state), seed
+                assert _preempted(other) == _preempted(days.state), seed
             _note(met, days.state, decided)
     assert met["Placed"] > 100
     if file is KEEPING:
-        assert min(met["kept"], met["held"], met["passed"], met["Reserved"]) > 20, met
+        assert min(met["kept"], met["held"], met["expected"], met["Reserved"]) > 20, met
+        assert met["passed"] > 5, met
+    if file is CAREFUL:
+        assert min(met["preempted"], met["protected"], met["spent"], met["saved"]) > 20, met
 
 
 def _known(state: State) -> Any:
@@ -151,7 +198,14 @@ def _known(state: State) -> Any:
 
 
 def _used(state: State) -> Any:
-    return state.cluster.usage.exported()
+    """What counts: of the rest, who has forgotten it by when makes no difference."""
+    cluster, found = state.cluster, []
+    for row in cluster.usage.exported():
+        key = row.virtual_cluster, row.is_opportunistic, row.user
+        usage = cluster.usage.of(key, cluster.now)
+        if any(usage.lately.values()) or any(usage.now.values()):
+            found.append(row)
+    return found
 
 
 def _note(met: Counter[str], state: State, decided: list[Decision]) -> None:
@@ -159,6 +213,12 @@ def _note(met: Counter[str], state: State, decided: list[Decision]) -> None:
     for each in state.cluster.reservations.by_gang.values():
         met["kept"] += 1
         met["held"] += bool(each.held)
+    cluster = state.cluster
+    met["expected"] += cluster.forecast.calibration.known(f"{owner_of('default')}\n{KEPT}")
+    met["preempted"] += bool(cluster.preemptions.exported())
+    met["spent"] += bool(cluster.preemptions.spent)
+    met["protected"] += any(live.is_protected for live in cluster.gangs.values())
+    met["saved"] += any(live.checkpointed_at is not None for live in cluster.gangs.values())
     met["passed"] += any(live.passed for live in state.cluster.gangs.values())
 
 

@@ -5,6 +5,7 @@ followed by a standby, which decides as the leader would have.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,15 @@ import pytest
 from muster.contracts.gangs import GangRequest
 from muster.service import Runtime
 from scheduler import store
-from scheduler.domain.core.model import CellUse, RestoredReservation, RestoredUsage
+from scheduler.domain.core.forecast import Told
+from scheduler.domain.core.model import (
+    CellUse,
+    RestoredPreemption,
+    RestoredReservation,
+    RestoredUsage,
+)
 from scheduler.domain.core_rows import KnownReservation
+from scheduler.domain.known import KnownGang
 from scheduler_watched import measured, until
 
 Kit = Any
@@ -99,6 +107,54 @@ async def test_what_was_used_is_read_again_and_noted(conn: asyncpg.Connection) -
         assert changed.usage == change.keys()
         assert not changed.gangs | changed.nodes | changed.run_times | changed.reservations
     assert await store.usage.load_of(conn, []) == {}
+
+
+async def test_preemptions_are_read_again_in_their_order_for_an_hour(
+    conn: asyncpg.Connection,
+) -> None:
+    first = [
+        RestoredPreemption(1e9 + 1 / 3, ODD, "b"),
+        RestoredPreemption(1e9 + 1 / 3, ODD, "b", ODD),
+        RestoredPreemption(1e9 + 1 / 3, ODD, "b", ODD),
+    ]
+    later = [RestoredPreemption(1e9 + 3600, "c", ODD), RestoredPreemption(1e9 + 3600, "a", "b")]
+    for change, rows in ((first, first), ((), first), (later, [*first, *later])):
+        seen = await store.changes.snapshot(conn)
+        await store.preemptions.add(conn, change)
+        assert await store.preemptions.load(conn) == rows
+        changed = await store.changes.since(conn, seen)
+        assert changed is not None
+        assert await store.preemptions.load_of(conn, changed.preemptions) == [*change]
+        assert not changed.gangs | changed.nodes | changed.reservations | changed.usage
+    last = [RestoredPreemption(1e9 + 3601, "d", "e")]
+    await store.preemptions.add(conn, last)
+    assert await store.preemptions.load(conn) == [*later, *last]
+
+
+async def test_what_came_of_expectations_is_read_again_and_noted(
+    conn: asyncpg.Connection,
+) -> None:
+    rows: dict[str, tuple[float, ...]] = {}
+    for change in ({ODD: (1 / 3, 1e22), "b": (1.0,)}, {ODD: (1 / 3, 1e22, 2.0)}):
+        seen = await store.changes.snapshot(conn)
+        await store.calibration.save(conn, change)
+        rows |= change
+        assert await store.calibration.load(conn) == rows
+        assert await store.calibration.load_of(conn, [ODD, "x"]) == {ODD: rows[ODD]}
+        changed = await store.changes.since(conn, seen)
+        assert changed is not None
+        assert changed.calibration == change.keys()
+    assert await store.calibration.load_of(conn, []) == {}
+
+
+async def test_what_is_known_of_a_gang_is_read_again(kit: Kit, conn: asyncpg.Connection) -> None:
+    request = kit.gang(ODD, *kit.pods("w", 1, gpus=1))
+    await store.gangs.save_requests(conn, [request])
+    told = Told(1e9 + 1 / 3, 2e9, f"{ODD}\nkept")
+    bare = KnownGang(request)
+    for known in (replace(bare, expected=told, passed=ODD), bare):
+        await store.gangs.keep_gangs(conn, [known])
+        assert await store.gangs.load_gangs(conn, "", 10) == [known]
 
 
 @pytest.fixture
@@ -203,6 +259,31 @@ async def test_a_restart_goes_on_with_what_was_kept(
         await until(lambda: measured(runtime, "is_leader") == 1)
         assert await used(runtime) == accounts
         await decided_by_it(kit, others, runtime)
+
+
+async def test_a_restart_knows_whom_it_told_to_leave(
+    kit: Kit, scheduler: RunScheduler, others: Others, file: Path
+) -> None:
+    """The budget of an hour is used up, so nobody leaves for the second one."""
+    spent = "preemptionsPerHour: 1, graceSeconds: 0"
+    careful = file.with_name("careful.yaml")
+    careful.write_text(FILE.replace("backfill: true", f"backfill: true, {spent}"))
+    async with scheduler(cluster_file=careful) as runtime:
+        await others.report(kit.report("n0", gpus=4))
+        for gang in ("one", "other"):
+            await others.ask(asked(kit, gang, 2, priority=1, job=gang))
+            await others.until(lambda gang=gang: others.states(gang) == ["placed"])
+        await others.ask(asked(kit, "first", 2, priority=5))
+        await others.until(lambda: "victims" in told(others, "first"))
+        async with runtime.pool.acquire() as conn:
+            (before,) = await store.preemptions.load(conn)
+        assert (before.for_job, before.virtual_cluster) == ("first", "default")
+    async with scheduler(cluster_file=careful) as runtime:
+        await until(lambda: measured(runtime, "is_leader") == 1)
+        await others.ask(asked(kit, "second", 2, priority=5))
+        await others.until(lambda: "protected" in told(others, "second"))
+        async with runtime.pool.acquire() as conn:
+            assert await store.preemptions.load(conn) == [before]
 
 
 async def test_what_no_policy_asks_for_any_more_is_stored_no_longer(

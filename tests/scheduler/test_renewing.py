@@ -8,7 +8,13 @@ from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
 from scheduler.domain.core.config import QuotaCells as Quota
 from scheduler.domain.core.config import VirtualCluster as Owner
-from scheduler.domain.core.model import Downgraded, Preempted, RestoredUsage, Upgraded
+from scheduler.domain.core.model import (
+    Downgraded,
+    Preempted,
+    RestoredPreemption,
+    RestoredUsage,
+    Upgraded,
+)
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -41,6 +47,14 @@ class Rows:
     async def usage(self, keys: Collection[UserKey]) -> dict[UserKey, RestoredUsage]:
         rows = self._leader.core_rows.usage
         return {key: rows[key] for key in keys if key in rows}
+
+    async def preemptions(self, numbers: Collection[int]) -> list[RestoredPreemption]:
+        rows = self._leader.cluster.preemptions.exported()
+        return [rows[number] for number in sorted(numbers)]
+
+    async def calibration(self, kinds: Collection[str]) -> dict[str, tuple[float, ...]]:
+        known = self._leader.cluster.forecast.calibration
+        return {kind: known.exported(kind) for kind in kinds}
 
     async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
         rows = self._leader.core_rows.reservations

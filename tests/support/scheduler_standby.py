@@ -9,7 +9,8 @@ import pytest
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.forecast import Forecast
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -49,6 +50,8 @@ def loaded(history: Deciding, *, reverse: bool = False) -> Stored:
     for name in sorted(store.gangs, reverse=reverse):
         state.restore_gang(store.gangs[name], now, now)
     state.restore_usage(_ordered(store.usage, reverse=reverse))
+    state.restore_preemptions(store.preemptions)
+    state.restore_calibration(_ordered(store.calibration, reverse=reverse))
     state.restore_reservations(_ordered(store.reservations, reverse=reverse))
     while not state.cluster.hardware.catch_up(1):
         pass
@@ -86,6 +89,8 @@ class Standby:
         self.histories = dict(history.store.histories)
         self.reservations = dict(history.store.reservations)
         self.usage = dict(history.store.usage)
+        self.preemptions = list(history.store.preemptions)
+        self.calibration = dict(history.store.calibration)
         self.nodes = _nodes(history.state)
         self.reports = _reports(history.state)
         self.orders = dict(history.state.orders)
@@ -107,10 +112,13 @@ class Standby:
             frozenset(_changed(self.histories, store.histories)),
             frozenset(_changed(self.reservations, store.reservations)),
             frozenset(_changed(self.usage, store.usage)),
+            frozenset(range(len(self.preemptions), len(store.preemptions))),
+            frozenset(_changed(self.calibration, store.calibration)),
         )
         self.gangs, self.holds, self.nodes = dict(store.gangs), dict(store.holds), nodes
         self.histories = dict(store.histories)
         self.reservations, self.usage = dict(store.reservations), dict(store.usage)
+        self.preemptions, self.calibration = list(store.preemptions), dict(store.calibration)
         _finish(renew(state, changed, _Rows(self, history), now, is_last=True))
         self._hear(history)
         state.keep_up(now)
@@ -142,6 +150,12 @@ class _Rows:
 
     async def usage(self, keys: Collection[UserKey]) -> dict[UserKey, RestoredUsage]:
         return {key: row for key, row in self._standby.usage.items() if key in keys}
+
+    async def preemptions(self, numbers: Collection[int]) -> list[RestoredPreemption]:
+        return [self._standby.preemptions[number] for number in sorted(numbers)]
+
+    async def calibration(self, kinds: Collection[str]) -> dict[str, tuple[float, ...]]:
+        return {kind: row for kind, row in self._standby.calibration.items() if kind in kinds}
 
     async def reservations(self, gangs: Collection[str]) -> dict[str, KnownReservation]:
         return {gang: row for gang, row in self._standby.reservations.items() if gang in gangs}
@@ -190,7 +204,7 @@ def pending(state: Stored) -> Any:
     changes = state.take_changes()
     rows = changes.rows
     learnt = changes.runs, changes.histories
-    core = changes.core.reservations, changes.core.usage
+    core = changes.core
     written = rows.placed, rows.changed, rows.gone, rows.sized
     return changes.ended, changes.kept, core, learnt, written
 
@@ -221,6 +235,8 @@ def believed(state: State) -> dict[str, Any]:
             "pods": state.ledger.pods,
             "run times": list(state.run_times.histories.items()),
             "reservations": cluster.reservations.exported(),
+            "preemptions": (cluster.preemptions.exported(), cluster.preemptions.spent),
+            "expected": _of_forecast(cluster.forecast),
             "usage": {
                 key: (row, cluster.usage.of(key, row.at))
                 for row in cluster.usage.exported()
@@ -228,6 +244,13 @@ def believed(state: State) -> dict[str, Any]:
             },
         }
     )
+
+
+def _of_forecast(forecast: Forecast) -> Any:
+    """What was said, and what came of it."""
+    calibration = forecast.calibration
+    kinds = {told.kind for told in forecast.told.values()}
+    return forecast.told, {kind: calibration.exported(kind) for kind in sorted(kinds)}
 
 
 def _of_gangs(state: State) -> dict[str, Any]:

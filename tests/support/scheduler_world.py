@@ -17,7 +17,7 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -124,6 +124,8 @@ class Store:
         self.histories: dict[Key, History] = {}
         self.reservations: dict[str, KnownReservation] = {}
         self.usage: dict[UserKey, RestoredUsage] = {}
+        self.preemptions: list[RestoredPreemption] = []
+        self.calibration: dict[str, tuple[float, ...]] = {}
 
     def record(self, word: GangRequest) -> None:
         """A word is recorded before any cycle sees it."""
@@ -153,6 +155,8 @@ class Store:
         _put(self.histories, changes.histories)
         _put(self.reservations, changes.core.reservations)
         _put(self.usage, changes.core.usage)
+        self.preemptions += changes.core.preemptions
+        self.calibration |= changes.core.calibration
 
 
 def _put(table: dict[Any, Any], changes: Mapping[Any, Any]) -> None:

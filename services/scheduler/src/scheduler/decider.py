@@ -152,6 +152,8 @@ class Decider:
                 state.restore_gang(gang, now, self.at())
             after = gangs[-1].request.gang
         state.restore_usage(await store.usage.load(conn))
+        state.restore_preemptions(await store.preemptions.load(conn))
+        state.restore_calibration(await store.calibration.load(conn))
         state.restore_reservations(await store.reservations.load(conn))
         while not hardware.catch_up(limit):
             await asyncio.sleep(0)
@@ -336,6 +338,8 @@ class Decider:
         await self.configuring.save(conn, state)
         await store.reservations.save(conn, changes.core.reservations)
         await store.usage.save(conn, changes.core.usage)
+        await store.preemptions.add(conn, changes.core.preemptions)
+        await store.calibration.save(conn, changes.core.calibration)
         await self.recorder.write(conn)
         if says:
             await say_all(conn, Service.SCHEDULER, says, now)

@@ -5,7 +5,7 @@ another process takes them, wherever the rows come from.
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -29,6 +29,14 @@ class Source(Protocol):
 
     async def usage(self, keys: Collection[UserKey]) -> Mapping[UserKey, RestoredUsage]:
         """What these users have used."""
+        ...
+
+    async def preemptions(self, numbers: Collection[int]) -> Sequence[RestoredPreemption]:
+        """These preemptions, in order."""
+        ...
+
+    async def calibration(self, kinds: Collection[str]) -> Mapping[str, Sequence[float]]:
+        """What came of expectations of these kinds."""
         ...
 
     async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
@@ -67,6 +75,10 @@ async def renew(
     if changed.usage:
         usage = await source.usage(changed.usage)
         state.restore_usage(usage, changed.usage - usage.keys())
+    if changed.preemptions:
+        state.restore_preemptions(await source.preemptions(changed.preemptions))
+    if changed.calibration:
+        state.restore_calibration(await source.calibration(changed.calibration))
     if not gangs and not nodes and not changed.reservations:
         return 0
     state.let_go()

@@ -17,7 +17,7 @@ from muster.service import Runtime
 
 from scheduler import store
 from scheduler.domain.core.forest import ConfigError
-from scheduler.domain.core.model import RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -212,6 +212,12 @@ class _Database:
 
     async def usage(self, keys: Collection[UserKey]) -> Mapping[UserKey, RestoredUsage]:
         return await store.usage.load_of(self._conn, keys)
+
+    async def preemptions(self, numbers: Collection[int]) -> Sequence[RestoredPreemption]:
+        return await store.preemptions.load_of(self._conn, numbers)
+
+    async def calibration(self, kinds: Collection[str]) -> Mapping[str, Sequence[float]]:
+        return await store.calibration.load_of(self._conn, kinds)
 
     async def reservations(self, gangs: Collection[str]) -> Mapping[str, KnownReservation]:
         return await store.reservations.load_of(self._conn, gangs)

@@ -1,5 +1,5 @@
 """What the core knows beside single gangs, as it is stored: cells that are kept for some that wait,
-and what users have used.
+what users have used, who was preempted lately, and what came of what was expected.
 
 The core says for whom it may be something else; what is the same as it was stored is not written
 again. The next thing that the core is to remember over a restart joins here.
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.model import RestoredReservation, RestoredUsage
+from scheduler.domain.core.model import RestoredPreemption, RestoredReservation, RestoredUsage
 from scheduler.domain.core.usage import UserKey
 
 Key = TypeVar("Key")
@@ -35,13 +35,17 @@ class KnownReservation:
 
 @dataclass(slots=True)
 class CoreChanges:
-    """What a transaction must write of it: by gang, and by user. None: nothing any more."""
+    """What a transaction must write of it: by gang, and by user, None: nothing any more;
+    ``preemptions`` that are new; and what has come of expectations by their kind.
+    """
 
     reservations: dict[str, KnownReservation | None] = field(default_factory=dict)
     usage: dict[UserKey, RestoredUsage | None] = field(default_factory=dict)
+    preemptions: tuple[RestoredPreemption, ...] = ()
+    calibration: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.reservations or self.usage)
+        return bool(self.reservations or self.usage or self.preemptions or self.calibration)
 
 
 class CoreRows:
@@ -74,9 +78,20 @@ class CoreRows:
         self.usage.update(rows)
 
     def take(self, cluster: Cluster) -> CoreChanges:
-        """What has changed since this was asked last. Between two cycles: amid one some of what is
-        kept may be lifted for a moment.
+        """What has changed since this was asked last. Amid a cycle some of what is kept may be
+        lifted for a moment: that waits for its end.
         """
+        changes, calibration = CoreChanges(), cluster.forecast.calibration
+        changes.preemptions = tuple(cluster.preemptions.added)
+        cluster.preemptions.added.clear()
+        for kind in sorted(calibration.changed):
+            changes.calibration[kind] = calibration.exported(kind)
+        calibration.changed.clear()
+        if cluster.under_way is None:
+            self._take_whole(cluster, changes)
+        return changes
+
+    def _take_whole(self, cluster: Cluster, changes: CoreChanges) -> None:
         kept, usage = cluster.reservations, cluster.usage
         gangs, users = set(kept.changed), set(usage.changed)
         kept.changed.clear()
@@ -85,12 +100,10 @@ class CoreRows:
             self._is_doubted = False
             gangs.update(self.reservations)
             users.update(self.usage)
-        changes = CoreChanges()
         for gang in sorted(gangs):
             _note(changes.reservations, self.reservations, gang, _reservation(cluster, gang))
         for key in sorted(users):
             _note(changes.usage, self.usage, key, usage.exported_of(key))
-        return changes
 
 
 def _note(

@@ -19,6 +19,7 @@ from scheduler.domain.core.model import (
     Decision,
     Gang,
     Restored,
+    RestoredPreemption,
     RestoredReservation,
     RestoredUsage,
     Role,
@@ -31,6 +32,7 @@ from scheduler.domain.formats.export import (
     elastic_event,
     grown_event,
     pod_released_event,
+    preemption_event,
     released_event,
     requested_event,
     reservation_event,
@@ -116,6 +118,11 @@ class Given:
         """A user used so much before."""
         self._note(usage_event, restored)
         self.cluster.usage.restore(restored)
+
+    def restore_preemption(self, restored: RestoredPreemption) -> None:
+        """A gang of one job was preempted for one of another before."""
+        self._note(preemption_event, restored)
+        self.cluster.preemptions.restore(restored)
 
     # Nodes.
 

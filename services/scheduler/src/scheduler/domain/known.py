@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 
+from scheduler.domain.core.forecast import Told
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, PodPlace, Restored
 from scheduler.domain.core_rows import CoreChanges
@@ -18,7 +19,8 @@ class KnownGang:
     """A gang as it is stored. ``reserved``: places that are kept for its pods. ``shape``: as it
     was asked for first; ``expected_s``: how long it would run, as it was learnt then; ``passed``:
     the gang on whose kept cells it is. ``extra``: pods that it could do without, by which it has
-    grown. ``lender``: the virtual cluster in whose quota it is, if not in its own.
+    grown. ``lender``: the virtual cluster in whose quota it is, if not in its own. ``expected``:
+    when it was expected to start, as was said first.
     """
 
     request: GangRequest
@@ -37,10 +39,15 @@ class KnownGang:
     passed: str | None = None
     extra: tuple[ExtraPod, ...] = ()
     lender: str | None = None
+    expected: Told | None = None
 
 
 def known_of(
-    gang: Asked, live: Live | None, downgrade: Downgrade | None, grown: Restored | None
+    gang: Asked,
+    live: Live | None,
+    downgrade: Downgrade | None,
+    grown: Restored | None,
+    expected: Told | None,
 ) -> KnownGang:
     """All that is to be stored of a gang; ``live``: what the core has of it, ``grown``: with what
     it has grown by, if there is any.
@@ -52,6 +59,7 @@ def known_of(
         preemption=gang.preemption,
         shape=gang.shape,
         expected_s=gang.expected_s,
+        expected=expected,
     )
     if live is None or not (live.pods or live.strangers):
         return known

@@ -383,8 +383,8 @@ class State:
         """All that is to be stored of a gang."""
         cluster = self.cluster
         grown = cluster.exported(name) if name in cluster.extras else None
-        live = cluster.gangs.get(name)
-        return known_of(self.gangs[name], live, self.downgrade_of(name), grown)
+        live, expected = cluster.gangs.get(name), cluster.forecast.told.get(name)
+        return known_of(self.gangs[name], live, self.downgrade_of(name), grown, expected)
 
     def take_changes(self) -> Changes:
         """What was changed since this was last asked."""
@@ -392,6 +392,5 @@ class State:
         changes.rows = self.ledger.take_rows()
         changes.kept &= self.gangs.keys()
         changes.histories = self.run_times.note(changes.runs.values())
-        if not self.is_under_way:
-            changes.core = self.core_rows.take(self.cluster)
+        changes.core = self.core_rows.take(self.cluster)
         return changes

@@ -5,13 +5,20 @@ forgets the gangs whose rows have changed and reads them anew, which leaves it w
 begin. Nodes are heard meanwhile, by both.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from muster.contracts.gangs import GangRequest
 
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.keeping import let_go
-from scheduler.domain.core.model import ExtraPod, Kind, PodPlace, Restored, RestoredUsage
+from scheduler.domain.core.model import (
+    ExtraPod,
+    Kind,
+    PodPlace,
+    Restored,
+    RestoredPreemption,
+    RestoredUsage,
+)
 from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
@@ -100,6 +107,8 @@ class Stored(State):
         live = self.cluster.gangs.get(request.gang)
         if live is not None and known.reason is not None:
             live.told = known.reason.code
+        if known.expected is not None and live is not None and live.waiting:
+            self.cluster.forecast.told[request.gang] = known.expected
 
     def restore_usage(
         self, rows: Mapping[UserKey, RestoredUsage], gone: Collection[UserKey] = ()
@@ -110,6 +119,18 @@ class Stored(State):
             self.cluster.usage.restore_none(key)
         for row in rows.values():
             self.given.restore_usage(row)
+
+    def restore_preemptions(self, rows: Sequence[RestoredPreemption]) -> None:
+        """What the store knows of preemptions, in their order: those that were not told yet."""
+        for row in rows:
+            self.given.restore_preemption(row)
+        if rows:
+            self.cluster.preemptions.forget(rows[-1].at)
+
+    def restore_calibration(self, rows: Mapping[str, Sequence[float]]) -> None:
+        """What the store knows of what came of expectations, by their kind."""
+        for kind, ratios in rows.items():
+            self.cluster.forecast.calibration.restore(kind, ratios)
 
     def let_go(self) -> None:
         """What is kept for gangs that wait is in nobody's way."""

@@ -3,11 +3,13 @@ transaction.
 """
 
 from scheduler.store import (
+    calibration,
     changes,
     configuration,
     gangs,
     leadership,
     nodes,
+    preemptions,
     record,
     reservations,
     run_times,
@@ -15,11 +17,13 @@ from scheduler.store import (
 )
 
 __all__ = [
+    "calibration",
     "changes",
     "configuration",
     "gangs",
     "leadership",
     "nodes",
+    "preemptions",
     "record",
     "reservations",
     "run_times",

@@ -1,8 +1,8 @@
 """SQL of what was committed since one looked last, whatever the order of commits was.
 
-Triggers note each gang, node, key of run times, reservation and user's usage that is written, with
-the transaction. A transaction that a snapshot did not see is found by the next one: so nothing is
-missed, and nothing found twice.
+Triggers note each gang, node, key of run times, reservation, user's usage, preemption and kind of
+expectation that is written, with the transaction. A transaction that a snapshot did not see is
+found by the next one: so nothing is missed, and nothing found twice.
 """
 
 import json
@@ -27,6 +27,8 @@ class Changed:
     run_times: frozenset[Key] = frozenset()
     reservations: frozenset[str] = frozenset()
     usage: frozenset[UserKey] = frozenset()
+    preemptions: frozenset[int] = frozenset()
+    calibration: frozenset[str] = frozenset()
 
 
 async def snapshot(conn: Connection) -> str:
@@ -61,6 +63,8 @@ async def since(conn: Connection, seen: str) -> Changed | None:
         frozenset(Key(*json.loads(name)) for name in names.get("run-time", ())),
         frozenset(names.get("reservation", ())),
         frozenset(_user(*json.loads(name)) for name in names.get("usage", ())),
+        frozenset(map(int, names.get("preemption", ()))),
+        frozenset(names.get("calibration", ())),
     )
 
 

@@ -10,6 +10,7 @@ from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
 from muster.db import Connection
 
+from scheduler.domain.core.forecast import Told
 from scheduler.domain.core.model import CellUse, ExtraPod, GangClass, Kind, PodPlace
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold, Placement
@@ -24,7 +25,7 @@ _HOLDS = (
 _GANGS = (
     "SELECT request::text AS request, reason, is_refused, class, cells::text, started_at,"
     " preempted_until, preempted_for, preemption, reserved::text, downgraded_at, downgraded_for,"
-    " shape, expected_s, passed, extra::text, lender FROM gang"
+    " shape, expected_s, passed, extra::text, lender, expected::text FROM gang"
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
@@ -64,14 +65,14 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             " preemption = n.preemption::jsonb, reserved = n.reserved::jsonb,"
             " downgraded_at = n.downgraded_at, downgraded_for = n.downgraded_for,"
             " shape = n.shape, expected_s = n.expected_s, passed = n.passed,"
-            " extra = n.extra::jsonb, lender = n.lender"
+            " extra = n.extra::jsonb, lender = n.lender, expected = n.expected::jsonb"
             " FROM unnest($1::text[], $2::text[], $3::boolean[], $4::text[], $5::text[],"
             " $6::double precision[], $7::double precision[], $8::text[], $9::text[], $10::text[],"
             " $11::double precision[], $12::text[], $13::text[], $14::double precision[],"
-            " $15::text[], $16::text[], $17::text[])"
+            " $15::text[], $16::text[], $17::text[], $18::text[])"
             " AS n (gang, reason, is_refused, class, cells, started_at, preempted_until,"
             " preempted_for, preemption, reserved, downgraded_at, downgraded_for, shape,"
-            " expected_s, passed, extra, lender)"
+            " expected_s, passed, extra, lender, expected)"
             " WHERE gang.gang = n.gang",
             [g.request.gang for g in gangs],
             [None if g.reason is None else g.reason.model_dump_json() for g in gangs],
@@ -90,6 +91,7 @@ async def keep_gangs(conn: Connection, gangs: Sequence[KnownGang]) -> None:
             [g.passed for g in gangs],
             [json.dumps([_extra_row(each) for each in g.extra]) for g in gangs],
             [g.lender for g in gangs],
+            [None if g.expected is None else json.dumps(g.expected) for g in gangs],
         )
 
 
@@ -315,4 +317,5 @@ def _gang_of(row: Any) -> KnownGang:
         row["passed"],
         tuple(_extra_of(each) for each in _read(row["extra"])),
         row["lender"],
+        None if row["expected"] is None else Told(*json.loads(row["expected"])),
     )

@@ -3,6 +3,7 @@ later ones are scaled by that.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from statistics import median
 
 NEWEST = 200
@@ -19,15 +20,27 @@ SCALED_AT_MOST = 100.0
 
 
 class Calibration:
-    """Of each kind of expectation, how many times as long as expected gangs have waited."""
+    """Of each kind of expectation, how many times as long as expected gangs have waited.
+    ``changed``: kinds of which more is known than before, until the caller clears it.
+    """
 
     def __init__(self) -> None:
+        self.changed: set[str] = set()
         self._ratios: dict[str, deque[float]] = {}
 
     def note(self, kind: str, expected_s: float, waited_s: float) -> None:
         """What was expected, as it was before any scaling, and what happened."""
         ratio = max(waited_s, SHORTEST_S) / max(expected_s, SHORTEST_S)
         self._ratios.setdefault(kind, deque(maxlen=NEWEST)).append(ratio)
+        self.changed.add(kind)
+
+    def exported(self, kind: str) -> tuple[float, ...]:
+        """All that is remembered of a kind, the oldest first."""
+        return tuple(self._ratios.get(kind, ()))
+
+    def restore(self, kind: str, ratios: Sequence[float]) -> None:
+        """What was remembered of a kind before."""
+        self._ratios[kind] = deque(ratios, maxlen=NEWEST)
 
     def known(self, kind: str) -> int:
         """Waits that are remembered."""

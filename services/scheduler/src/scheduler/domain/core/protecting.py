@@ -42,7 +42,8 @@ class Young(NamedTuple):
 
 class Protection:
     """``now``: when the last cycle began. ``spent``: virtual clusters whose budget is used up.
-    ``is_busy``: some gangs are protected though they have run for long.
+    ``is_busy``: some gangs are protected though they have run for long. ``added``: preemptions that
+    were decided, in order, until the caller clears it.
 
     What protects a gang is told by the state alone, so it is the same after a restart.
     """
@@ -53,6 +54,7 @@ class Protection:
         self.hour = Hour()
         self.spent: set[str] = set()
         self.is_busy = False
+        self.added: list[RestoredPreemption] = []
         self._min_run_s = cluster.policy.min_run_s
         self._young: dict[str, list[Young]] = {}
         self._jobs: frozenset[str] = frozenset()
@@ -95,8 +97,12 @@ class Protection:
                         cluster.stamps.touch(owner)
             if not heap:
                 del self._young[owner]
-        if not self.hour.is_over(now):
-            return
+        if self.hour.is_over(now):
+            self.forget(now)
+
+    def forget(self, now: float) -> None:
+        """What is an hour old counts no more."""
+        cluster = self.cluster
         inside, jobs = self.hour.forget(now)
         for virtual_cluster in sorted(inside):
             self._count(virtual_cluster)
@@ -111,7 +117,8 @@ class Protection:
         """A gang is told to leave for another. ``is_inside``: a virtual cluster."""
         vc = live.gang.virtual_cluster if is_inside else None
         now = self.cluster.at
-        self.restore(RestoredPreemption(now, victim.job, live.job, vc))
+        self.added.append(RestoredPreemption(now, victim.job, live.job, vc))
+        self.restore(self.added[-1])
 
     def restore(self, preemption: RestoredPreemption) -> None:
         """A gang was preempted then."""
@@ -121,10 +128,11 @@ class Protection:
         if preemption.virtual_cluster is not None:
             self._count(preemption.virtual_cluster)
 
-    def take_over(self, preemptions: Iterable[RestoredPreemption]) -> None:
-        """These were before, in this order."""
-        for preemption in preemptions:
+    def take_over(self, old: "Protection") -> None:
+        """What was known before a change of the configuration."""
+        for preemption in old.exported():
             self.restore(preemption)
+        self.added = old.added
 
     def exported(self) -> list[RestoredPreemption]:
         """All that is kept beside gangs."""

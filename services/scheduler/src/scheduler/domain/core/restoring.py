@@ -251,7 +251,7 @@ def carry_over(old: "Cluster", fresh: "Cluster", now: float) -> None:
             _carry_masks(machine, found)
             fresh.hardware.set_usable(found)
     fresh.said.extend(old.said)
-    fresh.preemptions.take_over(old.preemptions.exported())
+    fresh.preemptions.take_over(old.preemptions)
     _carry_gangs(old, fresh, now)
     fresh.usage.take_over(old.usage)
     for reservation in old.reservations.exported():

@@ -144,6 +144,7 @@ class Simulation:
         for decision in run_cycle(cluster, now, cycle.is_enough):
             follow(self, decision)
             yield now, decision
+        _forget_changes(cluster)
 
     # What is due.
 
@@ -361,6 +362,15 @@ class Simulation:
         self.runs.clear()
         self.agenda = Agenda()
         self.tally.space = Space(self.cluster.hardware.forest)
+
+
+def _forget_changes(cluster: Cluster) -> None:
+    """What a service would store now is of no use here."""
+    cluster.moved.clear()
+    cluster.reservations.changed.clear()
+    cluster.usage.changed.clear()
+    cluster.preemptions.added.clear()
+    cluster.forecast.calibration.changed.clear()
 
 
 def _in_event(finding: Finding, event: ClusterChanged) -> Finding:
