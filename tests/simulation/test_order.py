@@ -1,5 +1,6 @@
 """Who goes first: priority, fair share, age, and a site's own policy in their place."""
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
@@ -10,7 +11,7 @@ from scheduler.domain.core.config import Policy
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
-from scheduler.domain.core.ordering import BUILT_IN, UserUsage
+from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, UserUsage
 
 FAIR = Policy(order_by=("priority", "fair-share", "age"), half_life_s=1_000.0, is_strict=True)
 
@@ -138,17 +139,29 @@ def test_a_policy_that_is_not_known_is_told() -> None:
     assert "'luck'; there are age, fair-share, priority" in finding.message
 
 
-def test_a_site_offers_its_own_policies(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, OrderPolicy]:
+    """What there is where a site has installed some of its own, one in the place of Muster's."""
     points = EntryPoints(
         EntryPoint(name, f"{__name__}:{what}", order_policies.GROUP)
-        for name, what in (("smallest", "Smallest"), ("age", "Smallest"))
+        for name, what in (("smallest", "Smallest"), ("favoured", "Favoured"), ("age", "Smallest"))
     )
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.value.partition(":")[2]])
     monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
-    found = order_policies.load()
-    assert isinstance(found["smallest"], Smallest)
-    assert isinstance(found["age"], Smallest)
-    assert found["priority"] is BUILT_IN["priority"]
+    return order_policies.load()
+
+
+def test_a_site_offers_its_own_policies(offered: Mapping[str, OrderPolicy]) -> None:
+    assert isinstance(offered["smallest"], Smallest)
+    assert isinstance(offered["age"], Smallest)
+    assert offered["priority"] is BUILT_IN["priority"]
+
+
+@pytest.mark.parametrize("order_by", [("priority", "favoured", "age"), ("age",), ("smallest",)])
+def test_what_a_site_offers_keeps_the_same_promises(
+    offered: Mapping[str, OrderPolicy], order_by: tuple[str, ...]
+) -> None:
+    check(offered, order_by, seed=7)
 
 
 def test_what_is_no_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

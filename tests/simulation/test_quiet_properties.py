@@ -1,5 +1,6 @@
 """What is so of every preemption, in random histories of clusters of some dozens of machines."""
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -14,7 +15,7 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Decision, Gang, GangClass, Preempted
 
 HOUR_S = 3_600.0
-SEEDS, IN_ONE_TEST = 4, 1
+SEEDS, IN_ONE_TEST = max(4, int(os.environ.get("HISTORIES", "200")) // 50), 1
 
 
 class Book:
