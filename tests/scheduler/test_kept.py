@@ -17,7 +17,7 @@ from scheduler.domain.core.model import Decision, Deferred, Reserved
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
-from scheduler_standby import Standby, believed, loaded
+from scheduler_standby import Standby, believed, hear, loaded, recall
 from scheduler_world import KEEPING, NODES, RULES, STRICT, Store, World, judged
 
 Kit = Any
@@ -273,3 +273,45 @@ def test_a_state_that_begins_without_rows_counts_from_then_on(kit: Kit) -> None:
     again: Stored = loaded(days)
     again.restored(days.now, days.now)
     assert all(row.at == days.now and not row.used for row in again.cluster.usage.exported())
+
+
+def unheard(days: Days, *, patient_s: float | None) -> Stored:
+    """As a restart makes it that has heard no node yet."""
+    state = Stored(RULES, days.file)
+    for name, node in sorted(days.state.ledger.nodes.items()):
+        state.ledger.restore_node(name, lease=node.lease, is_lost=node.is_lost, size=node.size)
+    state.restore_holds([days.store.holds[pod] for pod in sorted(days.store.holds)], days.now)
+    hear(state, days.state, days.now)
+    state.change(state.file, days.now)
+    for name in sorted(days.store.gangs):
+        state.restore_gang(days.store.gangs[name], days.now, days.now)
+    state.patient_until = None if patient_s is None else days.now + patient_s
+    state.restore_reservations(days.store.reservations)
+    state.restored(days.now, days.now)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("patient_s", "after_s", "is_kept"),
+    [(None, 0, False), (60, 0, True), (60, 59, True), (60, 60, False)],
+)
+def test_what_is_kept_waits_for_its_nodes_to_be_heard(
+    kit: Kit, patient_s: float | None, after_s: float, is_kept: bool
+) -> None:
+    days = Days(kit, KEEPING, 0)
+    while not days.state.cluster.reservations.by_gang:
+        days.happen()
+        days.cycle()
+    before = days.state.cluster.reservations.exported()
+    state = unheard(days, patient_s=patient_s)
+    kit.decide(state, days.now)
+    days.now += after_s
+    kit.decide(state, days.now)
+    assert bool(state.cluster.reservations.by_gang) is is_kept
+    if is_kept:
+        recall(state, days.state, days.now)
+        kit.decide(state, days.now)
+        found = state.cluster.reservations.exported()
+        assert [(each.gang, each.cells) for each in found] == [
+            (each.gang, each.cells) for each in before
+        ]

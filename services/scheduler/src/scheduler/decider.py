@@ -154,6 +154,7 @@ class Decider:
         state.restore_usage(await store.usage.load(conn))
         state.restore_preemptions(await store.preemptions.load(conn))
         state.restore_calibration(await store.calibration.load(conn))
+        state.patient_until = self.at() + self.settings.lease_timeout_s
         state.restore_reservations(await store.reservations.load(conn))
         while not hardware.catch_up(limit):
             await asyncio.sleep(0)

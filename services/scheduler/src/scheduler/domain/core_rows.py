@@ -6,7 +6,7 @@ again. The next thing that the core is to remember over a restart joins here.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TypeVar
 
@@ -122,7 +122,8 @@ def _reservation(cluster: Cluster, gang: str) -> KnownReservation | None:
     found = cluster.reservations.by_gang.get(gang)
     if found is None:
         return None
-    return KnownReservation(cluster.reservations.exported_of(found), _digest(found.live))
+    row = replace(cluster.reservations.exported_of(found), patient_until=None)
+    return KnownReservation(row, _digest(found.live))
 
 
 def _digest(live: Live) -> str:

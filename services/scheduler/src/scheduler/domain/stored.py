@@ -6,6 +6,7 @@ begin. Nodes are heard meanwhile, by both.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from muster.contracts.gangs import GangRequest
 
@@ -29,7 +30,9 @@ from scheduler.domain.state import State
 
 
 class Stored(State):
-    """The order is: nodes, then placements, then gangs, then what users used and what is kept for
+    """``patient_until``: so long the nodes of what is kept for gangs may yet be heard.
+
+    The order is: nodes, then placements, then gangs, then what users used and what is kept for
     those that wait, and at last, before the first decision, `restored`.
     """
 
@@ -39,6 +42,7 @@ class Stored(State):
         super().__init__(rules, file, policy)
         self._held: dict[str, list[Hold]] = {}
         self._pods_of: dict[str, list[str]] = {}
+        self.patient_until: float | None = None
         self.cluster.usage.is_timed = False
 
     @property
@@ -143,7 +147,8 @@ class Stored(State):
         for row in self.core_rows.keep_reservations(rows, gone):
             live = self.cluster.gangs.get(row.restored.gang)
             if live is not None and row.is_for(live):
-                self.given.keep_again(row.restored)
+                patient = replace(row.restored, patient_until=self.patient_until)
+                self.given.keep_again(patient)
 
     def forget(self, gangs: Collection[str]) -> set[str]:
         """As if nothing had ever been stored of these gangs. Returns the nodes of their pods, which

@@ -184,6 +184,7 @@ class RestoredReservation:
     """Cells that were kept for a waiting gang before, expected to start at ``starts_at``; it has
     had some ``since`` then. ``bound``: those that are bound for it. ``held``: what it is charged of
     ``cells``, None: all that nobody else is. ``number``: those with a lower one are older, 0: all.
+    ``patient_until``: nodes of it that are not well may just not have been heard until then.
     """
 
     gang: str
@@ -193,6 +194,7 @@ class RestoredReservation:
     bound: tuple[CellUse, ...] = ()
     held: tuple[NodeGpus, ...] | None = None
     number: int = 0
+    patient_until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

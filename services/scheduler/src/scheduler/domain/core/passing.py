@@ -140,7 +140,8 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     is_doubted = any(each.doubted_at <= cluster.now for each in of_owner)
     if kept.looked.get(owner) != state or is_over or is_doubted:
         for each in of_owner.copy():
-            if is_lost(cluster, each) or (until is None and each.starts_at <= cluster.now):
+            is_due = until is None and each.starts_at <= cluster.now
+            if (is_lost(cluster, each) or is_due) and not _is_awaiting(cluster, each):
                 said += _keep_anew(cluster, each)
         before = kept.left(owner)
         for each in of_owner:
@@ -168,6 +169,18 @@ def is_lost(cluster: Cluster, reservation: Reservation) -> bool:
         or _stays(cluster, reservation, states[number], leaves)
         for number, leaves in reservation.leaves.items()
     )
+
+
+def _is_awaiting(cluster: Cluster, reservation: Reservation) -> bool:
+    """Some of its nodes were perhaps not heard yet since a restart: it is kept for a while, and
+    looked at again then.
+    """
+    until = reservation.patient_until
+    if until is None or until <= cluster.now:
+        return False
+    reservation.doubted_at = min(reservation.doubted_at, until)
+    states, machines = cluster.hardware.states, cluster.hardware.machines
+    return any(not machines[states[n].slot.machine].is_healthy for n in reservation.leaves)
 
 
 def _is_others(state: SlotState, live: Live, leaves: int) -> bool:

@@ -31,7 +31,8 @@ class Reservation:
     reservation ``since`` then. ``held``: those of them that it is charged; ``lent``: gangs on the
     others that would have to leave for it. ``number``: later ones have higher ones.
     ``doubted_at``: when somebody there should be gone, as it was last looked at. ``tried_at``: when
-    it was last tried for somebody who is still there.
+    it was last tried for somebody who is still there. ``patient_until``: as `RestoredReservation`
+    has it.
     """
 
     live: Live
@@ -43,6 +44,7 @@ class Reservation:
     number: int = 0
     doubted_at: float = -inf
     tried_at: float = -inf
+    patient_until: float | None = None
 
     def cells(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """Nodes with the indices of their GPUs that are kept."""
@@ -134,6 +136,7 @@ class Reservations:
             reservation.bound(),
             reservation.charged(self.hardware),
             reservation.number,
+            reservation.patient_until,
         )
 
     def restore(self, live: Live, restored: RestoredReservation) -> bool:
@@ -143,7 +146,7 @@ class Reservations:
         if leaves is None or (held is None) != (restored.held is None):
             return False
         reservation = Reservation(live, leaves, restored.starts_at, restored.since)
-        reservation.number = restored.number
+        reservation.number, reservation.patient_until = restored.number, restored.patient_until
         self.add(reservation, restored.bound, held)
         return True
 

@@ -219,7 +219,7 @@ _OF_RESTORED = _known(
 )
 _OF_USAGE = _known("virtualCluster", "user", "class", "used", "usedAt")
 _OF_PREEMPTION = _known("preemptedAt", "job", "forJob", "virtualCluster")
-_OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound", "held")
+_OF_RESERVATION = _known("gang", "cells", "startsAt", "since", "bound", "held", "patientUntil")
 
 _EVENTS: Mapping[str, tuple[frozenset[str], Callable[[_Line], Event]]] = {
     "gang-requested": (_OF_WAITING, _gang_requested),

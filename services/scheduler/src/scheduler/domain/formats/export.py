@@ -112,7 +112,10 @@ def reservation_event(restored: RestoredReservation) -> Fields:
         "startsAt": whole(restored.starts_at),
         "since": whole(restored.since),
         "bound": [{"cell": use.cell, "quota": use.quota} for use in restored.bound],
-        **_set(held=None if restored.held is None else kept_fields(restored.held)),
+        **_set(
+            held=None if restored.held is None else kept_fields(restored.held),
+            patientUntil=restored.patient_until,
+        ),
     }
 
 

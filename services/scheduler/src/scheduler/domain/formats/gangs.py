@@ -224,6 +224,7 @@ def read_reservation(table: Table, gang: str) -> RestoredReservation:
         since=table.seconds("since", -MAX_NUMBER) or 0.0,
         bound=_cell_uses(table, "bound"),
         held=None if held is None else tuple(held.items()),
+        patient_until=table.seconds("patientUntil", -MAX_NUMBER),
     )
 
 
