@@ -61,6 +61,16 @@ def history(chance: random.Random) -> Iterator[Event]:
         yield {"at": at} | event
 
 
+def with_hours(events: list[Event], chance: random.Random) -> list[Event]:
+    """The same with some hours, or about one, in which nothing happens."""
+    later, found = 0, []
+    for event in events:
+        if chance.random() < 0.1:
+            later += chance.choice([3599, 3600, 4000, 10_000])
+        found.append(event | {"at": event["at"] + later})
+    return found
+
+
 def _asked(chance: random.Random, gangs: list[str], number: int) -> Event:
     gangs.append(f"g{number}")
     gang: Event = {
@@ -189,6 +199,8 @@ def test_a_snapshot_goes_on_like_the_original(first: int) -> None:
     """Preemptions in flight, growth and bad GPUs included."""
     for seed in range(first, first + IN_ONE_TEST):
         events = list(history(random.Random(seed)))
+        if seed % 4 == 3:
+            events = with_hours(events, random.Random(seed))
         for each in events:
             if each["event"] == "gang-requested":
                 each["gang"].pop("runSeconds", None)
