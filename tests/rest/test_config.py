@@ -9,46 +9,21 @@ import pytest
 from aiokafka import AIOKafkaConsumer
 from muster.contracts.notices import SettingChanged
 from muster.contracts.scheduling import SchedulingConfig
-
-PATH = "/api/v2/cluster/config"
-CHECK, SHOW = "/configuration/check", "/configuration"
-WHAT_IF = "/configuration/what-if"
-WAIT_S = 60
-SPEECH = {"virtualClusters": {"speech": {"cells": [{"type": "node", "count": 2}]}}}
-VISION = {"virtualClusters": {"vision": {"pins": ["desk"]}}, "policy": {"graceSeconds": 5}}
-WARNING = {"path": "virtualClusters.speech", "line": 2, "message": "owns nothing"}
-PROBLEM = {"path": "virtualClusters.speech.cells[0].count", "line": 3, "message": "is too much"}
-TEXT = "virtualClusters:\n  speech: {cells: [{type: node, count: 2}]}\n"
-
-
-def can_be_set(content: Any, *warnings: Any) -> dict[str, Any]:
-    return {"asOf": 1, "content": content, "errors": [], "warnings": list(warnings)}
-
-
-def runs(version: int | None, revision: int | None, **more: Any) -> dict[str, Any]:
-    return {
-        "asOf": 9,
-        "revision": revision,
-        "version": version,
-        "isHonoured": True,
-        "newest": {"revision": revision, "version": version},
-        "problems": [],
-        "inForce": {"virtualClusters": {"default": {"cells": [], "pins": []}}, "policy": {}},
-    } | more
-
-
-async def put(rest: Any, after: int, text: str = TEXT, **query: str) -> Any:
-    headers = {"If-Match": f'"{after}"'}
-    return await rest.client.put(PATH, content=text, headers=headers, params=query)
-
-
-async def audited(rest: Any) -> list[tuple[str, str, Any]]:
-    entries = (await rest.client.get("/api/v2/audit")).json()["entries"]
-    return [
-        (e["action"], e["object"], e["detail"])
-        for e in entries
-        if e["action"].startswith("config.")
-    ]
+from rest_config import (
+    CHECK,
+    PATH,
+    PROBLEM,
+    SHOW,
+    SPEECH,
+    TEXT,
+    VISION,
+    WAIT_S,
+    WARNING,
+    audited,
+    can_be_set,
+    put,
+    runs,
+)
 
 
 async def test_a_change_is_checked_kept_shown_and_in_the_audit_log(
@@ -204,134 +179,6 @@ async def test_a_rollback_and_a_removal_are_versions_too(start_rest: Any, schedu
             ("config.set", {"version": 2}),
             ("config.set", {"version": 1}),
         ]
-
-
-def row(virtual_cluster: str, later: int, mean_s: float | None, **more: Any) -> dict[str, Any]:
-    """What becomes of a virtual cluster."""
-    return {
-        "virtualCluster": virtual_cluster,
-        "text": f"This delays {later} gangs of {virtual_cluster}.",
-        "later": {"gangs": later, "meanSeconds": mean_s, "medianSeconds": mean_s},
-        "notStarted": 0,
-        "refused": {"before": 0, "after": 0},
-    } | more
-
-
-def would(*rows: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What the Scheduler tells of a change."""
-    report = {
-        "since": 1000.5,
-        "until": 605_800.5,
-        "days": 7.0,
-        "isPartial": False,
-        "tookSeconds": 12.5,
-        "text": [each["text"] for each in rows],
-        "table": "a table\n",
-        "users": [{"user": "eve", "gangs": 14}],
-        "virtualClusters": list(rows),
-    }
-    return {"asOf": 5, "state": "done", "report": report | more}
-
-
-async def test_a_change_that_delays_is_made_when_that_is_accepted(
-    start_rest: Any, scheduler: Any
-) -> None:
-    """14 gangs of speech by 40 minutes; vision's few seconds would be no hindrance."""
-    scheduler.answers[CHECK] = can_be_set(SPEECH)
-    answer = would(row("speech", 14, 2400), row("vision", 3, 599), isPartial=True)
-    scheduler.answers[WHAT_IF] = answer
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        refused = await put(rest, 0)
-        assert (refused.status_code, refused.json()["code"]) == (409, "DelaysConfigError")
-        message = refused.json()["message"]
-        assert message.startswith("On the events of 7 days: This delays 14 gangs of speech. Say")
-        (problem,) = refused.json()["errors"]
-        assert problem["path"] == "virtualClusters.speech"
-        assert (await rest.client.get(f"{PATH}/versions")).json()["versions"] == []
-
-        looked = (await rest.client.post(f"{PATH}/what-if", content=TEXT)).json()
-        assert (looked["state"], looked["needsAcceptance"]) == ("done", True)
-        assert looked["report"]["users"] == [{"user": "eve", "gangs": 14}]
-        assert looked["report"]["table"] == "a table\n"
-
-        made = await put(rest, 0, acceptDelays="true")
-        assert (made.status_code, made.json()["whatIf"]) == (202, looked)
-        said = ["This delays 14 gangs of speech.", "This delays 3 gangs of vision."]
-        what_if = {"text": said, "days": 7.0, "isPartial": True, "accepted": True}
-        assert await audited(rest) == [
-            ("config.set", "scheduling", {"version": 1, "whatIf": what_if})
-        ]
-        again = (await rest.client.post(f"{PATH}/versions/1/what-if")).json()
-        assert again == looked
-
-
-@pytest.mark.parametrize(
-    ("harm", "is_harm"),
-    [
-        (row("a", 9, 599.9), False),
-        (row("a", 1, 600), True),
-        (row("a", 0, None, notStarted=1), True),
-        (row("a", 0, None, refused={"before": 1, "after": 2}), True),
-        (row("a", 0, None, refused={"before": 2, "after": 1}), False),
-    ],
-)
-async def test_what_is_to_be_accepted(
-    start_rest: Any, scheduler: Any, harm: dict[str, Any], is_harm: bool
-) -> None:
-    scheduler.answers[CHECK] = can_be_set(SPEECH)
-    scheduler.answers[WHAT_IF] = would(row("b", 0, None), harm)
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        assert (await put(rest, 0)).status_code == (409 if is_harm else 202)
-
-
-@pytest.mark.parametrize(
-    ("answer", "code"),
-    [
-        ({"state": "running"}, "WhatIfRunningError"),
-        ({"state": "failed", "reason": "It took too long."}, "WhatIfFailedError"),
-        (b"standby", "WhatIfFailedError"),
-        (None, "WhatIfFailedError"),
-        ({"state": "done", "report": {"days": "many"}}, "WhatIfFailedError"),
-    ],
-)
-async def test_what_is_not_known_is_set_by_who_says_that_it_is_urgent(
-    start_rest: Any, scheduler: Any, answer: Any, code: str
-) -> None:
-    scheduler.answers[CHECK] = can_be_set(SPEECH)
-    scheduler.answers[WHAT_IF] = answer
-    async with start_rest(scheduler_url=scheduler.url) as rest:
-        refused = await put(rest, 0)
-        assert (refused.status_code, refused.json()["code"]) == (409, code)
-        assert "whatIf=false" in refused.json()["message"]
-        refused = await put(rest, 0, acceptDelays="true")
-        assert refused.json()["code"] == code
-        before = scheduler.seen.count(WHAT_IF)
-        made = await put(rest, 0, whatIf="false")
-        assert (made.status_code, made.json()["whatIf"]["state"]) == (202, "skipped")
-        assert scheduler.seen.count(WHAT_IF) == before
-        detail = {"version": 1, "whatIf": {"state": "skipped"}}
-        assert await audited(rest) == [("config.set", "scheduling", detail)]
-        headers = {"If-Match": "1"}
-        back = await rest.client.post(f"{PATH}/rollback", json={"version": 1}, headers=headers)
-        assert (back.status_code, back.json()["code"]) == (409, code)
-        wanted = {"version": 1, "whatIf": False}
-        back = await rest.client.post(f"{PATH}/rollback", json=wanted, headers=headers)
-        assert back.status_code == 202, back.text
-
-
-async def test_only_what_can_be_set_is_compared(start_rest: Any, scheduler: Any) -> None:
-    scheduler.answers[CHECK] = can_be_set(None) | {"errors": [PROBLEM]}
-    async with start_rest(scheduler_url=scheduler.url, config_bytes=200) as rest:
-        refused = await rest.client.post(f"{PATH}/what-if", content=TEXT)
-        assert (refused.status_code, refused.json()["code"]) == (400, "InvalidConfigError")
-        large = await rest.client.post(f"{PATH}/what-if", content="#" * 201)
-        assert large.status_code == 413
-        assert (await rest.client.post(f"{PATH}/versions/7/what-if")).status_code == 404
-        assert WHAT_IF not in scheduler.seen
-        removed = await rest.client.delete(PATH, headers={"If-Match": "0"})
-        assert removed.json()["whatIf"] is None
-        answer = (await rest.client.post(f"{PATH}/versions/1/what-if")).json()
-        assert (answer["state"], answer["report"]) == ("none", None)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,15 @@ def ran(folder: Path, which: str = "*") -> set[str]:
     return {path.name for path in folder.glob(f"ran-{which}")}
 
 
+async def started_small(muster: Muster, folder: Path) -> tuple[str, str]:
+    """A job that keeps most GPUs busy, and an elastic one that runs beside it with its least."""
+    busy = await muster.submit(a_job_until(folder / "busy", gpus=6))
+    await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
+    name = await muster.submit(an_elastic_job(folder))
+    await eventually(lambda: running(muster, name), lambda tasks: tasks == [0])
+    return busy, name
+
+
 async def restart(muster: Muster) -> None:
     for service in (Service.SCHEDULER, Service.LAUNCHER):
         await muster.stop(service)
@@ -51,10 +60,7 @@ async def test_an_elastic_job_starts_small_grows_shrinks_and_succeeds(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path, restarts: bool
 ) -> None:
     async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
-        busy = await muster.submit(a_job_until(tmp_path / "busy", gpus=6))
-        await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
-        name = await muster.submit(an_elastic_job(tmp_path))
-        await eventually(lambda: running(muster, name), lambda tasks: tasks == [0])
+        _, name = await started_small(muster, tmp_path)
         assert await muster.state(name) == "RUNNING"
         if restarts:
             await restart(muster)
@@ -83,10 +89,7 @@ async def test_an_elastic_job_succeeds_without_tasks_that_never_had_a_place(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
-        busy = await muster.submit(a_job_until(tmp_path / "busy", gpus=6))
-        await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
-        name = await muster.submit(an_elastic_job(tmp_path))
-        await eventually(lambda: running(muster, name), lambda tasks: tasks == [0])
+        busy, name = await started_small(muster, tmp_path)
         (tmp_path / "done").touch()
         assert await muster.end_of(name) == "SUCCEEDED"
         assert ran(tmp_path) == {"ran-0-0"}
