@@ -151,7 +151,7 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     changes = cluster.queue.changes[owner]
     if lines and kept.full.get(owner) != changes:
         said += _keep_first(cluster, owner, lines, until)
-        if until is None and _kept_chains(cluster, owner) >= _own_chains(cluster, owner):
+        if until is None and _kept_chains(cluster, kept.of(owner)) >= _own_chains(cluster, owner):
             kept.full[owner] = changes
     kept.looked[owner] = cluster.stamps.state()
     return said
@@ -234,7 +234,8 @@ def _keep_first(
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
     chains = _own_chains(cluster, owner)
-    if _kept_chains(cluster, owner) >= chains:  # only who goes before one of those can have some
+    if _kept_chains(cluster, kept.of(owner)) >= chains:
+        # Only who goes before one of those can have some.
         lowest = max((each.live.order[0][:2] for each in kept.of(owner)), default=())
         lines = [line for line in lines if line.waiting[0][0][:2] < lowest]
     last = None if until is None else cluster.rank_of(until)
@@ -250,8 +251,8 @@ def _keep_first(
     left = PLANNED
     for _, live in sorted(firsts, key=lambda each: each[0]):
         behind = [each for each in kept.of(owner) if goes_before(live, each)]
-        ahead = (each for each in kept.of(owner) if each not in behind)
-        taken = {chain for each in ahead for chain in _chains(cluster, each.leaves)}
+        ahead = [each for each in kept.of(owner) if each not in behind]
+        taken = _kept_chains(cluster, ahead)
         if chains <= taken or not left:
             break
         if _has_no_chain(cluster, live, taken) or not fits_when_empty(cluster, live):
@@ -296,8 +297,8 @@ def _own_chains(cluster: Cluster, owner: str, types: Sequence[str] = ()) -> set[
     return {quota.chain.name for quota in quotas if not types or quota.chain.leaf in types}
 
 
-def _kept_chains(cluster: Cluster, owner: str) -> set[str]:
-    return {c for each in cluster.reservations.of(owner) for c in _chains(cluster, each.leaves)}
+def _kept_chains(cluster: Cluster, reservations: Iterable[Reservation]) -> set[str]:
+    return {chain for each in reservations for chain in _chains(cluster, each.leaves)}
 
 
 def _chains(cluster: Cluster, leaves: Leaves) -> set[str]:

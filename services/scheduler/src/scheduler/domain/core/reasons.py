@@ -115,8 +115,8 @@ class Explainer:
         they run and whose they are.
         """
         alike = {line: self._what_counts(line) for line in lines}
-        first = {what: line for line, what in reversed(alike.items()) if what not in self._known}
-        for line, reason in self._found([line for line in lines if line in first.values()]):
+        one_of_each = {what: line for line, what in alike.items() if what not in self._known}
+        for line, reason in self._found(list(one_of_each.values())):
             self._known[alike[line]] = reason
         return ((line, self._known[what]) for line, what in alike.items())
 
