@@ -51,7 +51,14 @@ CLUSTER = {
     "gpuTotal": 128,
     "virtualClusters": {
         "vision": {
-            "gpus": {"quota": 80, "guaranteed": 64, "opportunistic": 8, "free": 16},
+            "gpus": {
+                "quota": 80,
+                "guaranteed": 60,
+                "opportunistic": 8,
+                "free": 16,
+                "lent": 4,
+                "borrowed": 2,
+            },
             "gpuTypes": ["a100", "v100"],
             "pins": ["lab"],
             "cells": [
@@ -116,7 +123,7 @@ def test_the_cluster_shows_who_owns_and_uses_what(rest: Rest, tmp_path: Path) ->
     words = [line.split() for line in lines]
     assert ["GPUs", "128"] in words
     assert "nodes  16, 15 ready, 2 below" in lines
-    assert ["vision", "80", "64", "8", "16", "a100", "v100", "lab"] in words
+    assert ["vision", "80", "60", "8", "16", "4", "2", "a100", "v100", "lab"] in words
     assert ["vision", "v100-rack", "1", "1"] in words
     assert ["vision", "v100-rack/v100-node", "2", "0"] in words
     assert ["n3", "lost,", "draining", "1"] in words
@@ -282,6 +289,12 @@ def test_why_tells_code_numbers_place_class_and_preemption(rest: Rest, tmp_path:
     loan = runs | {"class": "guaranteed", "lender": "speech"}
     rest.answer(path, content | {"scheduler": {"gangs": [loan]}})
     assert "  class: guaranteed, borrowed from speech\n" in muster(rest, tmp_path, "why", JOB).out
+    pods = [{"pod": f"p{n}", "state": "placed" if n < 6 else "waiting"} for n in range(8)]
+    elastic = runs | {"class": "guaranteed", "pods": pods, "borrowed": {"nlp": 2, "speech": 1}}
+    rest.answer(path, content | {"scheduler": {"gangs": [elastic]}})
+    told = muster(rest, tmp_path, "why", JOB).out
+    assert "  size: runs with 6 of 8 pods; 2 wait for room to grow into\n" in told
+    assert "  borrowed: 2 GPUs from nlp, 1 GPU from speech, by what it has grown by\n" in told
     rest.answer(path, content | {"scheduler": {"gangs": [runs] * 6}})
     assert "  preempted: for a drain, until 12:00: n4 is drained.\n" in said
     assert "  more: 1 gangs are not shown; -o json has all\n" in said

@@ -4,6 +4,7 @@ on.
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,30 @@ def test_why_and_job_tell_how_a_job_failed(rest: Rest, tmp_path: Path) -> None:
     said = muster(rest, tmp_path, "job", JOB).out
     assert "Exit code 7." in said
     assert "no room" in said
+
+
+def test_a_job_says_whose_gpus_it_has_and_how_much_of_it_waits_to_grow(
+    rest: Rest, tmp_path: Path
+) -> None:
+    detail = job_status("RUNNING")
+    detail["jobStatus"] |= {"reason": None, "gangClass": "guaranteed", "lender": "speech"}
+    tasks = [
+        {"taskIndex": n, "taskState": "RUNNING" if n < 6 else "WAITING", "attemptId": 0}
+        for n in range(8)
+    ]
+    role = {"taskRoleStatus": {"name": "train", "minInstances": 2}, "taskStatuses": tasks}
+    detail["taskRoles"] = {"train": role}
+    rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
+    said = [re.split("  +", line) for line in muster(rest, tmp_path, "job", JOB).out.splitlines()]
+    assert ["class", "guaranteed, borrowed from speech"] in said
+    assert ["size", "runs with 6 of 8 tasks; 2 wait for room to grow into"] in said
+    assert [words[1] for words in said if words[0].startswith("train ")] == [
+        *["RUNNING"] * 6,
+        *["to grow"] * 2,
+    ]
+    detail["jobStatus"]["state"] = "WAITING"
+    rest.answer(f"GET /api/v2/jobs/{JOB}", detail)
+    assert "to grow" not in muster(rest, tmp_path, "job", JOB).out
 
 
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:

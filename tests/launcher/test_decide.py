@@ -110,6 +110,20 @@ def test_how_a_gang_holds_its_gpus_is_told_and_ends_with_its_attempt(story: Tell
     assert told.preempt().end_stopped().again().status().gang_class is None
 
 
+def test_who_lends_a_gang_its_gpus_is_told_until_it_comes_home_or_is_asked_anew(
+    story: Tell,
+) -> None:
+    told = story({"worker": 2}).place().start()
+    seen = []
+    for lender in ("speech", None, "vision"):
+        word = told.scheduler.place("j1-0", "n1")
+        change = {"gang_class": GangClass.GUARANTEED, "lender": lender}
+        told.tell(word.model_copy(update=change)).wait(1)
+        seen.append(told.status().lender)
+    assert seen == ["speech", None, "vision"]
+    assert told.preempt().end_stopped().again().status().lender is None
+
+
 def test_details_are_told_together(story: Tell) -> None:
     told = story({"worker": 20}).place().start()
     assert sum(s.kind is Kind.JOB for s in told.says) == 1

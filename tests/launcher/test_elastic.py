@@ -71,6 +71,13 @@ def test_it_runs_when_what_it_needs_has_a_place(story: Tell) -> None:
     assert told.status().reason is None
 
 
+def test_users_are_told_how_many_tasks_are_enough(story: Tell) -> None:
+    told = elastic(story, least=2).wait(10)
+    assert told.status().task_roles[0].min_instances == 2
+    told = story({"worker": 3}).wait(10)
+    assert told.status().task_roles[0].min_instances is None
+
+
 def test_what_gets_a_place_later_runs_and_knows_its_peers(story: Tell) -> None:
     told = place(elastic(story), 1).start()
     place(told, 1).start()

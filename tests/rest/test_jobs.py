@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from muster.contracts.gangs import GangClass
 from muster.contracts.jobs import (
     Execution,
     JobState,
@@ -105,9 +106,23 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
         cause="it broke",
         evidence="boom",
     )
-    failed = rest.status(
+    lent = rest.status(
         job,
         2,
+        JobState.RUNNING,
+        gang_class=GangClass.GUARANTEED,
+        lender="speech",
+        task_roles=(TaskRoleStatus(name="worker", min_instances=1, tasks=(task,)),),
+    )
+    await rest.hear("job-updated", job, lent)
+    content = await rest.shown("told")
+    held = (content["jobStatus"]["gangClass"], content["jobStatus"]["lender"])
+    assert held == ("guaranteed", "speech")
+    shown_role = content["taskRoles"]["worker"]["taskRoleStatus"]
+    assert shown_role == {"name": "worker", "minInstances": 1}
+    failed = rest.status(
+        job,
+        3,
         JobState.FAILED,
         attempt=1,
         retries=Retries(user=1),

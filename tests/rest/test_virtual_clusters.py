@@ -7,7 +7,14 @@ from typing import Any
 VISION = {
     "cells": [{"quota": "v100-rack/v100-node", "count": 2, "bound": 1}],
     "pins": ["lab"],
-    "gpus": {"quota": 16, "guaranteed": 8, "opportunistic": 4, "free": 8},
+    "gpus": {
+        "quota": 16,
+        "guaranteed": 6,
+        "opportunistic": 4,
+        "free": 8,
+        "lent": 2,
+        "borrowed": 2,
+    },
     "gpuTypes": ["v100"],
     "cpu": {"quota": 128, "used": 40},
     "memoryMB": {"quota": 1000, "used": 300},
@@ -15,7 +22,14 @@ VISION = {
 NLP = {
     "cells": [],
     "pins": [],
-    "gpus": {"quota": 0, "guaranteed": 0, "opportunistic": 0, "free": 0},
+    "gpus": {
+        "quota": 0,
+        "guaranteed": 0,
+        "opportunistic": 0,
+        "free": 0,
+        "lent": 0,
+        "borrowed": 0,
+    },
     "gpuTypes": ["a100", "k80"],
 }
 TOLD = {

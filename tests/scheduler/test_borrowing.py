@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from muster.contracts.gangs import GangRequest
 from muster.service import Runtime
+from prometheus_client import CollectorRegistry
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.state import State
 from scheduler.domain.words import word_of
+from scheduler.metrics import SchedulerMetrics
 from scheduler_answers import served
 
 Kit = Any
@@ -88,6 +90,40 @@ async def test_the_answers_say_who_lends_and_who_would(kit: Kit) -> None:
         kit.decide(state, 3.0)
         otherwise = (await client.get("/gangs/c")).json()["counterfactual"]
         assert otherwise["borrowing"] == {"startsNow": True, "lender": "lab"}
+
+
+async def test_virtual_clusters_tell_what_they_lend_and_borrow(kit: Kit) -> None:
+    state = lent(kit)
+    async with served(state) as (_, client):
+        told = (await client.get("/virtual-clusters")).json()["virtualClusters"]
+        gpus = {"quota": 4, "guaranteed": 4, "opportunistic": 0, "free": 0}
+        assert told["default"]["gpus"] == gpus | {"lent": 0, "borrowed": 4}
+        assert told["lab"]["gpus"] == gpus | {"guaranteed": 0, "lent": 4, "borrowed": 0}
+    registry = CollectorRegistry()
+    loans, names = state.cluster.charges.loans, state.cluster.hardware.forest.quotas
+    SchedulerMetrics(registry).note_loans(loans, names)
+    found = {
+        (sample.labels["virtual_cluster"], sample.labels["side"]): sample.value
+        for metric in registry.collect()
+        for sample in metric.samples
+        if sample.name == "muster_scheduler_loaned_gpus"
+    }
+    assert {key: gpus for key, gpus in found.items() if gpus} == {
+        ("lab", "lent"): 4,
+        ("default", "borrowed"): 4,
+    }
+
+
+async def test_of_whom_an_elastic_gang_has_what_it_has_grown_by_is_told(kit: Kit) -> None:
+    state: State = kit.state(kit.report("n0", gpus=4), kit.report("n1", gpus=4), file=file())
+    word = kit.gang("e", *kit.pods("e", 3, gpus=4))
+    pods = tuple(pod.model_copy(update={"surplus": n > 0}) for n, pod in enumerate(word.pods))
+    state.request(word.model_copy(update={"pods": pods, "borrow": True}), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    async with served(state) as (_, client):
+        shown = (await client.get("/gangs/e")).json()
+        assert [pod["state"] for pod in shown["pods"]] == ["placed", "placed", "waiting"]
+        assert (shown["lender"], shown["borrowed"]) == (None, {"lab": 4})
 
 
 @pytest.mark.postgres

@@ -252,7 +252,14 @@ async def test_virtual_clusters_are_told_and_a_running_system_is_exported(
         assert told["virtualClusters"]["default"] == {
             "cells": [{"quota": "node", "count": 1, "bound": 1}],
             "pins": [],
-            "gpus": {"quota": 2, "guaranteed": 2, "opportunistic": 2, "free": 0},
+            "gpus": {
+                "quota": 2,
+                "guaranteed": 2,
+                "opportunistic": 2,
+                "free": 0,
+                "lent": 0,
+                "borrowed": 0,
+            },
             "gpuTypes": ["t"],
         }
         (why,) = (await client.get("/jobs/a-0/why")).json()["gangs"]

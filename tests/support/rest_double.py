@@ -18,6 +18,8 @@ from typing import Any
 
 TIMEOUT_S = 60
 COLUMNS = 80
+OURS = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+"""Of the environment what a command needs to be the one that is tested."""
 JOB = "ada~digits"
 LOG = f"/api/v2/jobs/{JOB}/attempts/0/taskRoles/train/taskIndex/0/attempts/0/logs"
 
@@ -112,7 +114,7 @@ def muster(rest: Rest, home: Path, *words: str, text: str = "") -> Ran:
 def run_cli(home: Path, *words: str, text: str = "", **environment: str) -> Ran:
     done = subprocess.run(
         [sys.executable, "-m", "cli", *words],
-        env={"PATH": os.environ["PATH"], "MUSTER_HOME": str(home), **environment},
+        env={**OURS, "MUSTER_HOME": str(home), **environment},
         input=text,
         capture_output=True,
         text=True,
@@ -129,7 +131,7 @@ def on_a_terminal(rest: Rest, home: Path, *words: str) -> list[str]:
     """A command's lines on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     environment = {
-        "PATH": os.environ["PATH"],
+        **OURS,
         "MUSTER_HOME": str(home),
         "MUSTER_URL": rest.url,
         "MUSTER_TOKEN": "a-token",

@@ -68,6 +68,29 @@ def is_over(state: str) -> bool:
     return state in FINAL
 
 
+def is_to_grow(content: Json, role: Json, task: Json) -> bool:
+    """Whether a job runs without this task of a role until there is room for it."""
+    least = (role.get("taskRoleStatus") or {}).get("minInstances")
+    if least is None or content["jobStatus"]["state"] != "RUNNING":
+        return False
+    return bool(task["taskIndex"] >= least and task["taskState"] == "WAITING")
+
+
+def size(content: Json) -> str | None:
+    """How much of a job runs that starts with less than it wants; None where it is whole."""
+    tasks = [
+        (role, task) for role in content["taskRoles"].values() for task in role["taskStatuses"]
+    ]
+    count = sum(is_to_grow(content, role, task) for role, task in tasks)
+    return grown(len(tasks), count, "task") if count else None
+
+
+def grown(wanted: int, waiting: int, noun: str) -> str:
+    """``runs with 6 of 8 tasks; 2 wait for room to grow into``."""
+    wait = f"{waiting} wait{'s' if waiting == 1 else ''}"
+    return f"runs with {wanted - waiting} of {wanted} {noun}s; {wait} for room to grow into"
+
+
 def task_attempt(content: Json, role: str | None, index: int) -> tuple[str, Json]:
     """The role's name and one task's status in a job's detail; CommandError where there is none."""
     roles = content["taskRoles"]

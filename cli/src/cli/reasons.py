@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from cli.jobs import grown
 from cli.output import length
 
 GANGS_SHOWN = 5
@@ -50,12 +51,29 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
     downgrade = gang.get("downgrade")
     if isinstance(downgrade, dict):
         yield "runs", f"downgraded since {downgrade.get('since')} {_for_whom(downgrade)}"
-    elif gang.get("class"):
-        lender = gang.get("lender")
-        yield "class", f"{gang['class']}, borrowed from {lender}" if lender else gang["class"]
+    elif held := gang_class(gang.get("class"), gang.get("lender")):
+        yield "class", held
+    yield from _growth(gang)
     preemption = gang.get("preemption")
     if isinstance(preemption, dict):
         yield "preempted", _preemption(preemption)
+
+
+def gang_class(held: str | None, lender: str | None) -> str | None:
+    """How a gang holds its GPUs, and of whom it has them."""
+    return f"{held}, borrowed from {lender}" if held and lender else held
+
+
+def _growth(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Of one that runs: with how much of what it wants, and what of that is lent."""
+    pods = gang.get("pods") or ()
+    waiting = sum(pod.get("state") == "waiting" for pod in pods)
+    if gang.get("class") and waiting:
+        yield "size", grown(len(pods), waiting, "pod")
+    borrowed = gang.get("borrowed") or {}
+    if borrowed and not gang.get("lender"):
+        loans = (f"{_counted(gpus, 'GPU')} from {name}" for name, gpus in borrowed.items())
+        yield "borrowed", f"{', '.join(loans)}, by what it has grown by"
 
 
 def _prospects(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:

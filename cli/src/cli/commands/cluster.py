@@ -12,6 +12,9 @@ from cli.commands.session import Output, client
 from cli.output import Format, length, print_as_of, print_facts, print_json, print_table
 from cli.reasons import numbers, until
 
+LOANS = ("lent", "borrowed")
+"""Of GPUs: columns that are only shown where there are any."""
+
 
 def queue(
     *,
@@ -77,8 +80,10 @@ def cluster(*, output: Output = Format.TABLE) -> None:
         }
     )
     sys.stdout.write("\n")
+    loans = LOANS if any(each["gpus"].get("lent") for each in clusters.values()) else ()
+    more = ("TYPES", "PINS")
     print_table(
-        ("VC", "GPUS", "GUARANTEED", "OPPORTUNISTIC", "FREE", "TYPES", "PINS"),
+        ("VC", "GPUS", "GUARANTEED", "OPPORTUNISTIC", "FREE", *map(str.upper, loans), *more),
         [
             (
                 name,
@@ -86,6 +91,7 @@ def cluster(*, output: Output = Format.TABLE) -> None:
                 each["gpus"]["guaranteed"],
                 each["gpus"]["opportunistic"],
                 each["gpus"]["free"],
+                *(each["gpus"][name] or "" for name in loans),
                 " ".join(each["gpuTypes"]),
                 " ".join(each["pins"]),
             )

@@ -20,7 +20,7 @@ from cli.output import (
     print_table,
     when,
 )
-from cli.reasons import told_by_scheduler
+from cli.reasons import gang_class, told_by_scheduler
 
 POLL_S = 0.5
 
@@ -95,7 +95,8 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "state": status["state"],
             "why": _reason(status),
             "virtual cluster": status["virtualCluster"],
-            "class": status.get("gangClass"),
+            "class": gang_class(status.get("gangClass"), status.get("lender")),
+            "size": rest.size(content),
             "retries": status["retries"] or None,
             "submitted": when(status.get("submissionTime")),
             "started": when(status.get("launchedTime")),
@@ -112,7 +113,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
         [
             (
                 f"{role} {task['taskIndex']}",
-                task["taskState"],
+                "to grow" if rest.is_to_grow(content, tasks, task) else task["taskState"],
                 task.get("containerNodeName"),
                 task.get("containerIp"),
                 " ".join(f"{k}:{v}" for k, v in (task.get("containerPorts") or {}).items()),

@@ -216,6 +216,7 @@ class Candidate:
             metrics.forget_free()
         read(cluster.hardware, self._free_cells)
         metrics.note_free(self._free_cells.pieces.values())
+        metrics.note_loans(cluster.charges.loans, cluster.hardware.forest.quotas)
         extras = sum(name not in state.gangs for name in cluster.queue.gangs)
         metrics.waiting.set(len(cluster.queue.gangs) - extras + len(cluster.reserved))
         metrics.gangs.set(len(state.gangs))

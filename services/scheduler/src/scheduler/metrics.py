@@ -6,6 +6,7 @@ from muster.metrics import SECONDS
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from scheduler.domain.core.fragmentation import Pieces, share
+from scheduler.domain.core.loans import Loans
 from scheduler.domain.run_times import Run
 
 NAME = "muster_scheduler_"
@@ -89,6 +90,12 @@ class SchedulerMetrics:
         self.free_cells = self._gauge(
             "free_cells", "Cells that are free as a whole, by chain and type.", "chain", "cell"
         )
+        self.loaned = self._gauge(
+            "loaned_gpus",
+            "GPUs of its quota that a virtual cluster has lent, or that it has borrowed.",
+            "virtual_cluster",
+            "side",
+        )
         self.lost = self._counter("nodes_lost", "Nodes that were declared lost.")
         self.withheld = self._gauge(
             "nodes_withheld",
@@ -108,10 +115,17 @@ class SchedulerMetrics:
                 if level:
                     self.fragmentation.labels(*where).set(share(pieces.free, whole) or 0.0)
 
+    def note_loans(self, loans: Loans, virtual_clusters: Iterable[str]) -> None:
+        """What they lend one another."""
+        for name in virtual_clusters:
+            self.loaned.labels(name, "lent").set(loans.lent_by(name))
+            self.loaned.labels(name, "borrowed").set(loans.borrowed_by(name))
+
     def forget_free(self) -> None:
-        """There may be other chains from now on."""
+        """There may be other chains and virtual clusters from now on."""
         self.fragmentation.clear()
         self.free_cells.clear()
+        self.loaned.clear()
 
     def _add_leading(self) -> None:
         self.is_leader = self._gauge("is_leader", "1 where this process decides.")

@@ -145,9 +145,12 @@ class TaskStatus(Model):
 
 
 class TaskRoleStatus(Model):
-    """The tasks of one role."""
+    """The tasks of one role. ``min_instances``: so many of them, the first ones, are enough for the
+    gang; None: it needs all.
+    """
 
     name: str
+    min_instances: int | None = None
     tasks: tuple[TaskStatus, ...]
 
 
@@ -162,7 +165,8 @@ class Trigger(Model):
 class JobStatus(Word):
     """Launcher on a job: its state, its tasks, why it waits, its verdict.
 
-    ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang.
+    ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;
+    ``lender``: the virtual cluster that lends them, if they are not of its own.
     ``dead_letter`` says that a record about this job could not be handled, and where.
     """
 
@@ -176,6 +180,7 @@ class JobStatus(Word):
     retry_at: datetime | None = None
     reason: Reason | None = None
     gang_class: GangClass | None = None
+    lender: str | None = None
     submitted_at: datetime
     created_at: datetime | None = None
     launched_at: datetime | None = None

@@ -27,6 +27,7 @@ from muster.contracts.jobs import (
     JobStatus,
     Retries,
     TaskRoleSpec,
+    TaskRoleStatus,
     TaskState,
     TaskStatus,
     Trigger,
@@ -66,7 +67,7 @@ def largest_record(spec: JobSpec) -> tuple[str, int]:
     for role in spec.task_roles:
         each = _task_bytes(_sized(role))
         decision += role.instances * each.decision
-        status += role.instances * each.status
+        status += role.instances * each.status + size(_status(role))
         request += role.instances * (each.ask + _wished_bytes(role))
         peers += each.peers + role.instances * each.peer
         own = max(own, size(role) + each.peer)
@@ -168,6 +169,10 @@ def _wished_bytes(role: TaskRoleSpec) -> int:
     return size(asked) - size(PodAsk(pod="", role=""))
 
 
+def _status(role: TaskRoleSpec) -> TaskRoleStatus:
+    return TaskRoleStatus(name=role.name, min_instances=role.min_instances, tasks=())
+
+
 def _shapes_bytes(spec: JobSpec) -> int:
     return sum(1 + size(_shape(role)) for role in spec.task_roles)
 
@@ -236,6 +241,7 @@ def _empty() -> dict[str, int]:
             retries=Retries(user=_BIG, platform=_BIG, resource=_BIG),
             reason=_REASON,
             gang_class=GangClass.OPPORTUNISTIC,
+            lender=_JOB_NAME,
             submitted_at=_TIME,
             retry_at=_TIME,
             created_at=_TIME,

@@ -45,6 +45,7 @@ def begin(turn: Turn) -> None:
         outcome=None,
         reason=None,
         gang_class=None,
+        lender=None,
         retry_at=None,
         deadline_at=None,
         attempt_created_at=turn.now,

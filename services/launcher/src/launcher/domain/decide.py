@@ -128,7 +128,7 @@ def _on_decision(turn: Turn, word: GangDecision) -> None:
         turn.say(say_no_gang(word.gang, word.job, turn.now))
         return
     if turn.job.spec.gang and attempt == turn.job.attempt:
-        turn.set_job(gang_class=word.gang_class)
+        turn.set_job(gang_class=word.gang_class, lender=word.lender)
     found: dict[PodDecisionState, list[Task]] = {}
     for pod in word.pods:
         task = turn.task_of(pod.pod)

@@ -97,9 +97,10 @@ class Job:
 
     ``newest_attempt``: the highest number of an attempt that was ever used, or heard of after a
     restored backup; numbers never come back. ``gang_class``: how the attempt's one gang holds its
-    GPUs. ``streak``: the last retries in a row that the policy
-    does not count. ``deadline_at``: when the attempt has run for as long as it may. ``quiet_at``:
-    when changes that users can wait for are said (``status_unsaid``, ``gang_unsaid``).
+    GPUs; ``lender``: the virtual cluster that lends them. ``streak``: the last retries in a row
+    that the policy does not count. ``deadline_at``: when the attempt has run for as long as it may.
+    ``quiet_at``: when changes that users can wait for are said (``status_unsaid``,
+    ``gang_unsaid``).
     ``remind_at``: when pods that were asked to stop, and whose end is not known, are asked anew.
     """
 
@@ -118,6 +119,7 @@ class Job:
     outcome: Outcome | None = None
     reason: Reason | None = None
     gang_class: GangClass | None = None
+    lender: str | None = None
     dead_letter: str | None = None
     retry_at: datetime | None = None
     deadline_at: datetime | None = None

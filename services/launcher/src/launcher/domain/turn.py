@@ -165,6 +165,7 @@ class Turn:
             or self._has_put
             or self.job.reason != self._before.job.reason
             or self.job.gang_class is not self._before.job.gang_class
+            or self.job.lender != self._before.job.lender
             or self.job.phase is not self._before.job.phase
         )
 

@@ -248,6 +248,7 @@ def _job_status(life: Life) -> JobStatus:
         retry_at=job.retry_at,
         reason=job.reason or _backoff(job),
         gang_class=job.gang_class,
+        lender=job.lender,
         submitted_at=job.submitted_at,
         created_at=job.created_at,
         launched_at=job.launched_at,
@@ -276,6 +277,7 @@ def _role_statuses(life: Life) -> tuple[TaskRoleStatus, ...]:
     return tuple(
         TaskRoleStatus(
             name=role.name,
+            min_instances=role.min_instances if life.job.spec.gang else None,
             tasks=tuple(
                 _task_status(life, life.tasks[role.name, index]) for index in range(role.instances)
             ),

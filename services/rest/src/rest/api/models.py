@@ -104,7 +104,8 @@ class ExitMessages(Shown):
 
 class ShownJobStatus(Shown):
     """A job's state and that of its attempt. ``gangClass``: whether it holds its GPUs as
-    guaranteed, downgraded or opportunistic, while it is placed.
+    guaranteed, downgraded or opportunistic, while it is placed; ``lender``: the virtual cluster
+    that lends them, if they are not of its own.
     """
 
     username: str
@@ -121,6 +122,7 @@ class ShownJobStatus(Shown):
     virtual_cluster: str
     reason: ShownReason | None
     gang_class: str | None
+    lender: str | None
     app_id: str
     app_progress: int
     attempt_id: int
@@ -166,9 +168,12 @@ class ShownTask(Shown):
 
 
 class TaskRoleName(Shown):
-    """The name of a task role."""
+    """The name of a task role. ``minInstances``: so many of its tasks, the first ones, are enough
+    for the job to run; null: it needs all.
+    """
 
     name: str
+    min_instances: int | None
 
 
 class ShownTaskRole(Shown):
@@ -261,7 +266,9 @@ class Amounts(BaseModel):
 class ShownVirtualCluster(BaseModel):
     """A virtual cluster. Capacities are percentages: of the cluster's GPUs that it owns, and of its
     own that it uses. ``cells`` (by type and number, and how many of them are bound), ``pins``,
-    ``gpus`` and ``gpuTypes`` are as the Scheduler tells them, as of its cycle ``asOf``.
+    ``gpus`` and ``gpuTypes`` are as the Scheduler tells them, as of its cycle ``asOf``. Of ``gpus``
+    `quota` is `guaranteed` (which its own gangs hold), `lent` (which others' do) and `free`; beside
+    it its gangs have `borrowed` and `opportunistic` ones.
     """
 
     capacity: float

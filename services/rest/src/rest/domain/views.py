@@ -138,6 +138,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "virtualCluster": listed.virtual_cluster,
             "reason": job.reason,
             "gangClass": status.gang_class.value if status and status.gang_class else None,
+            "lender": status.lender if status else None,
             "appId": listed.id,
             "appProgress": 1 if shown in ("SUCCEEDED", "STOPPED", "FAILED") else 0,
             **_attempt(status, shown, 0 if status is None else status.attempt),
@@ -152,13 +153,15 @@ def _task_roles(job: WholeJob, status: JobStatus | None) -> Sequence[TaskRoleSta
         return status.task_roles
     if job.spec is None:
         return ()
+    spec = JobSpec.model_validate_json(job.spec)
     state = TaskState.STOPPING if job.listed.state == "STOPPING" else TaskState.WAITING
     return [
         TaskRoleStatus(
             name=role.name,
+            min_instances=role.min_instances if spec.gang else None,
             tasks=tuple(TaskStatus(index=n, state=state) for n in range(role.instances)),
         )
-        for role in JobSpec.model_validate_json(job.spec).task_roles
+        for role in spec.task_roles
     ]
 
 
@@ -215,7 +218,7 @@ def verdict_reason(status: JobStatus | None) -> Json | None:
 def task_role(role: TaskRoleStatus) -> Json:
     """The tasks of one role."""
     return {
-        "taskRoleStatus": {"name": role.name},
+        "taskRoleStatus": {"name": role.name, "minInstances": role.min_instances},
         "taskStatuses": [task(each) for each in role.tasks],
     }
 

@@ -28,14 +28,17 @@ class QuotaCells(Model):
 
 
 class Gpus(Model):
-    """GPUs of a virtual cluster: owned; used by guaranteed and by opportunistic gangs, downgraded
-    ones included; owned and not used by guaranteed ones.
+    """GPUs of a virtual cluster: owned; of these held by its guaranteed gangs, lent to gangs of
+    others, and free for guaranteed ones; beside them what its own gangs have borrowed, and what its
+    opportunistic ones use, downgraded ones included.
     """
 
     quota: int
     guaranteed: int = 0
     opportunistic: int = 0
     free: int = 0
+    lent: int = 0
+    borrowed: int = 0
 
 
 class Share(Model):
@@ -72,7 +75,7 @@ def virtual_cluster_json(found: VirtualCluster, as_of: int, cluster_gpus: int) -
     ``cluster_gpus``: those of the whole cluster that are in sight.
     """
     gpus = found.gpus
-    used = gpus.guaranteed + gpus.opportunistic
+    used = gpus.guaranteed + gpus.borrowed + gpus.opportunistic
     owned = _amounts(gpus.quota, found.cpu, found.memory_mb, is_used=False)
     said = found.model_dump(mode="json", by_alias=True)
     return {

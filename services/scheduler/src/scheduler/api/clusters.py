@@ -44,6 +44,8 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
     owned = sum(hardware.owning.owned.get(key, 0) for key in keys)
     owned += sum(hardware.owning.pin_leaves[pin] for pin in pins)
     charged = sum(sum(cluster.charges.leaves.get(key, {}).values()) for key in keys)
+    loans = cluster.charges.loans
+    lent = loans.lent_by(name)
     return {
         "cells": [
             {"quota": q.path, "count": q.count, "bound": q.count - unbound.get(q.path, 0)}
@@ -52,9 +54,11 @@ def _virtual_cluster(cluster: Cluster, name: str, opportunistic: int) -> Answer:
         "pins": pins,
         "gpus": {
             "quota": owned,
-            "guaranteed": charged,
+            "guaranteed": charged - lent,
             "opportunistic": opportunistic,
             "free": owned - charged,
+            "lent": lent,
+            "borrowed": loans.borrowed_by(name),
         },
         "gpuTypes": sorted(types),
     }

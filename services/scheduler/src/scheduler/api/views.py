@@ -152,6 +152,7 @@ def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer
         "pods": word["pods"],
         "class": word.get("gangClass"),
         "lender": word.get("lender"),
+        "borrowed": {} if live is None else _borrowed(state, live),
         "cells": []
         if live is None
         else [_cell(use.cell, use.quota) for use in _cells(state, live)],
@@ -181,12 +182,24 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
         "state": _state(state, gang),
         "class": None if live.gang_class is None else live.gang_class.value,
         "lender": live.lender,
+        "borrowed": _borrowed(state, live),
         "downgrade": _downgrade(state, gang),
         "startedAt": None if live.started_at is None else why.time(live.started_at),
         "pods": len(gang.asks),
         "gpus": live.gpus_in_use
         + sum(extra.gpus_in_use for extra in lives_of(state.cluster, live.id)),
     }
+
+
+def _borrowed(state: State, live: Live) -> Answer:
+    """GPUs of a gang in others' quota, by whose, those of the pods by which it has grown among
+    them.
+    """
+    found: dict[str, int] = {}
+    for each in (live, *lives_of(state.cluster, live.id)):
+        if each.lender is not None and each.gpus_in_use:
+            found[each.lender] = found.get(each.lender, 0) + each.gpus_in_use
+    return dict(sorted(found.items()))
 
 
 def _cells(state: State, live: Live) -> list[CellUse]:

@@ -54,6 +54,14 @@ class Loans:
             self.lent[lender, name] += leaves
             self.borrowed[borrower, name] += leaves
 
+    def lent_by(self, name: str) -> int:
+        """Leaves of its quota that a virtual cluster has lent."""
+        return self.lent.get((name, ALL_TYPES), 0)
+
+    def borrowed_by(self, name: str) -> int:
+        """Leaves of others' quota that a virtual cluster's gangs have."""
+        return self.borrowed.get((name, ALL_TYPES), 0)
+
     def lendable(self, lender: str, borrower: str, idle: Mapping[str, int]) -> Lendable:
         """``idle``: by GPU type, leaves of the lender's quota that nobody is charged."""
         return self._within(lender, borrower, idle, self.lent, self.borrowed)
