@@ -26,11 +26,15 @@ class World:
     """An agent's handlers with one pod that runs; the clock is set by hand."""
 
     def __init__(self, home: Path) -> None:
-        journal = Journal(home / "journal.sqlite", "id")
-        memory = Memory(journal, Node("n", "boot", 30.0, 30.0), lambda _name: True)
+        self._journal = Journal(home / "journal.sqlite", "id")
         pod = Pod("p", "job", "job-0", Phase.RUNNING, started_at=moment(STARTED_S))
-        journal.save([Entry(pod, changed_at=moment(STARTED_S))])
+        self._journal.save([Entry(pod, changed_at=moment(STARTED_S))])
         self.said: list[dict[str, Any]] = []
+        self.restart()
+
+    def restart(self) -> None:
+        """The agent knows what its journal does."""
+        memory = Memory(self._journal, Node("n", "boot", 30.0, 30.0), lambda _name: True)
         self.handlers = Handlers(memory, self._say, lambda: None)
 
     def _say(self, _key: str, word: Outgoing | AppliedRevision) -> None:
@@ -77,6 +81,25 @@ def test_it_hears_so_now_and_then_and_of_the_last_time(tmp_path: Path, clock: li
     clock[0] = NOW_S + 60
     world.see(NOW_S + 35)
     assert world.times()[2:] == [NOW_S + 35]
+
+
+def test_an_agent_that_starts_again_goes_on_from_what_it_has_said(
+    tmp_path: Path, clock: list[float]
+) -> None:
+    world = World(tmp_path)
+    world.see(NOW_S - 5.123)
+    assert len(world.times()) == 1
+    world.restart()
+    world.see(NOW_S - 5.123)
+    assert len(world.times()) == 1
+    world.handlers.on_return()
+    assert world.times()[1:] == world.times()[:1]
+    world.restart()
+    world.see(NOW_S - 1)
+    assert len(world.times()) == 2
+    clock[0] = NOW_S + 30
+    world.see(NOW_S - 1)
+    assert world.times()[2:] == [NOW_S - 1]
 
 
 @pytest.mark.parametrize(

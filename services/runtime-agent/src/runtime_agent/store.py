@@ -357,6 +357,7 @@ def _entry(row: Sequence[object]) -> Entry:
         stop=None if reason is None else Stopping(str(reason), float(str(grace_s))),
         is_forgotten=bool(values["is_forgotten"]),
         started_at=_moment(values["started_at"]),
+        checkpointed_at=_saved_at(values["word"]),
     )
     revision, seen, acknowledged, dead, refused, repeats = (
         int(str(values[name])) for name in _EXCHANGE[:6]
@@ -371,6 +372,12 @@ def _entry(row: Sequence[object]) -> Entry:
         traceparent=_text(values["traceparent"]),
         changed_at=_moment(values["changed_at"]) or datetime(1970, 1, 1, tzinfo=UTC),
     )
+
+
+def _saved_at(word: object) -> datetime | None:
+    """When the pod has said last that work is saved, which each later word about it says again."""
+    at = None if word is None else json.loads(str(word)).get("checkpointedAt")
+    return None if at is None else datetime.fromisoformat(at)
 
 
 def _text(value: object) -> str | None:

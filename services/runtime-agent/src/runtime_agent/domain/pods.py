@@ -42,7 +42,7 @@ class Stopping:
 class Pod:
     """What the journal keeps of a pod. `run` goes with the pod's end: it names every peer, and
     ended names are kept for days. `is_forgotten`: the Launcher knows its end. `checkpointed_at` is
-    not kept: an agent that starts says it once more.
+    in the pod's last word.
     """
 
     pod: str
