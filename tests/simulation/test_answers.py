@@ -2,13 +2,15 @@
 it is expected; and what came of earlier expectations.
 """
 
+from dataclasses import replace
+
 import pytest
-from scenes import Scene, config, gang, owning
+from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core.answers import Answer, answer
 from scheduler.domain.core.calibration import LEAST, NEWEST, Calibration
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.forecast import COUNTED, KEPT, Expected
-from scheduler.domain.core.model import Gang
+from scheduler.domain.core.model import Gang, Kind, Placed, Role, Shrunk
 
 KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)
 
@@ -50,6 +52,26 @@ def test_who_may_not_be_made_to_leave_has_to_end() -> None:
     scene.asks(a_gang("low", 4, expected_s=50.0))
     scene.asks(a_gang("high", 1, priority=1))
     assert ends(scene, "high") == ({"low"}, 51.0)
+
+
+def test_who_has_to_end_is_not_made_to_leave_beside_that() -> None:
+    """Of a budget of one it may have one of the two that it needs."""
+    scene = Scene(config(policy=Policy(preemptions_per_hour=1), x=owning(("rack/node", 4))))
+    scene.asks(*(gang(name, "x", 4) for name in "abcd"))
+    scene.asks(gang("high", "x", 4, pods=2, priority=1))
+    assert ends(scene, "high")[0] == {"a"}
+
+
+def test_who_has_a_reservation_and_is_protected_as_soon_as_it_starts_has_to_end_too() -> None:
+    scene = Scene(config(racks(1), policy=Policy(min_run_s=100.0), x=owning(("rack/node", 1))))
+    elastic = replace(gang("grows", "x", 2, priority=1), roles=(Role(Kind(2), ("a", "b"), "a", 1),))
+    scene.asks(elastic)
+    assert isinstance(scene.asks(gang("low", "x", 2))[0], Shrunk)
+    scene.asks(gang("high", "x", 2, pods=2, priority=2))
+    assert ends(scene, "high")[0] == {"grows", "low"}
+    scene.leave("grows")
+    (started,) = [each for each in scene.cycle() if isinstance(each, Placed)]
+    assert started.gang == "low"
 
 
 def test_it_starts_when_the_fewest_have_ended_and_no_others_are_named() -> None:

@@ -87,6 +87,8 @@ def withdraw_those_before(cluster: Cluster, live: Live) -> None:
                         cluster.release_pod(gang, pod)
             else:
                 cluster.withdraw(gang)
+    for gang in cluster.reserved:  # what such a gang grows by when it starts waits as well
+        cluster.gangs[gang].surplus = ()
 
 
 class Asked:

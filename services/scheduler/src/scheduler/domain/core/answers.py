@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from scheduler.domain.core.admitting import may_be_guest
+from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
+from scheduler.domain.core.forestalling import as_if_started, starting_first
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import goes_before
@@ -196,10 +197,10 @@ def _starts_now(cluster: Cluster, live: Live) -> bool:
     with _set_aside(cluster, behind):
         if _place(cluster, live, is_guest=False):
             return True
-    before = [each for each in others if each not in behind]
-    passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
-    if not passed:
-        return False
+        before = [each for each in others if each not in behind]
+        passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
+        if not passed or could_be_placed(cluster, live):
+            return False  # others have to leave before it goes to kept cells
     with _set_aside(cluster, passed):
         return _place(cluster, live, is_guest=False) is not None
 
@@ -227,8 +228,23 @@ def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
         else:
             with hardware.ahead():
                 found.ends = _of_these(cluster, live, ends)
+                if found.ends is not None and found.ends.gangs:
+                    found.ends = _beside_those_who_start(cluster, live, some, found.ends)
     if found.ends is None and (hardware.is_late or len(ends) < len(every)):
         found.left_out.append(ENDS)
+
+
+def _beside_those_who_start(
+    cluster: Cluster, live: Live, some: Sequence[Live], found: Ends
+) -> Ends | None:
+    """The same where others have what it would get, as they start first: these have to end too."""
+    first = starting_first(cluster, live, found.gangs)
+    if not first:
+        return found
+    ends = by_end((*some, *first), cluster.policy, cluster.now)[:ENDS_LOOKED]
+    with as_if_started(cluster, live, first):
+        again = _of_these(cluster, live, ends)
+    return None if again is None else replace(again, is_least=False)
 
 
 Look: TypeAlias = Callable[[], "list[Spot] | None"]

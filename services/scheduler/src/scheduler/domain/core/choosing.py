@@ -1,6 +1,6 @@
 """Makes room for a gang pod by pod, each time where that costs others least."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import chain, islice
 
@@ -159,7 +159,6 @@ class Chooser:
             return
         priority, only = self.live.reach, self.live.gang.allowed_nodes
         states = self.cluster.hardware.states
-        gone = {removal.live.id for removal in self.removals}
         ready: list[Place] = []
         looked = 0
         for bound, number in cheapest(self.cluster, owner, ground.gpu_type, ground.needs, priority):
@@ -170,7 +169,7 @@ class Chooser:
             if only is not None and states[number].machine.name not in only:
                 continue
             looked += 1
-            found = self._exact(ground, states[number], gone)
+            found = self._exact(ground, states[number])
             if found is not None:
                 heappush(ready, (found[0], number, found[1]))
         while ready:
@@ -184,15 +183,11 @@ class Chooser:
             self.tied.update((other.id, other) for other in others)
         return price, number, gone
 
-    def _exact(
-        self, ground: Ground, state: SlotState, gone: Collection[str]
-    ) -> tuple[Price, Sequence[Live]] | None:
-        """The cheapest gangs without which one more pod fits on a node; ``gone``: who is away in
-        thought already.
-        """
+    def _exact(self, ground: Ground, state: SlotState) -> tuple[Price, Sequence[Live]] | None:
+        """The cheapest gangs without which one more pod fits on a node."""
         take = state.machine.sort.take(ground.kind)
         if take is None:
             return None
         mine, is_bare = ground.reach(state), self.seeker.is_bare
-        ways = self.cluster.ways.of(state, self.live, gone)
+        ways = self.cluster.ways.of(state, self.live)
         return ways.cheapest(state, take, mine, is_bare=is_bare)

@@ -104,6 +104,7 @@ class Live:
     one's then.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
     on sufferance.
+    ``is_away``: it is taken out of the way in thought (`Removal`).
     ``surplus``: pods that it wants beside, and can start without. ``extra_of``: the gang that has
     grown, or is to grow, by this one's only pod.
     ``booked``: leaves that it is charged, by the books.
@@ -129,6 +130,7 @@ class Live:
     unplanned: tuple[int, ...] = ()
     passed: str | None = None
     is_overdue: bool = False
+    is_away: bool = False
     saved_ms: int = 0
     checkpointed_at: float | None = None
     surplus: tuple[Role, ...] = ()

@@ -31,6 +31,8 @@ class Removal:
         if is_growth:
             self._pods = {name: live.pods.pop(name) for name in live.reserved}
             live.reserved = ()
+        elif lifts:
+            live.is_away = True
         hardware = cluster.hardware
         for pod in self._pods.values():
             is_reserved = pod.name in self._reserved
@@ -87,6 +89,8 @@ class Removal:
         if self.is_growth:
             self.live.pods.update(self._pods)
             self.live.reserved = self._reserved
+        elif self.lifts:
+            self.live.is_away = False
         for pod in self._pods.values():
             is_reserved = pod.name in self._reserved
             if self.lifts or is_reserved:

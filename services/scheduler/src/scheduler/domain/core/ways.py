@@ -2,7 +2,7 @@
 kept until the node changes.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate, combinations
 from typing import TYPE_CHECKING, NamedTuple
@@ -88,8 +88,8 @@ class Ways:
         self._of: dict[int, dict[tuple[str, int], NodeWays]] = {}
         self._read = -1
 
-    def of(self, state: SlotState, live: Live, gone: Collection[str]) -> NodeWays:
-        """Of a node, for a gang. ``gone``: who is away in thought already."""
+    def of(self, state: SlotState, live: Live) -> NodeWays:
+        """Of a node, for a gang; who is away in thought already is not there."""
         self._update()
         floor = floor_of(self.cluster, live.owner, live.reach)
         # Others' gangs that have their cells on sufferance leave for their own alone.
@@ -98,7 +98,7 @@ class Ways:
         of_node = self._of.setdefault(state.slot.number, {})
         found = of_node.get(key)
         if found is None or live.pods:
-            found = NodeWays(state, self._here(state, live, floor, gone))
+            found = NodeWays(state, self._here(state, live, floor))
             if not live.pods:  # one that grows is in nobody's way but its own
                 of_node[key] = found
         return found
@@ -112,9 +112,7 @@ class Ways:
             for number in numbers:
                 self._of.pop(number, None)
 
-    def _here(
-        self, state: SlotState, live: Live, floor: int, gone: Collection[str]
-    ) -> list[_Present]:
+    def _here(self, state: SlotState, live: Live, floor: int) -> list[_Present]:
         """Gangs on the node that could have to go."""
         machine, gangs = state.machine, self.cluster.gangs
         found: list[_Present] = []
@@ -123,7 +121,7 @@ class Ways:
             names.update(machine.pods)
         for gang in sorted(names):
             other = gangs[gang]
-            if gang in gone or other is live:
+            if other.is_away or other is live:
                 continue
             rank, price = cost_of(other)
             is_own = other.owner == live.owner
