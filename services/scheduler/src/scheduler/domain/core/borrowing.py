@@ -11,12 +11,12 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.keeping import unreserve
 from scheduler.domain.core.loans import Lendable, total
-from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Gang, GangClass, Kind, Role
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision, GangClass, Kind, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.passing import first_of, keep
 from scheduler.domain.core.queue import Line, Stamp
-from scheduler.domain.core.seeking import Seeker
+from scheduler.domain.core.seeking import Kinds, Seeker
 from scheduler.domain.core.starting import begin
 
 LENDERS_TRIED = 8
@@ -27,21 +27,48 @@ EVERYBODY = 9.0
 
 
 class LoanSeeker(Seeker):
-    """Seeks places in what a virtual cluster could lend."""
+    """Seeks places for what a gang waits for in what a virtual cluster could lend. ``together``:
+    how many pods of each kind are on GPUs of one type at the least.
+    """
 
-    __slots__ = ("lendable",)
+    __slots__ = ("lendable", "together")
 
-    def __init__(self, hardware: Hardware, gang: Gang, lender: str, lendable: Lendable) -> None:
-        super().__init__(hardware, gang, owner_of(lender))
+    def __init__(self, hardware: Hardware, live: Live, lender: str, lendable: Lendable) -> None:
+        super().__init__(hardware, live.gang, owner_of(lender))
         self.lendable = lendable
+        self.together: dict[Kind, int] = {}
+        for role in live.waiting:
+            pods, before = len(role.pods), self.together.get(role.kind)
+            if before is None:
+                self.together[role.kind] = pods
+            elif len(role.kind.gpu_types) == 1:  # each other role has its own type
+                self.together[role.kind] = before + pods
+            else:
+                self.together[role.kind] = min(pods, before)
 
     def types(self, kind: Kind) -> Sequence[str]:
         """Without such as too little could be lent of."""
-        least = max(self.hardware.demands.least_leaves(kind), kind.gpus)
         found, by_type = super().types(kind), self.lendable.by_type
-        if not kind.gpus or not least:
+        need = self._least(kind) * self.together.get(kind, 1)
+        if not kind.gpus or not need:
             return found
-        return [each for each in found if by_type.get(each, 0) >= least]
+        return [each for each in found if by_type.get(each, 0) >= need]
+
+    def choices(self, kinds: Kinds) -> Iterator[Sequence[str]]:
+        """Without such as too little could be lent of for all together."""
+        by_type = self.lendable.by_type
+        for types in super().choices(kinds):
+            needs = total(
+                (each, self._least(kind) * len(names))
+                for (kind, names), each in zip(kinds, types, strict=True)
+                if kind.gpus
+            )
+            if all(count <= by_type.get(name, 0) for name, count in needs.items()):
+                yield types
+
+    def _least(self, kind: Kind) -> int:
+        """Leaves that one pod needs."""
+        return max(self.hardware.demands.least_leaves(kind), kind.gpus)
 
     def borrow(self, roles: Sequence[Role]) -> bool:
         """Place all pods within the limits, or none."""
@@ -126,7 +153,7 @@ def seek_loan(cluster: Cluster, live: Live) -> tuple[str, LoanSeeker] | None:
     """Who lends, and who has taken the places in thought."""
     near = racks_near(cluster, live) if live.pods or live.gang.group or live.extra_of else ()
     for lender, lendable in lenders(cluster, live)[:LENDERS_TRIED]:
-        seeker = LoanSeeker(cluster.hardware, live.gang, lender, lendable)
+        seeker = LoanSeeker(cluster.hardware, live, lender, lendable)
         seeker.near = near
         if seeker.borrow(live.waiting):
             return lender, seeker
@@ -146,7 +173,7 @@ def could_be_lent(cluster: Cluster, live: Live) -> bool:
         owned = {n: hardware.owning.owned.get((owner, n), 0) for n in wanted_types(hardware, live)}
         lendable = loans.ever_lendable(lender, borrower, owned)
         if need <= lendable.leaves:
-            seeker = LoanSeeker(hardware, live.gang, lender, lendable)
+            seeker = LoanSeeker(hardware, live, lender, lendable)
             if seeker.could_place(live.waiting):
                 return True
     return False

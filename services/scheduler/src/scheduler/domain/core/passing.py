@@ -2,8 +2,9 @@
 and others go there only where they will be gone in time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import inf
 
 from scheduler.domain.core.admitting import attempts
@@ -12,7 +13,7 @@ from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.keeping import freed_by, set_apart, unreserve
 from scheduler.domain.core.machines import SlotState
-from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved, Role
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
@@ -141,7 +142,8 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     if kept.looked.get(owner) != state or is_over or is_doubted:
         for each in of_owner.copy():
             is_due = until is None and each.starts_at <= cluster.now
-            if (is_lost(cluster, each) or is_due) and not _is_awaiting(cluster, each):
+            is_there = kept.by_gang.get(each.live.id) is each  # none before has lost it for him
+            if is_there and (is_lost(cluster, each) or is_due) and not _is_awaiting(cluster, each):
                 said += _keep_anew(cluster, each)
         before = kept.left(owner)
         for each in of_owner:
@@ -206,20 +208,31 @@ def _stays(cluster: Cluster, reservation: Reservation, state: SlotState, leaves:
 
 
 def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
-    """Other cells, or another time, for a gang that has some already; else none."""
+    """Other cells, or another time, for a gang that has some already; else none: also where they
+    would be in a chain in which some are kept for a gang that it does not go before.
+    """
     live = before.live
-    with out_of_the_way(cluster, [before]):
+    others = [each for each in cluster.reservations.of(live.owner) if each is not before]
+    behind = [each for each in others if goes_before(live, each)]
+    taken = _kept_chains(cluster, (each for each in others if each not in behind))
+    with out_of_the_way(cluster, [*behind, before]), _beside(cluster, live, taken):
         found = plan(cluster, live, cluster.now)
-    if found is None:
+    wanted = set() if found is None else _chains(cluster, found.leaves)
+    if found is None or not taken.isdisjoint(wanted):
         return [_lose(cluster, before)]
+    said: list[Decision] = [
+        _lose(cluster, each)
+        for each in behind
+        if not wanted.isdisjoint(_chains(cluster, each.leaves))
+    ]
     cluster.reservations.remove(before)
     after = Reservation(live, found.leaves, found.starts_at, before.since)
     cluster.reservations.add(after)
     if any(leaves & ~after.leaves.get(n, 0) for n, leaves in before.leaves.items()):
         freed_by(cluster, live.owner)
     if (after.leaves, after.starts_at) == (before.leaves, before.starts_at):
-        return []
-    return [_said(cluster, after)]
+        return said
+    return [*said, _said(cluster, after)]
 
 
 def _lose(cluster: Cluster, reservation: Reservation) -> Reserved:
@@ -260,7 +273,7 @@ def _keep_first(
         left -= 1
         if live.unplanned == _state(cluster, owner):
             continue
-        with out_of_the_way(cluster, behind):
+        with out_of_the_way(cluster, behind), _beside(cluster, live, taken):
             found = plan(cluster, live, cluster.now)
         wanted = set() if found is None else _chains(cluster, found.leaves)
         if found is None or not taken.isdisjoint(wanted):
@@ -289,6 +302,30 @@ def _has_no_chain(cluster: Cluster, live: Live, taken: set[str]) -> bool:
         for role in live.waiting
         if role.kind.pin is None
     )
+
+
+@contextmanager
+def _beside(cluster: Cluster, live: Live, taken: set[str]) -> Iterator[None]:
+    """The gang wants no GPUs of the chains that are taken, for the moment."""
+    before, free = live.waiting, set[str]()
+    if taken:
+        chains = cluster.hardware.forest.chains.values()
+        free = {chain.leaf for chain in chains if chain.name not in taken}
+        live.waiting = tuple(_of_types(cluster, role, free) for role in before)
+    try:
+        yield
+    finally:
+        live.waiting = before
+
+
+def _of_types(cluster: Cluster, role: Role, types: Container[str]) -> Role:
+    """On GPUs of these types alone, where it may have some of them."""
+    kind = role.kind
+    wanted = kind.gpu_types or cluster.hardware.gpu_types
+    left = tuple(each for each in wanted if each in types)
+    if not kind.gpus or kind.pin is not None or not left or len(left) == len(wanted):
+        return role
+    return replace(role, kind=replace(kind, gpu_types=left))
 
 
 def _own_chains(cluster: Cluster, owner: str, types: Sequence[str] = ()) -> set[str]:

@@ -39,7 +39,7 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     hardware, policy = cluster.hardware, cluster.policy
     charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
     ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
-    ends = sorted(_late(cluster, live, ends) + _protected(cluster, live, now))
+    ends = _each_once(_late(cluster, live, ends) + _protected(cluster, live, now))
     versions, limit = hardware.versions(), hardware.limit
     hardware.limit = hardware.steps + GANG_STEPS
     try:
@@ -68,6 +68,17 @@ def _protected(cluster: Cluster, live: Live, now: float) -> list[End]:
         return []
     ends = by_end((cluster.gangs[gang] for gang in sorted(found)), cluster.policy, now)
     return [(min(at, found[gang]), gang, other) for at, gang, other in ends]
+
+
+def _each_once(ends: list[End]) -> list[End]:
+    """The first to end first. Who is protected, and besides would leave for another gang alone,
+    whose cells it is on, is gone at its first end.
+    """
+    first: dict[str, End] = {}
+    for at, gang, other in ends:
+        if gang not in first or at < first[gang][0]:
+            first[gang] = at, gang, other
+    return sorted(first.values())
 
 
 def fits_when_empty(cluster: Cluster, live: Live) -> bool:

@@ -188,7 +188,7 @@ class Seeker:
     # Several kinds.
 
     def _several(self, kinds: Kinds) -> bool:
-        for number, types in enumerate(choices(self, kinds)):
+        for number, types in enumerate(self.choices(kinds)):
             if number == TYPE_CHOICES or self.hardware.steps > self.end:
                 self.is_cut = True
                 break
@@ -210,6 +210,10 @@ class Seeker:
             if self._search(kinds, types):
                 return True
         return False
+
+    def choices(self, kinds: Kinds) -> Iterator[Sequence[str]]:
+        """GPU types for each of the kinds that are worth trying, in order of preference."""
+        return choices(self, kinds)
 
     def _in_order(self, kinds: Kinds, types: Sequence[str], order: Sequence[int]) -> bool:
         before, near = len(self.pods), self.near
