@@ -8,7 +8,7 @@ from copy import deepcopy
 from random import Random
 
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.cycle import run_cycle
+from scheduler.domain.core.cycle import EXPLAINED, run_cycle
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import (
     Decision,
@@ -22,7 +22,8 @@ from scheduler.domain.core.model import (
     Reserved,
     Shrunk,
 )
-from streams import NODE_GPUS, Stream
+from scheduler.domain.core.owning import owner_of
+from streams import Stream
 
 EPSILON = 1e-6
 
@@ -97,15 +98,17 @@ class Kept(Judge):
         places = {(place.node, gpu) for place in decision.pods for gpu in place.gpus}
         for other, cells in self.cells.items():
             first = stream.runs[other].gang
+            is_loan = decision.lender is not None
             is_behind = (
-                gang.virtual_cluster == first.virtual_cluster
-                and 0 <= gang.priority <= first.priority
+                (decision.lender or gang.virtual_cluster) == first.virtual_cluster
+                and gang.priority >= 0
+                and (is_loan or gang.priority <= first.priority)
                 and (known > self.said_in[other] or known == self.cycles)
             )
             if is_behind and places & cells and self._are_bound(stream, first, cells):
                 self.met["passes"] += 1
-                costs = known < self.cycles
-                if isinstance(decision, Grown) or costs or not self._is_in_time(gang, other, now):
+                may_not = isinstance(decision, Grown) or is_loan or known < self.cycles
+                if may_not or not self._is_in_time(gang, other, now):
                     self.wrong.append(f"{now}: {gang.id} starts on what is kept for {other}")
 
     def _is_in_time(self, gang: Gang, other: str, now: float) -> bool:
@@ -116,16 +119,16 @@ class Kept(Judge):
         """Its virtual cluster has quota for all that is kept: else it gets that later, elsewhere
         perhaps.
         """
-        owned = stream.cluster.hardware.forest.config.virtual_clusters[first.virtual_cluster]
-        used = {
-            (place.node, gpu)
-            for run in stream.runs.values()
-            if run.gang.virtual_cluster == first.virtual_cluster and run.gang.priority >= 0
-            for place in run.places.values()
-            for gpu in place.gpus
-        }
-        nodes = {node for node, _ in used | cells}
-        return len(nodes) * NODE_GPUS <= NODE_GPUS * sum(each.count for each in owned.cells)
+        hardware, owner = stream.cluster.hardware, owner_of(first.virtual_cluster)
+        nodes = {node for node, _ in cells}
+        for name, run in stream.runs.items():
+            if run.gang.priority >= 0 and stream.cluster.gangs[name].owner == owner:
+                nodes |= {place.node for place in run.places.values()}
+        states = [hardware.machines[node].slots[0] for node in nodes]
+        taken = Counter[str]()
+        for state in states:
+            taken[state.gpu_type] += len(state.slot.gpus)
+        return all(hardware.owning.owned.get((owner, leaf), 0) >= n for leaf, n in taken.items())
 
 
 class Punctual(Judge):
@@ -161,6 +164,8 @@ class Told(Judge):
             if isinstance(each, Deferred) and each.reason.code in ("order", "reservation"):
                 self._names(cluster, each, now)
         waiting = [gang for gang in cluster.queue.gangs if _is_new(cluster.gangs[gang])]
+        if len(waiting) > EXPLAINED or cluster.hardware.unwell:
+            return  # not all reasons are looked at; others may get what is well
         if not waiting or self.random.random() >= self.share:
             return
         gang = self.random.choice(sorted(waiting))
@@ -170,7 +175,7 @@ class Told(Judge):
             for other in cluster.queue.gangs
             if other != gang and _is_new(cluster.gangs[other]) and _is_beside(cluster, live, other)
         ]
-        is_held = without(cluster, others, gang, now) != "waits"
+        is_held = without(cluster, others, gang, now) not in ("waits", "lent")
         self.met[f"{live.told}"] += 1
         if is_held != (live.told in ("order", "reservation")):
             self.wrong.append(f"{now}: {gang} is told {live.told}; held by others only: {is_held}")
@@ -189,8 +194,9 @@ def without(cluster: Cluster, others: list[str], gang: str, now: float) -> str:
     for each in others:
         other.release(each)
     decided = run_cycle(other, now)
-    if any(isinstance(each, Placed) and each.gang == gang for each in decided):
-        return "placed"
+    for each in decided:
+        if isinstance(each, Placed) and each.gang == gang:
+            return "placed" if each.lender is None else "lent"
     live = other.gangs.get(gang)
     return "reserved" if live is None or live.reserved else "waits"
 

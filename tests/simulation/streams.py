@@ -1,12 +1,13 @@
 """Seeded random streams of gangs through the simulator, with a look at every cycle.
 
 Unlike in `histories` gangs end by themselves, for minutes to hours: what they expect of themselves
-is right or wrong, limits are enforced, elastic and opportunistic ones are beside.
+is right or wrong, limits are enforced, elastic and opportunistic ones are beside. `wide_streams`
+has several chains, loans and faults beside.
 """
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
@@ -142,9 +143,13 @@ class Stream(Simulation):
             self.after(self, now, [decision for _, decision in decided])
 
 
+Script = Callable[[Stream], Iterable[Json]]
+"""What happens, where that depends on what runs."""
+
+
 def run(
     config: ClusterConfig,
-    events: Sequence[Json],
+    events: Iterable[Json] | Script,
     after: Look | None = None,
     until: float = inf,
     is_over: Callable[[], bool] = lambda: False,
@@ -152,6 +157,7 @@ def run(
     """All that is decided up to then, or until it is over. ``after``: what looks at every cycle."""
     stream = Stream(config, lambda _: None)
     stream.after = after
-    lines = (json.dumps(each).encode() for each in events)
+    some = events(stream) if callable(events) else events
+    lines = (json.dumps(each).encode() for each in some)
     decided = stream.run(read_events(lines))
     return list(takewhile(lambda each: each[0] < until and not is_over(), decided))

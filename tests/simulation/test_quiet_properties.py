@@ -30,9 +30,9 @@ class Book:
 
     def take(self, decisions: Sequence[Decision], now: float) -> Iterator[str]:
         """Decisions of one cycle: what is wrong with them."""
-        by_gang: defaultdict[str | None, list[Preempted]] = defaultdict(list)
+        by_gang: defaultdict[str, list[Preempted]] = defaultdict(list)
         for each in decisions:
-            if isinstance(each, Preempted):
+            if isinstance(each, Preempted) and each.for_gang is not None:
                 by_gang[each.for_gang].append(each)
         for whom, told in by_gang.items():
             pairs: set[frozenset[str]] = set()
@@ -48,7 +48,7 @@ class Book:
     def _inside(self, victim: Live, jobs: frozenset[str], now: float) -> Iterator[str]:
         run_s = victim.gang.min_run_s
         run_s = self.policy.min_run_s if run_s is None else run_s
-        if victim.started_at is None or now - victim.started_at < run_s:
+        if victim.started_at is None or now < victim.started_at + run_s:
             yield f"{victim.id} leaves after {now} - {victim.started_at} s, before {run_s}"
         if now < self.pairs.get(jobs, -HOUR_S) + HOUR_S:
             yield f"{sorted(jobs)} preempt one another twice, at {self.pairs[jobs]} and {now}"

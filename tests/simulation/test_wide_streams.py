@@ -1,0 +1,100 @@
+"""Of random streams through clusters of two chains, with loans, faults, elastic gangs and each of
+the policies: nobody is delayed, killed or lent to as the rules forbid it, what is answered to "why"
+is true, and in the end nobody waits. `HISTORIES`: as in `test_histories`, a thirtieth of it.
+"""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from judging import Judge, Kept, Punctual, Told
+from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.extras import EXTRA
+from scheduler.domain.core.model import Decision
+from streams import Stream, blocks, run
+from test_counterfactual import ASKED_SHARE, Asked
+from wide_judging import Lends, Minimal, Quiet, Sound
+from wide_streams import WideMix, a_wide_cluster, a_wide_stream, with_faults
+
+UNTIL_S = 250.0
+IN_ONE_TEST = 2
+
+POLICIES = ({"backfill": True}, {"backfill": True}, {"order": "strict"}, {})
+
+NO_FAULT_S = 1e9
+"""No fault comes before it."""
+
+
+def a_world(random: Random) -> tuple[ClusterConfig, WideMix]:
+    """A small cluster with some policy, and what is asked of it."""
+    policy: dict[str, object] = {
+        "assumedSeconds": random.choice((50, 200)),
+        "maxPassSeconds": random.choice((0, 100, 1000)),
+        "graceSeconds": random.choice((0, 5, 30)),
+    } | random.choice(POLICIES)
+    if random.random() < 0.3:
+        policy["minRunSeconds"] = 50
+    if random.random() < 0.3:
+        policy["fairShare"] = {"halfLifeSeconds": 500}
+    if random.random() < 0.3:
+        policy["lazyPreemption"] = True
+    if random.random() < 0.3:
+        policy["preemptionsPerHour"] = random.choice((0, 2, 10))
+    mix = WideMix(
+        priorities=random.choice(((0,), (0, 1, 2), (0, 1, 2))),
+        elastic=random.choice((0.0, 0.4, 0.6)),
+        guests=random.choice((0.0, 0.3)),
+        borrowing=random.choice((0.0, 0.4, 0.8)),
+        runs_s=(10.0, 30.0, 100.0),
+    )
+    return a_wide_cluster(random, **policy), mix
+
+
+class Asks(Judge):
+    """What is answered to "why" is true, and asking changes nothing."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.asked = Asked(seed)
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        if self.random.random() < ASKED_SHARE:
+            self.asked.ask(stream.cluster, now)
+        self.wrong, self.met = self.asked.wrong, Counter(self.asked.counts)
+
+
+class Left(Judge):
+    """Who waits after the last cycle waits for ever: nobody does."""
+
+    def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
+        waiting = (gang for gang in stream.cluster.queue.gangs if EXTRA not in gang)
+        self.wrong = [f"{gang} waits for ever" for gang in sorted(waiting)]
+
+
+def judged(seed: int, until_s: float = UNTIL_S) -> list[Judge]:
+    """One stream, and those who have looked at it."""
+    random = Random(seed)
+    config, mix = a_world(random)
+    every = (Kept, Punctual, Told, Sound, Lends, Quiet, Asks, Left)
+    judges: list[Judge] = [judge(seed) for judge in every]
+
+    def look(stream: Stream, now: float, decided: list[Decision]) -> None:
+        for judge in judges:
+            judge(stream, now, decided)
+
+    requests = list(a_wide_stream(random, config, mix, until_s))
+    faults_s = random.choice((20.0, 60.0, NO_FAULT_S))
+    minimal = Minimal(seed)
+    with minimal.watches():
+        run(config, with_faults(random, requests, mix, until_s, faults_s), look)
+    return [*judges, minimal]
+
+
+@pytest.mark.parametrize("block", blocks(6, IN_ONE_TEST))
+def test_the_rules_hold_in_two_chains_with_loans_and_faults(block: range) -> None:
+    met: Counter[str] = Counter()
+    for seed in block:
+        for judge in judged(seed):
+            assert not judge.wrong, (seed, type(judge).__name__, judge.wrong[:3])
+            met += judge.met
+    assert all(met[each] > 0 for each in ("loans", "preempted", "killed", "ends", "fewer")), met
