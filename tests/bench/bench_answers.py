@@ -1,13 +1,15 @@
 """How long an answer to "why" takes with 10,000 waiting gangs: what would have to be otherwise, who
 is ahead, and when it is expected to start; and which moves would free cells.
 
-    python tests/bench/bench_answers.py [--nodes 1024] [--asked 300]
+    python tests/bench/bench_answers.py [--nodes 1024] [--asked 300] [--http]
 """
 
 import argparse
+import asyncio
 import random
 import time
 
+import answers_http
 import overload
 import w2_run
 from meter import quantile
@@ -51,7 +53,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1_024)
     parser.add_argument("--asked", type=int, default=300, help="Gangs that are asked about.")
+    parser.add_argument("--http", action="store_true", help="Ask REST, which asks the Scheduler.")
     arguments = parser.parse_args()
+    if arguments.http:
+        asyncio.run(answers_http.run(arguments.nodes, arguments.asked))
+        return
     cluster = full(arguments.nodes)
     lot = random.Random(SEED)
     waiting = sorted(cluster.queue.gangs)

@@ -5,20 +5,18 @@ meanwhile, or gone, is left out.
 """
 
 import asyncio
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from bisect import bisect_right
 from heapq import nsmallest
 from typing import Any
 
 from muster.contracts.model import Model
 
 from scheduler.api import why
-from scheduler.domain.core.extras import EXTRA, lives_of
+from scheduler.domain.core.extras import lives_of
 from scheduler.domain.core.forecast import gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
-from scheduler.domain.core.ordering import Rank
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
@@ -38,7 +36,7 @@ Answer = dict[str, Any]
 
 async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    as_of, ranks = state.cluster.cycle, _ranks(state)
+    as_of, ranks = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
     first, gangs = nsmallest(limit, ranks), list[Answer]()
     wants = {name: _wants(state, name) for _, name in first}  # all as it is now
     for place, (_, name) in enumerate(first, 1):
@@ -78,7 +76,7 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
     found = state.gangs.get(name)
     if found is None:
         return None
-    told = _why(state, found, epoch, sorted(_ranks(state)))
+    told = _why(state, found, epoch)
     return {"asOf": state.cluster.cycle} | told | _otherwise(state, name)
 
 
@@ -88,8 +86,7 @@ def job(state: State, job_id: str, epoch: int) -> Answer | None:
     if not gangs:
         return None
     gangs.sort(key=lambda gang: gang.name)
-    ranks = sorted(_ranks(state))
-    told = [_why(state, gang, epoch, ranks) for gang in gangs]
+    told = [_why(state, gang, epoch) for gang in gangs]
     for each in [each for each in told if "position" in each][:WHAT_IFS]:
         each |= _otherwise(state, each["gang"])
     return {"asOf": state.cluster.cycle, "job": job_id, "gangs": told}
@@ -105,13 +102,6 @@ async def nodes(state: State) -> Answer:
         if name in found:
             shown.append(_node(state, found[name]))
     return {"asOf": as_of, "nodes": shown}
-
-
-def _ranks(state: State) -> list[Rank]:
-    """Of every gang that waits, or has a reservation."""
-    cluster = state.cluster
-    waiting = (*(name for name in cluster.queue.gangs if EXTRA not in name), *cluster.reserved)
-    return [cluster.rank_of(cluster.gangs[name]) for name in waiting]
 
 
 def _wants(state: State, gang: str) -> Answer:
@@ -143,8 +133,7 @@ def _gang(state: State, gang: Asked) -> Answer:
     }
 
 
-def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer:
-    """``ranks``: of all that wait, first come first."""
+def _why(state: State, gang: Asked, epoch: int) -> Answer:
     word = _dump(word_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
@@ -161,11 +150,13 @@ def _why(state: State, gang: Asked, epoch: int, ranks: Sequence[Rank]) -> Answer
     }
     if live is None or not state.is_waiting(gang.name):
         return answer
-    ahead = bisect_left(ranks, state.cluster.rank_of(live))
+    ranks = state.cluster.forecast.everyone(state.cluster)
+    mine = state.cluster.rank_of(live)
+    ahead = [rank for rank in ranks if rank < mine]
     return answer | {
-        "position": ahead + 1,
+        "position": len(ahead) + 1,
         "waiting": len(ranks),
-        "ahead": [name for _, name in ranks[: min(ahead, AHEAD_NAMED)]],
+        "ahead": [name for _, name in nsmallest(AHEAD_NAMED, ahead)],
         "inVirtualCluster": why.place(state, live),
         "expectedStart": why.expected_start(state, live),
     }

@@ -6,8 +6,8 @@ where the leaves are does not count. What came of earlier expectations scales th
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +16,9 @@ from scheduler.domain.core.calibration import Calibration
 from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Kind, Role
-from scheduler.domain.core.ordering import Rank
+from scheduler.domain.core.ordering import Rank, is_of_extra
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.queue import Place, place_of
+from scheduler.domain.core.queue import Place, place_of, whose_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -66,12 +66,26 @@ class Told(NamedTuple):
 
 @dataclass(slots=True)
 class Ranked:
-    """Who waits of one virtual cluster and class, in order. ``gpus[n]``: of the first n."""
+    """Who waits of one virtual cluster and class, in order. ``gpus[n]``: of the first n.
+    ``starts``: when each of the first is expected to start, None: never; ``later``: of the others.
+    """
 
     ranks: list[Rank]
     gangs: list[Live]
     gpus: list[int]
-    starts: dict[str, float] | None = None
+    starts: dict[str, float | None] = field(default_factory=dict)
+    later: Iterator[tuple[str, float | None]] | None = None
+
+    def starts_at(self, cluster: "Cluster", owner: str, gang: str) -> float | None:
+        """When a gang of these is expected to start: all before it are looked at once."""
+        if self.later is None:
+            self.later = _starts(cluster, owner, self.gangs)
+        if gang not in self.starts:
+            for each, at in self.later:
+                self.starts[each] = at
+                if each == gang:
+                    break
+        return self.starts.get(gang)
 
 
 class Forecast:
@@ -80,8 +94,15 @@ class Forecast:
     def __init__(self) -> None:
         self.calibration = Calibration()
         self.told: dict[str, Told] = {}
+        self._everyone: list[Rank] = []
         self._ranked: dict[Place, Ranked] = {}
+        self._waiting: dict[Place, list[Rank]] = {}
         self._known_under: tuple[object, ...] = ()
+
+    def everyone(self, cluster: "Cluster") -> Sequence[Rank]:
+        """All that wait or have a reservation, in no order; what gangs grow by does not count."""
+        self._remember(cluster)
+        return self._everyone
 
     def ahead(self, cluster: "Cluster", live: Live) -> Ahead | None:
         """Who comes before a gang; None: it is not in the queue."""
@@ -105,11 +126,10 @@ class Forecast:
             found, source = kept.starts_at, KEPT
         else:
             ranked = self._of(cluster, place_of(line.key))
-            if ranked.starts is None:
-                ranked.starts = _starts(cluster, line.key[0], ranked.gangs)
-            if live.id not in ranked.starts:
+            at = ranked.starts_at(cluster, line.key[0], live.id)
+            if at is None:
                 return None
-            found, source = ranked.starts[live.id], COUNTED
+            found, source = at, COUNTED
         now, kind = cluster.now, _kind(live, source)
         self.told.setdefault(live.id, Told(now, found, kind))
         calibration = self.calibration
@@ -142,15 +162,19 @@ class Forecast:
         self.calibration, self.told = before.calibration, before.told
 
     def _of(self, cluster: "Cluster", place: Place) -> Ranked:
-        """Remembered for as long as nothing changes."""
+        self._remember(cluster)
+        found = self._ranked.get(place)
+        if found is None:
+            found = self._ranked[place] = _ranked(cluster, self._waiting[place])
+        return found
+
+    def _remember(self, cluster: "Cluster") -> None:
+        """What is known of the order is so for as long as nothing changes."""
         state = (cluster.queue.version, cluster.now, *cluster.stamps.state())
         if self._known_under != state:
             self._known_under = state
             self._ranked.clear()
-        found = self._ranked.get(place)
-        if found is None:
-            found = self._ranked[place] = _ranked(cluster, place)
-        return found
+            self._everyone, self._waiting = _waiting(cluster)
 
 
 def gpus_wanted(live: Live) -> int:
@@ -162,21 +186,36 @@ def _kind(live: Live, source: str) -> str:
     return f"{live.owner}\n{source}"
 
 
-def _ranked(cluster: "Cluster", place: Place) -> Ranked:
-    gangs = (
-        cluster.gangs[gang]
-        for line in cluster.queue.lines.values()
-        if place_of(line.key) == place
-        for _, gang in line.waiting
-    )
-    found = sorted((cluster.rank_of(live), live.id, live) for live in gangs)
-    lives = [live for *_, live in found]
-    gpus = [0, *accumulate(gpus_wanted(live) for live in lives)]
-    return Ranked([rank for rank, *_ in found], lives, gpus)
+def _waiting(cluster: "Cluster") -> tuple[list[Rank], dict[Place, list[Rank]]]:
+    """All, and those of each place, in no order; what gangs grow by is in its place only."""
+    everyone, of_places = list[Rank](), dict[Place, list[Rank]]()
+    ordering, of_users = cluster.ordering, dict[object, tuple[float, ...]]()
+    for line in cluster.queue.lines.values():
+        ranks: Sequence[Rank] = line.waiting
+        if ordering.has_users:
+            whose = whose_of(line.key)
+            of_user = of_users.get(whose)
+            if of_user is None:
+                first = cluster.gangs[line.waiting[0][1]]
+                of_user = of_users[whose] = cluster.usage.ranks(first, cluster.now)
+            ranks = ordering.ranks(line.waiting, of_user)
+        of_places.setdefault(place_of(line.key), []).extend(ranks)
+        if not is_of_extra(ranks[0]):
+            everyone.extend(ranks)
+    everyone += [cluster.rank_of(cluster.gangs[name]) for name in cluster.reserved]
+    return everyone, of_places
 
 
-def _starts(cluster: "Cluster", owner: str, waiting: Sequence[Live]) -> dict[str, float]:
-    """One after the other, each as soon as there are leaves enough; none for those that want more
+def _ranked(cluster: "Cluster", ranks: Iterable[Rank]) -> Ranked:
+    found = sorted(ranks)
+    lives = [cluster.gangs[gang] for _, gang in found]
+    return Ranked(found, lives, [0, *accumulate(map(gpus_wanted, lives))])
+
+
+def _starts(
+    cluster: "Cluster", owner: str, waiting: Sequence[Live]
+) -> Iterator[tuple[str, float | None]]:
+    """One after the other, each as soon as there are leaves enough; None for those that want more
     than there are.
     """
     now, policy, owned = cluster.now, cluster.policy, _owned(cluster, owner)
@@ -187,26 +226,28 @@ def _starts(cluster: "Cluster", owner: str, waiting: Sequence[Live]) -> dict[str
         _add(free, has, -1)
         ends.append((ends_at(live, policy, now), number, has))
     heapify(ends)
-    starts, at, number = dict[str, float](), now, len(ends)
+    at, number = now, len(ends)
     if ends:  # nobody can start now: it was tried
         at = _next(ends, free)
+    types = [key for key in owned if not _is_pin(key)]
+    only = types[0] if len(types) == 1 else None
     wanted: dict[tuple[tuple[Kind, int], ...], Leaves] = {}
     for live in waiting:
         shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
         wants = wanted.get(shape)
         if wants is None:
-            wants = wanted[shape] = _wants(cluster, live.waiting)
+            wants = wanted[shape] = _as_one(_wants(cluster, live.waiting), only)
         if not _fits(wants, owned):
+            yield live.id, None
             continue
         while ends and not _fits(wants, free):
             at = _next(ends, free)
         if not _fits(wants, free):
             break
-        starts[live.id] = at
+        yield live.id, at
         taken = _take(free, wants)
         number += 1
         heappush(ends, (at + _run_s(cluster, live), number, taken))
-    return starts
 
 
 def _next(ends: list[tuple[float, int, Leaves]], free: Leaves) -> float:
@@ -251,10 +292,19 @@ def _wants(cluster: "Cluster", roles: Iterable[Role]) -> Leaves:
     return found
 
 
+def _as_one(wants: Leaves, only: str | None) -> Leaves:
+    """Where a virtual cluster owns one type only, that is what any type is."""
+    left = 0 if only is None else wants.pop(ANY, 0)
+    if left and only is not None:
+        wants[only] = wants.get(only, 0) + left
+    return wants
+
+
 def _fits(wants: Leaves, free: Leaves) -> bool:
+    for key, count in wants.items():
+        if key != ANY and count > free.get(key, 0):
+            return False
     left = wants.get(ANY, 0)
-    if any(count > free.get(key, 0) for key, count in wants.items() if key != ANY):
-        return False
     return not left or left <= sum(
         max(count - wants.get(key, 0), 0) for key, count in free.items() if not _is_pin(key)
     )

@@ -7,6 +7,7 @@ known (docs/scheduling.md, "Order").
 
 from collections.abc import Mapping, Sequence
 from itertools import count
+from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from scheduler.domain.core.config import Finding, Policy, listed
@@ -89,6 +90,11 @@ Rank: TypeAlias = tuple[tuple[float, ...], str]
 """A gang's place among all: of two the lower goes first."""
 
 
+def is_of_extra(rank: Rank) -> bool:
+    """Whether it is of what a gang grows by."""
+    return bool(rank[0][0] % 2)
+
+
 def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Ordering":
     """What a configuration names. Raises ConfigError where there is no such policy."""
     unknown = [
@@ -110,8 +116,10 @@ class Ordering:
         self._of_gangs = [each.rank for each in policies if isinstance(each, GangOrder)]
         places = {True: count(), False: count(1)}  # a gang's own ranks come after its class
         is_of_user = [isinstance(each, UserOrder) for each in policies]
-        self._sources = [(is_user, next(places[is_user])) for is_user in is_of_user]
         self.has_users = bool(self.of_users)
+        after = len(policies) - len(self.of_users) + 1  # a user's ranks come after all of those
+        found = [next(places[is_user]) + after * is_user for is_user in is_of_user]
+        self._pick = itemgetter(0, *found) if found else tuple
 
     def order(self, gang: Gang, *, is_extra: bool = False) -> Order:
         """What of its place stays the same while it waits. Opportunistic gangs come after all
@@ -120,8 +128,12 @@ class Ordering:
         is_guest = gang.priority == OPPORTUNISTIC
         return (2 * is_guest + is_extra, *[rank(gang) for rank in self._of_gangs]), gang.id
 
-    def rank(self, order: Order, of_user: Sequence[float]) -> Rank:
+    def rank(self, order: Order, of_user: tuple[float, ...]) -> Rank:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""
         ranks, gang = order
-        found = [(of_user if is_user else ranks)[place] for is_user, place in self._sources]
-        return (ranks[0], *found), gang
+        return self._pick(ranks + of_user), gang
+
+    def ranks(self, orders: Sequence[Order], of_user: tuple[float, ...]) -> list[Rank]:
+        """The same of several gangs of one user."""
+        pick = self._pick
+        return [(pick(ranks + of_user), gang) for ranks, gang in orders]

@@ -259,6 +259,14 @@ def place_of(key: Key) -> Place:
     return key[0], key[1] == OPPORTUNISTIC
 
 
+def whose_of(key: Key) -> tuple[object, ...]:
+    """What all gangs of a user, virtual cluster and class have in common: by which those of other
+    users are kept apart, where that matters to the order.
+    """
+    owner, priority, _, _, apart, *_ = key
+    return owner, priority, apart
+
+
 def key_of(live: Live) -> Key:
     """What its line has in common."""
     gang = live.gang
