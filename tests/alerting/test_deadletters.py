@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from alerting.domain.deadletters import heard, job_record, time_passed
+from alerting.domain.deadletters import PILES, heard, job_record
 from alerting.domain.policy import Policy
 from muster.contracts.notices import DeadLetter
 
@@ -23,15 +23,16 @@ def test_many_letters_are_one_alert_until_it_is_quiet() -> None:
     first = heard(None, a_letter(), now=NOW, policy=POLICY)
     assert [event.name.value for event in first.events] == ["record-dead"]
     assert "job-submitted, partition 0, offset 7" in first.events[0].text
-    again = heard(first.pile, a_letter(), now=NOW, policy=POLICY)
-    second = heard(again.pile, a_letter(5), now=NOW + timedelta(seconds=5), policy=POLICY)
+    again = heard(first.watch, a_letter(), now=NOW, policy=POLICY)
+    second = heard(again.watch, a_letter(5), now=NOW + timedelta(seconds=5), policy=POLICY)
     assert not again.events + again.alerts + second.events + second.alerts
     quiet_at = NOW + timedelta(seconds=5 + POLICY.dead_quiet_s)
-    assert not time_passed(second.pile, now=quiet_at - timedelta(seconds=1), policy=POLICY).alerts
-    over = time_passed(second.pile, now=quiet_at, policy=POLICY)
+    early = quiet_at - timedelta(seconds=1)
+    assert not PILES.time_passed(second.watch, now=early, policy=POLICY).alerts
+    over = PILES.time_passed(second.watch, now=quiet_at, policy=POLICY)
     assert over.alerts[0].ends_at == quiet_at
     assert over.alerts[0].fingerprint == first.alerts[0].fingerprint
-    assert heard(over.pile, a_letter(9), now=quiet_at, policy=POLICY).events
+    assert heard(over.watch, a_letter(9), now=quiet_at, policy=POLICY).events
 
 
 def test_old_letters_read_anew_are_no_news() -> None:
@@ -43,9 +44,9 @@ def test_old_letters_read_anew_are_no_news() -> None:
 def test_a_clock_that_ran_ahead_does_not_silence_the_letters_to_come() -> None:
     early = heard(None, a_letter(86_400), now=NOW, policy=POLICY)
     quiet_at = NOW + timedelta(seconds=POLICY.dead_quiet_s)
-    over = time_passed(early.pile, now=quiet_at, policy=POLICY)
+    over = PILES.time_passed(early.watch, now=quiet_at, policy=POLICY)
     again = a_letter(int(POLICY.dead_quiet_s) + 1)
-    assert heard(over.pile, again, now=again.at, policy=POLICY).events
+    assert heard(over.watch, again, now=again.at, policy=POLICY).events
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ after the last.
 
 from datetime import UTC, datetime, timedelta
 
-from alerting.domain.drifts import NOBODY, heard, time_passed
+from alerting.domain.drifts import DRIFTS, NOBODY, heard
 from alerting.domain.policy import Policy
 from muster.contracts.notices import BooksDrifted
 
@@ -35,10 +35,11 @@ def test_it_is_told_once_until_nothing_more_is_said() -> None:
     repeated = heard(again.watch, a_word(60), now=at(90), policy=POLICY)
     assert repeated.watch == again.watch
     quiet_at = at(60 + POLICY.drift_quiet_s)
-    assert not time_passed(again.watch, now=quiet_at - timedelta(seconds=1), policy=POLICY).alerts
-    over = time_passed(again.watch, now=quiet_at, policy=POLICY)
+    early = quiet_at - timedelta(seconds=1)
+    assert not DRIFTS.time_passed(again.watch, now=early, policy=POLICY).alerts
+    over = DRIFTS.time_passed(again.watch, now=quiet_at, policy=POLICY)
     assert (over.alerts[0].ends_at, over.alerts[0].fingerprint) == (quiet_at, alert.fingerprint)
-    assert not time_passed(over.watch, now=quiet_at, policy=POLICY).alerts
+    assert not DRIFTS.time_passed(over.watch, now=quiet_at, policy=POLICY).alerts
     anew = heard(over.watch, a_word(900, since=900), now=at(900), policy=POLICY)
     assert anew.events[0].key != event.key
 

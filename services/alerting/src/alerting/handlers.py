@@ -22,17 +22,16 @@ from pydantic import ValidationError
 
 from alerting.book import Book
 from alerting.domain import deadletters, drifts, jobs, nodes
-from alerting.domain.deadletters import Pile
 from alerting.domain.deliveries import Delivery, deliveries
-from alerting.domain.drifts import DriftWatch
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
 from alerting.domain.nodes import NodeWatch
 from alerting.domain.policy import Policy
+from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
-from alerting.store import drifts as drift_store
 from alerting.store import watches
+from alerting.store.repeated import DEAD_PILES, DRIFT_WATCHES, TABLES, Table
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -170,8 +169,7 @@ class _Batch:
         self._now = now
         self._jobs: _Shelf[str, Watch] = _Shelf({})
         self._nodes: _Shelf[str, NodeWatch] = _Shelf({})
-        self._piles: _Shelf[watches.PileKey, Pile] = _Shelf({})
-        self._drifts: _Shelf[str, DriftWatch] = _Shelf({})
+        self._repeated: dict[Table, _Shelf[Key, Repeated]] = {}
         self.told = Told()
 
     async def load(self, conn: Connection, models: Sequence[Model]) -> None:
@@ -181,16 +179,18 @@ class _Batch:
         names = {it.node for it in models if isinstance(it, NodeLost | NodeReturned)}
         self._jobs = _Shelf(await watches.load_jobs(conn, ids))
         self._nodes = _Shelf(await watches.load_nodes(conn, names))
-        piles = {(it.reader, it.topic) for it in letters}
-        self._piles = _Shelf(await watches.load_piles(conn, piles))
-        gangs = {it.gang for it in models if isinstance(it, BooksDrifted)}
-        self._drifts = _Shelf(await drift_store.load_drifts(conn, gangs))
+        keys: dict[Table, list[Key]] = {
+            DEAD_PILES: [(it.reader, it.topic) for it in letters],
+            DRIFT_WATCHES: [(it.gang,) for it in models if isinstance(it, BooksDrifted)],
+        }
+        for table in TABLES:
+            self._repeated[table] = _Shelf(await table.load(conn, keys[table]))
 
     async def load_due(self, conn: Connection, limit: int, removed: Collection[str]) -> None:
         self._jobs = _Shelf(await watches.due_jobs(conn, self._now, limit))
         self._nodes = _Shelf(await watches.due_nodes(conn, self._now, limit, removed))
-        self._piles = _Shelf(await watches.due_piles(conn, self._now, limit))
-        self._drifts = _Shelf(await drift_store.due_drifts(conn, self._now, limit))
+        for table in TABLES:
+            self._repeated[table] = _Shelf(await table.due(conn, self._now, limit))
 
     def apply(self, record: Received, model: Model) -> None:
         now, policy = self._now, self._policy
@@ -205,21 +205,21 @@ class _Batch:
                 back = nodes.returned(self._nodes.get(node), model, now=now, policy=policy)
                 self._put_node(back, record)
             case BooksDrifted(gang=gang):
-                known_drift = self._drifts.get(gang)
-                drift = drifts.heard(known_drift, model, now=now, policy=policy)
-                self._put_drift(drift, record)
+                drift = self._repeated[DRIFT_WATCHES].get((gang,))
+                heard = drifts.heard(drift, model, now=now, policy=policy)
+                self._put_repeated(DRIFT_WATCHES, heard, record)
             case DeadLetter():
                 self._apply_dead(model, record)
             case _:
                 raise Broken(f"Alerting does not read {record.topic}")
 
     def _apply_dead(self, letter: DeadLetter, record: Received) -> None:
-        known = self._piles.get((letter.reader, letter.topic))
+        known = self._repeated[DEAD_PILES].get((letter.reader, letter.topic))
         pile = deadletters.heard(known, letter, now=self._now, policy=self._policy)
         dead = deadletters.job_record(letter)
         if dead is not None and self._policy.is_news(dead.at, self._now):
             self._put_job(jobs.found_dead(self._jobs.get(dead.job), dead, now=self._now), record)
-        self._put_pile(pile, record)
+        self._put_repeated(DEAD_PILES, pile, record)
 
     def pass_time(self, removed: Collection[str]) -> None:
         now, policy = self._now, self._policy
@@ -230,10 +230,10 @@ class _Batch:
                 self._put_node(nodes.removed(node, now=now))
             else:
                 self._put_node(nodes.time_passed(node, now=now, policy=policy))
-        for pile in self._piles.rows():
-            self._put_pile(deadletters.time_passed(pile, now=now, policy=policy))
-        for drift in self._drifts.rows():
-            self._put_drift(drifts.time_passed(drift, now=now, policy=policy))
+        for table, shelf in self._repeated.items():
+            for it in shelf.rows():
+                passed = table.words.time_passed(it, now=now, policy=policy)
+                self._put_repeated(table, passed)
 
     def _put_job(self, outcome: jobs.JobOutcome, record: Received | None = None) -> None:
         self._jobs.put(outcome.watch.job, outcome.watch)
@@ -243,20 +243,15 @@ class _Batch:
         self._nodes.put(outcome.watch.node, outcome.watch)
         self._tell(outcome, record)
 
-    def _put_pile(self, outcome: deadletters.PileOutcome, record: Received | None = None) -> None:
-        self._piles.put((outcome.pile.reader, outcome.pile.topic), outcome.pile)
-        self._tell(outcome, record)
-
-    def _put_drift(self, outcome: drifts.DriftOutcome, record: Received | None = None) -> None:
-        self._drifts.put(outcome.watch.gang, outcome.watch)
+    def _put_repeated(
+        self, table: Table, outcome: RepeatedOutcome, record: Received | None = None
+    ) -> None:
+        self._repeated[table].put(outcome.watch.key, outcome.watch)
         self._tell(outcome, record)
 
     def _tell(
         self,
-        outcome: jobs.JobOutcome
-        | nodes.NodeOutcome
-        | deadletters.PileOutcome
-        | drifts.DriftOutcome,
+        outcome: jobs.JobOutcome | nodes.NodeOutcome | RepeatedOutcome,
         record: Received | None,
     ) -> None:
         """Take what is told, in the trace of the record that made it; most records tell nothing."""
@@ -271,5 +266,5 @@ class _Batch:
         policy = self._policy
         await watches.save_jobs(conn, self._jobs.changed(), self._jobs.known, policy)
         await watches.save_nodes(conn, self._nodes.changed(), self._nodes.known, policy)
-        await watches.save_piles(conn, self._piles.changed(), self._piles.known, policy)
-        await drift_store.save_drifts(conn, self._drifts.changed(), self._drifts.known, policy)
+        for table, shelf in self._repeated.items():
+            await table.save(conn, shelf.changed(), shelf.known, policy)

@@ -3,8 +3,7 @@ and which job a dead record is about.
 """
 
 import json
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from muster.contracts.notices import DeadLetter
 from muster.contracts.subscriptions import AlertEvent
@@ -14,41 +13,19 @@ from muster.ids import is_name, job_of
 from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.jobs import DeadRecord
 from alerting.domain.policy import Policy
+from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
 
 DEAD = "RecordsDead"
 
 
-@dataclass(frozen=True, slots=True)
-class Pile:
-    """The dead letters of one reader of one topic. Its alert fires while ``since`` is there."""
-
-    reader: str
-    topic: str
-    newest_at: datetime
-    heard_at: datetime
-    since: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PileOutcome:
-    """The pile to keep, what to tell, and the alerts that changed."""
-
-    pile: Pile
-    events: tuple[Event, ...] = ()
-    alerts: tuple[Alert, ...] = ()
-
-
-def heard(pile: Pile | None, letter: DeadLetter, *, now: datetime, policy: Policy) -> PileOutcome:
-    """Apply a dead letter; one that is not newer than the last was heard before."""
-    if pile is not None and letter.at <= pile.newest_at:
-        return PileOutcome(pile)
-    newest_at = min(letter.at, now)  # a clock that ran ahead must not silence the letters to come
-    if pile is not None and pile.since is not None:
-        return PileOutcome(replace(pile, newest_at=newest_at, heard_at=now))
-    if not policy.is_news(letter.at, now):
-        return PileOutcome(Pile(letter.reader, letter.topic, newest_at, now))
-    after = Pile(letter.reader, letter.topic, newest_at, now, since=now)
-    alert = _alert(after, now)
+def heard(
+    pile: Repeated | None, letter: DeadLetter, *, now: datetime, policy: Policy
+) -> RepeatedOutcome:
+    """Apply a dead letter."""
+    said = Said((letter.reader, letter.topic), letter.at, now)
+    after, alert = PILES.heard(pile, said, now=now, policy=policy)
+    if alert is None:
+        return RepeatedOutcome(after)
     place = f"{letter.topic}, partition {letter.partition}, offset {letter.offset}"
     event = Event(
         key=f"{AlertEvent.RECORD_DEAD}/{letter.reader}/{letter.topic}/{letter.at.isoformat()}",
@@ -69,22 +46,7 @@ def heard(pile: Pile | None, letter: DeadLetter, *, now: datetime, policy: Polic
             "alert": alert.fingerprint,
         },
     )
-    return PileOutcome(after, (event,), (alert,))
-
-
-def due_at(pile: Pile, policy: Policy) -> datetime | None:
-    """When the pile is quiet if no other letter comes before."""
-    if pile.since is None:
-        return None
-    return pile.heard_at + timedelta(seconds=policy.dead_quiet_s)
-
-
-def time_passed(pile: Pile, *, now: datetime, policy: Policy) -> PileOutcome:
-    """Resolve the alert of a pile that has been quiet."""
-    due = due_at(pile, policy)
-    if pile.since is None or due is None or due > now:
-        return PileOutcome(pile)
-    return PileOutcome(replace(pile, since=None), (), (_alert(pile, pile.since).resolved(now),))
+    return RepeatedOutcome(after, (event,), (alert,))
 
 
 def job_record(letter: DeadLetter) -> DeadRecord | None:
@@ -124,11 +86,16 @@ def _fields(value: str) -> dict[str, str]:
     return {key: text.encode(errors="replace").decode() for key, text in texts.items()}
 
 
-def _alert(pile: Pile, starts_at: datetime) -> Alert:
+def _alert(key: Key, starts_at: datetime) -> Alert:
+    reader, topic = key
     return Alert(
         name=DEAD,
         severity=Severity.CRITICAL,
-        summary=f"Records of {pile.topic} could not be handled by {pile.reader}",
-        labels={"reader": pile.reader, "topic": pile.topic},
+        summary=f"Records of {topic} could not be handled by {reader}",
+        labels={"reader": reader, "topic": topic},
         starts_at=starts_at,
     )
+
+
+PILES = Repeats(_alert, lambda policy: policy.dead_quiet_s)
+"""The dead letters of one reader of one topic."""

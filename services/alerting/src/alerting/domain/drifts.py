@@ -2,14 +2,14 @@
 until it has said nothing more of it for some minutes.
 """
 
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from muster.contracts.notices import BooksDrifted
 from muster.contracts.subscriptions import AlertEvent
 
 from alerting.domain.events import Alert, Event, Severity
 from alerting.domain.policy import Policy
+from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
 
 DRIFTED = "BooksDrifted"
 
@@ -17,40 +17,14 @@ NOBODY = "-"
 """In the place of the gang, where the Scheduler can't name one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriftWatch:
-    """A gang of which the books are, or were, wrong. Its alert fires while ``since`` is there.
-    ``newest_at``: of the newest word.
-    """
-
-    gang: str
-    newest_at: datetime
-    heard_at: datetime
-    since: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DriftOutcome:
-    """The watch to keep, what to tell, and the alerts that changed."""
-
-    watch: DriftWatch
-    events: tuple[Event, ...] = ()
-    alerts: tuple[Alert, ...] = ()
-
-
 def heard(
-    watch: DriftWatch | None, word: BooksDrifted, *, now: datetime, policy: Policy
-) -> DriftOutcome:
-    """Apply ``books-drifted``; it is repeated while the books are wrong, and told once."""
-    if watch is not None and word.at <= watch.newest_at:
-        return DriftOutcome(watch)
-    newest_at = min(word.at, now)  # a clock that ran ahead must not silence the words to come
-    if watch is not None and watch.since is not None:
-        return DriftOutcome(replace(watch, newest_at=newest_at, heard_at=now))
-    if not policy.is_news(word.at, now):
-        return DriftOutcome(DriftWatch(word.gang, newest_at, now))
-    after = DriftWatch(word.gang, newest_at, now, since=word.since)
-    alert = _alert(word.gang, word.since)
+    watch: Repeated | None, word: BooksDrifted, *, now: datetime, policy: Policy
+) -> RepeatedOutcome:
+    """Apply ``books-drifted``."""
+    said = Said((word.gang,), word.at, word.since)
+    after, alert = DRIFTS.heard(watch, said, now=now, policy=policy)
+    if alert is None:
+        return RepeatedOutcome(after)
     event = Event(
         key=f"{AlertEvent.BOOKS_DRIFTED}/{word.gang}/{word.since.isoformat()}",
         name=AlertEvent.BOOKS_DRIFTED,
@@ -62,26 +36,11 @@ def heard(
         thread=f"books/{word.gang}",
         data=word.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
     )
-    return DriftOutcome(after, (event,), (alert,))
+    return RepeatedOutcome(after, (event,), (alert,))
 
 
-def due_at(watch: DriftWatch, policy: Policy) -> datetime | None:
-    """When the books are right again if no other word comes before."""
-    if watch.since is None:
-        return None
-    return watch.heard_at + timedelta(seconds=policy.drift_quiet_s)
-
-
-def time_passed(watch: DriftWatch, *, now: datetime, policy: Policy) -> DriftOutcome:
-    """Resolve the alert of a gang of which nothing more is said."""
-    due = due_at(watch, policy)
-    if watch.since is None or due is None or due > now:
-        return DriftOutcome(watch)
-    alert = _alert(watch.gang, watch.since).resolved(now)
-    return DriftOutcome(replace(watch, since=None), (), (alert,))
-
-
-def _alert(gang: str, since: datetime) -> Alert:
+def _alert(key: Key, since: datetime) -> Alert:
+    (gang,) = key
     return Alert(
         name=DRIFTED,
         severity=Severity.CRITICAL,
@@ -91,3 +50,7 @@ def _alert(gang: str, since: datetime) -> Alert:
         labels={"gang": gang},
         starts_at=since,
     )
+
+
+DRIFTS = Repeats(_alert, lambda policy: policy.drift_quiet_s)
+"""A gang of which the books are, or were, wrong."""

@@ -1,6 +1,4 @@
-"""What was heard: jobs, nodes and dead letters; loaded locked in one order, saved in one
-statement each.
-"""
+"""What was heard of jobs and nodes: loaded locked in one order, saved in one statement each."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
@@ -10,8 +8,6 @@ import asyncpg
 from muster.contracts.jobs import JobState
 from muster.db import Connection
 
-from alerting.domain.deadletters import Pile
-from alerting.domain.deadletters import due_at as pile_due
 from alerting.domain.jobs import Watch
 from alerting.domain.jobs import due_at as job_due
 from alerting.domain.nodes import Loss, NodeWatch, Return
@@ -147,49 +143,6 @@ def _nodes(rows: Sequence[asyncpg.Record]) -> dict[str, NodeWatch]:
     return found
 
 
-PILE_COLUMNS = ("reader", "topic", "newest_at", "heard_at", "since", "due_at")
-PileKey = tuple[str, str]
-_PILES = """
-    SELECT * FROM dead_pile WHERE (reader, topic) IN (SELECT * FROM unnest($1::text[], $2::text[]))
-    ORDER BY reader, topic FOR UPDATE
-"""
-_DUE_PILES = """
-    SELECT * FROM dead_pile WHERE due_at <= $1 ORDER BY due_at LIMIT $2 FOR UPDATE SKIP LOCKED
-"""
-_SAVE_PILES = upsert_sql("dead_pile", PILE_COLUMNS, ["reader", "topic"])
-
-
-async def load_piles(conn: Connection, keys: Iterable[PileKey]) -> dict[PileKey, Pile]:
-    """The piles of these readers and topics, locked."""
-    wanted = sorted(set(keys))
-    if not wanted:
-        return {}
-    columns = [list(column) for column in zip(*wanted, strict=True)]
-    return _piles(await conn.fetch(_PILES, *columns))
-
-
-async def due_piles(conn: Connection, now: datetime, limit: int) -> dict[PileKey, Pile]:
-    """Piles whose time has come and that nobody else handles now, locked."""
-    return _piles(await conn.fetch(_DUE_PILES, now, limit))
-
-
-async def save_piles(
-    conn: Connection, piles: Sequence[Pile], known: Sequence[PileKey], policy: Policy
-) -> None:
-    """Write piles."""
-    rows = [_fields(it) | {"due_at": pile_due(it, policy)} for it in piles]
-    await upsert(conn, _SAVE_PILES, rows, ["/".join(key) for key in known])
-
-
-def _piles(rows: Sequence[asyncpg.Record]) -> dict[PileKey, Pile]:
-    found = {}
-    for row in rows:
-        values = dict(row)
-        del values["due_at"]
-        found[(row["reader"], row["topic"])] = Pile(**values)
-    return found
-
-
-def _fields(row: Watch | Pile) -> dict[str, object]:
+def _fields(row: Watch) -> dict[str, object]:
     """A flat dataclass as a row; dataclasses.asdict would copy every value deeply."""
     return {it.name: getattr(row, it.name) for it in fields(row)}

@@ -1,0 +1,89 @@
+"""What is said again and again: dead letters of a reader and topic, gangs of which the Scheduler's
+books are wrong.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+from muster.db import Connection
+
+from alerting.domain.deadletters import PILES
+from alerting.domain.drifts import DRIFTS
+from alerting.domain.policy import Policy
+from alerting.domain.repeated import Key, Repeated, Repeats
+from alerting.store.rows import upsert, upsert_sql
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where is what such ``words`` are about, by which columns."""
+
+    words: Repeats
+    name: str
+    key: tuple[str, ...]
+
+    async def load(self, conn: Connection, keys: Iterable[Key]) -> dict[Key, Repeated]:
+        """Those that are known of these, locked."""
+        wanted = sorted(set(keys))
+        if not wanted:
+            return {}
+        columns = [list(column) for column in zip(*wanted, strict=True)]
+        names = ", ".join(self.key)
+        given = ", ".join(f"${number}::text[]" for number, _ in enumerate(columns, 1))
+        return self._read(
+            await conn.fetch(
+                f"SELECT * FROM {self.name} WHERE ({names}) IN (SELECT * FROM unnest({given}))"  # noqa: S608 - names of columns
+                f" ORDER BY {names} FOR UPDATE",
+                *columns,
+            )
+        )
+
+    async def due(self, conn: Connection, now: datetime, limit: int) -> dict[Key, Repeated]:
+        """Those whose time has come and that nobody else handles now, locked."""
+        return self._read(
+            await conn.fetch(
+                f"SELECT * FROM {self.name} WHERE due_at <= $1 ORDER BY due_at LIMIT $2"  # noqa: S608 - a table's name
+                " FOR UPDATE SKIP LOCKED",
+                now,
+                limit,
+            )
+        )
+
+    async def save(
+        self, conn: Connection, watches: Sequence[Repeated], known: Sequence[Key], policy: Policy
+    ) -> None:
+        """Write them."""
+        rows = [
+            dict(zip(self.key, it.key, strict=True))
+            | {
+                "newest_at": it.newest_at,
+                "heard_at": it.heard_at,
+                "since": it.since,
+                "due_at": self.words.due_at(it, policy),
+            }
+            for it in watches
+        ]
+        sql = upsert_sql(self.name, (*self.key, *_COLUMNS), self.key)
+        await upsert(conn, sql, rows, ["/".join(key) for key in known])
+
+    def _read(self, rows: Sequence[asyncpg.Record]) -> dict[Key, Repeated]:
+        found = [
+            Repeated(
+                tuple(row[name] for name in self.key),
+                row["newest_at"],
+                row["heard_at"],
+                row["since"],
+            )
+            for row in rows
+        ]
+        return {it.key: it for it in found}
+
+
+_COLUMNS = ("newest_at", "heard_at", "since", "due_at")
+
+DEAD_PILES = Table(PILES, "dead_pile", ("reader", "topic"))
+DRIFT_WATCHES = Table(DRIFTS, "drift_watch", ("gang",))
+TABLES = (DEAD_PILES, DRIFT_WATCHES)
+"""In the order in which they are locked."""
