@@ -84,10 +84,17 @@ class Muster:
     token: str = ""
     internal_token: str = field(default_factory=lambda: secrets.token_hex(16))
 
+    def choose_port(self, service: Service) -> None:
+        """One that no other has, where it has none."""
+        while service not in self.ports:
+            port = free_port()
+            if port not in self.ports.values():
+                self.ports[service] = port
+
     async def start(self, service: Service) -> Runtime:
         """Start one service in this process."""
         maker, build = _SERVICES[service]
-        self.ports.setdefault(service, free_port())
+        self.choose_port(service)
         common = {
             "kafka_bootstrap": self.bootstrap,
             "database_url": self.database_url,
@@ -191,12 +198,26 @@ _SERVICES: dict[Service, tuple[Any, Any]] = {
 
 
 @contextlib.asynccontextmanager
+async def with_cluster(
+    database_url: str, bootstrap: str, home: Path, cluster: str, **settings: dict[str, Any]
+) -> AsyncIterator[Muster]:
+    """All, with this file of a cluster, whose node has four GPUs; REST soon hears of changes."""
+    file = home / "cluster.yaml"
+    file.write_text(cluster)
+    quick = {"virtual_clusters_every_s": 0.2, "virtual_clusters_again_s": 0.01}
+    own = {"scheduler": {"cluster_file": file}, "runtime_agent": {"fake_gpus": 4}, "rest": quick}
+    whole = {name: own.get(name, {}) | settings.get(name, {}) for name in {*own, *settings}}
+    async with a_muster(database_url, bootstrap, home, **whole) as muster:
+        yield muster
+
+
+@contextlib.asynccontextmanager
 async def a_muster(
     database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
     """All five services; `settings` by service name, with `_` for `-`."""
     muster = Muster(database_url, bootstrap, home)
-    muster.ports[Service.SCHEDULER] = free_port()
+    muster.choose_port(Service.SCHEDULER)
     muster.settings = {
         Service.REST: {
             "admin_password": PASSWORD,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.contracts.topics import Service
-from whole_muster import Muster, a_job, a_muster, eventually
+from whole_muster import Muster, a_job, eventually, with_cluster
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -61,16 +61,8 @@ async def submitted(muster: Muster, job: str) -> int:
 async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER)
-    async with a_muster(
-        database_url,
-        fresh_broker.bootstrap,
-        tmp_path,
-        scheduler={"cluster_file": file},
-        runtime_agent={"fake_gpus": 4},
-        rest={"virtual_clusters_every_s": 0.2, "virtual_clusters_again_s": 0.01},
-    ) as muster:
+    bootstrap = fresh_broker.bootstrap
+    async with with_cluster(database_url, bootstrap, tmp_path, CLUSTER) as muster:
 
         async def names() -> set[str]:
             return set((await muster.call("GET", "/api/v2/virtual-clusters")).json())
@@ -123,16 +115,9 @@ async def test_a_change_that_would_have_delayed_what_ran_is_told_so_before(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """Four jobs run two at a time; with half of the node one at a time."""
-    file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER)
-    async with a_muster(
-        database_url,
-        fresh_broker.bootstrap,
-        tmp_path,
-        scheduler={"cluster_file": file, "record_wait_s": 0.0},
-        runtime_agent={"fake_gpus": 4},
-        rest={"config_delay_s": 0.5},
-    ) as muster:
+    quick = {"scheduler": {"record_wait_s": 0.0}, "rest": {"config_delay_s": 0.5}}
+    bootstrap = fresh_broker.bootstrap
+    async with with_cluster(database_url, bootstrap, tmp_path, CLUSTER, **quick) as muster:
         jobs = [await muster.submit(a_job(f"job{n}", "sleep 4", gpus=2)) for n in range(4)]
         for job in jobs:
             await eventually(lambda job=job: muster.state(job), lambda state: state == "SUCCEEDED")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.contracts.topics import Service
-from whole_muster import Muster, a_job, a_muster, eventually
+from whole_muster import Muster, a_job, a_muster, eventually, with_cluster
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -124,17 +124,8 @@ async def test_a_drained_nodes_jobs_leave_and_come_again_when_it_may_be_used(
 async def test_a_virtual_cluster_gets_back_what_others_borrow(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(CLUSTER)
-    async with a_muster(
-        database_url,
-        fresh_broker.bootstrap,
-        tmp_path,
-        launcher=QUICK,
-        scheduler={"cluster_file": file},
-        runtime_agent={"fake_gpus": 4},
-        rest={"virtual_clusters_every_s": 0.2},
-    ) as muster:
+    bootstrap = fresh_broker.bootstrap
+    async with with_cluster(database_url, bootstrap, tmp_path, CLUSTER, launcher=QUICK) as muster:
         await eventually(
             lambda: muster.call("GET", "/api/v2/virtual-clusters"),
             lambda r: r.status_code == 200 and set(r.json()) == {"default", "lab"},
