@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -11,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli.embedded.process import free_port
+from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
 from cli.standalone.processes import (
     Backoff,
     Patience,
@@ -36,6 +37,20 @@ if "stubborn" in sys.argv: signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print("listening", flush=True)
 http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """
+
+
+def test_a_port_that_another_is_about_to_listen_on_is_given_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", 0))
+        port = other.getsockname()[1]
+        monkeypatch.setattr("cli.embedded.process.SERVER_PORTS", range(port, port + 1))
+        assert is_port_free(port)
+        with pytest.raises(EmbeddedServerError):
+            free_port()
+    assert free_port() == port
 
 
 async def _until(is_so: Callable[[], bool], what: str) -> None:

@@ -1,12 +1,20 @@
 """A service that can't run says why in one line, and ends."""
 
+import asyncio
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
+from cli.embedded.process import free_port
+from muster.contracts.topics import Service
+from muster.errors import Broken
+from muster.service import Runtime, running
+from muster.settings import ServiceSettings
 
 TIMEOUT_S = 60
 
@@ -59,6 +67,25 @@ def test_a_port_that_is_taken_is_told(database_url: str) -> None:
         code, said = ends("rest", MUSTER_DATABASE_URL=database_url, MUSTER_HTTP_PORT=port)
     assert (code, f"127.0.0.1:{port} can't be listened on" in said) == (1, True)
     assert "Traceback" not in said
+
+
+async def test_a_port_on_which_another_has_listened_first_is_told() -> None:
+    """Both may take it while neither listens."""
+    port = free_port()
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        @asynccontextmanager
+        async def build(_runtime: Runtime) -> AsyncIterator[None]:
+            other.bind(("127.0.0.1", port))
+            other.listen()
+            yield
+
+        settings = ServiceSettings(kafka_bootstrap="127.0.0.1:1", http_host="127.0.0.1")
+        with pytest.raises(ExceptionGroup) as caught:
+            async with running(Service.ALERTING, settings, port, build):
+                await asyncio.sleep(TIMEOUT_S)
+    assert caught.group_contains(Broken, match=f"127.0.0.1:{port} can't be listened on")
 
 
 @pytest.mark.parametrize("program", ["rest", "muster.migrate"])

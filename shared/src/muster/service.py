@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -214,9 +215,12 @@ def _bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        reason = f"{host}:{port} can't be listened on: {error.strerror}; set MUSTER_HTTP_PORT"
-        raise Broken(reason) from error
+        raise _taken(f"{host}:{port}", error) from error
     return bound
+
+
+def _taken(address: str, error: OSError) -> Broken:
+    return Broken(f"{address} can't be listened on: {error.strerror}; set MUSTER_HTTP_PORT")
 
 
 async def _serve(runtime: Runtime, bound: socket.socket) -> None:
@@ -235,9 +239,11 @@ async def _serve(runtime: Runtime, bound: socket.socket) -> None:
     serving = asyncio.create_task(server.serve([bound]))
     try:
         await asyncio.shield(serving)
+    except OSError as error:  # another was bound to it too, and has listened before
+        raise _taken(":".join(map(str, bound.getsockname()[:2])), error) from error
     finally:
         server.should_exit = True
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(runtime.settings.shutdown_s):
                 await serving
 
@@ -254,7 +260,8 @@ async def running(
             await runtime.open_database()
         async with build(runtime), asyncio.TaskGroup() as group:
             tasks = [group.create_task(_named(name, run), name=name) for name, run in runtime.tasks]
-            tasks.append(group.create_task(_serve(runtime, bound), name="http"))
+            serve = partial(_serve, runtime, bound)
+            tasks.append(group.create_task(_named("http", serve), name="http"))
             try:
                 yield runtime
             finally:

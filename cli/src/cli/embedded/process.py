@@ -35,17 +35,20 @@ def free_port() -> int:
     """
     for _ in range(PORT_TRIES):
         port = random.choice(SERVER_PORTS)  # noqa: S311  no secret
-        if is_port_free(port):
+        if is_port_free(port, is_new=True):
             return port
     raise EmbeddedServerError(
         f"No port between {SERVER_PORTS[0]} and {SERVER_PORTS[-1]} of 127.0.0.1 is free."
     )
 
 
-def is_port_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:port now."""
+def is_port_free(port: int, *, is_new: bool = False) -> bool:
+    """Whether a server could listen on 127.0.0.1:port now. ``is_new``: and nobody is about to, who
+    has taken the port and does not listen yet; nor has anybody just left it.
+    """
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if not is_new:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:
