@@ -121,7 +121,7 @@ policy:
         (9, "nodes.n.ports", "must be the first and the last port, from 1 to 65535"),
         (9, "nodes.n.resources.x", "must be a whole number, not 'y'"),
         (10, "virtualClusters", "must be a mapping, not a list"),
-        (12, "policy.graceSeconds", "must be a number of seconds up to 1000000000000000"),
+        (12, "policy.graceSeconds", "must be a number of seconds up to 315360000"),
         (13, "policy.assumedSeconds", "must be above 0, not 0"),
     ]
 
@@ -267,11 +267,15 @@ def test_what_the_order_goes_by(policy: str, order_by: tuple[str, ...]) -> None:
         ("{orderBy: []}", "policy.orderBy"),
         ("{order: lax}", "policy.order"),
         ("{fairShare: {halfLifeSeconds: 0}}", "policy.fairShare.halfLifeSeconds"),
+        ("{graceSeconds: 315360001}", "policy.graceSeconds"),
+        ("{assumedSeconds: 1.0e+12}", "policy.assumedSeconds"),
+        ("{maxPassSeconds: 1.0e+12}", "policy.maxPassSeconds"),
+        ("{minRunSeconds: 1.0e+12}", "policy.minRunSeconds"),
         ("{fairShare: {weights: {ann: 0}}}", "policy.fairShare.weights.ann"),
         ("{fairShare: {weight: 1}}", "policy.fairShare.weight"),
     ],
 )
-def test_an_order_that_can_not_be_is_told(policy: str, path: str) -> None:
+def test_a_policy_that_can_not_be_is_told(policy: str, path: str) -> None:
     [(line, found, _)] = told(f"policy: {policy}".encode())
     assert (line, found) == (1, path)
 

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import structlog
 from muster.bus import Bus, Outgoing, partition_of
@@ -25,6 +24,7 @@ from muster.records import Received
 
 from scheduler.domain.configured import Setting
 from scheduler.domain.leases import Judgement, Leases
+from scheduler.domain.moments import moment
 from scheduler.domain.nodes import Node, nonsense
 from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
@@ -333,8 +333,8 @@ class Watch:
     def _notice(self, row: KnownNode, at: float) -> tuple[str, NodeLost | NodeReturned | None]:
         node = self.nodes[row.node]
         if not node.is_lost:
-            return RETURNED, NodeReturned(node=row.node, lease=node.lease, at=_utc(at))
-        since = row.lost_since or _utc(at)
+            return RETURNED, NodeReturned(node=row.node, lease=node.lease, at=moment(at))
+        since = row.lost_since or moment(at)
         lost_s = max(at - since.timestamp(), 0.0)  # of two clocks
         if lost_s > self.settings.lost_kept_days * DAY_S:
             return REPORTED, None
@@ -369,7 +369,3 @@ def probe_keys(partitions: int) -> list[str]:
         keys.setdefault(partition_of(f"probe-{number}", partitions), f"probe-{number}")
         number += 1
     return [keys[partition] for partition in range(partitions)]
-
-
-def _utc(at: float) -> datetime:
-    return datetime.fromtimestamp(at, UTC)

@@ -17,6 +17,7 @@ from scheduler.domain.core.forecast import gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
+from scheduler.domain.moments import time_of
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
@@ -108,7 +109,7 @@ def _wants(state: State, gang: str) -> Answer:
     """GPUs of a gang that waits, and when it is expected to start."""
     live = state.cluster.gangs[gang]
     expected = state.cluster.forecast.expected(state.cluster, live)
-    at = None if expected is None else why.time(expected.at)
+    at = None if expected is None else time_of(expected.at)
     return {"gpus": gpus_wanted(live), "expectedStart": at}
 
 
@@ -175,7 +176,7 @@ def _run(state: State, gang: Asked, live: Live) -> Answer:
         "lender": live.lender,
         "borrowed": _borrowed(state, live),
         "downgrade": _downgrade(state, gang),
-        "startedAt": None if live.started_at is None else why.time(live.started_at),
+        "startedAt": None if live.started_at is None else time_of(live.started_at),
         "pods": len(gang.asks),
         "gpus": live.gpus_in_use
         + sum(extra.gpus_in_use for extra in lives_of(state.cluster, live.id)),
@@ -203,7 +204,7 @@ def _cells(state: State, live: Live) -> list[CellUse]:
 def _downgrade(state: State, gang: Asked) -> Answer | None:
     """For whom it lost its cells, None: by a change of the configuration; and since when."""
     found = state.downgrade_of(gang.name)
-    return None if found is None else {"gang": found.for_gang, "since": why.time(found.at)}
+    return None if found is None else {"gang": found.for_gang, "since": time_of(found.at)}
 
 
 def _state(state: State, gang: Asked) -> str:

@@ -2,13 +2,13 @@
 would have to be otherwise for it to start.
 """
 
-from datetime import UTC, datetime
 from typing import Any
 
 from scheduler.domain.core.answers import Ends, answer
 from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.forecast import gpus_wanted
 from scheduler.domain.core.holdings import Live
+from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 ENDS_NAMED = 10
@@ -38,7 +38,7 @@ def expected_start(state: State, live: Live) -> Answer | None:
     if found is None:
         return None
     error = None if found.error is None else round(found.error, 2)
-    return {"at": time(found.at), "source": found.source, "error": error, "known": found.known}
+    return {"at": time_of(found.at), "source": found.source, "error": error, "known": found.known}
 
 
 def counterfactual(state: State, live: Live) -> Answer | None:
@@ -66,12 +66,12 @@ def _ends(state: State, found: Ends) -> Answer:
     return {
         "gangs": [
             named(state, each)
-            | {"gpus": each.gpus, "endsAt": time(ends_at(each, cluster.policy, cluster.now))}
+            | {"gpus": each.gpus, "endsAt": time_of(ends_at(each, cluster.policy, cluster.now))}
             for each in found.gangs[:ENDS_NAMED]
         ],
         "count": len(found.gangs),
         "gpus": sum(each.gpus for each in found.gangs),
-        "at": time(found.at),
+        "at": time_of(found.at),
         "isLeast": found.is_least,
     }
 
@@ -81,8 +81,3 @@ def named(state: State, live: Live) -> Answer:
     asked = state.gangs.get(live.id)
     name = live.id if asked is None else asked.request.name
     return {"gang": live.id, "name": name, "user": live.gang.user}
-
-
-def time(at: float) -> str:
-    """For people and programs."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 
 from muster.contracts.gangs import Preemption
 from muster.contracts.model import Reason
 
 from scheduler.domain.core import model
+from scheduler.domain.moments import moment, time_of
 from scheduler.domain.requests import Asked
 from scheduler.domain.rules import Rules
 
@@ -91,20 +91,16 @@ def told(reason: model.Reason, expected_at: float | None = None) -> Reason:
     numbers, text = dict(reason.numbers), reason.text
     kept_from = numbers.get("startsAt")
     if isinstance(kept_from, int | float):
-        text = text.replace(f"from {kept_from:.15g} on", f"from {_time(kept_from)} on")
-        numbers["startsAt"] = _time(kept_from)
+        text = text.replace(f"from {kept_from:.15g} on", f"from {time_of(kept_from)} on")
+        numbers["startsAt"] = time_of(kept_from)
     if expected_at is not None:
-        numbers["expectedStart"] = _time(expected_at)
+        numbers["expectedStart"] = time_of(expected_at)
     return Reason(code=reason.code, text=text, numbers=numbers)
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
 def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
     """A gang is told to leave, or some of its pods are."""
-    when, reason = datetime.fromtimestamp(decision.until, UTC), told(decision.reason)
+    when, reason = moment(decision.until), told(decision.reason)
     if isinstance(decision, model.Shrunk):
         if gang.leaving and gang.preemption is not None:  # others are awaited, earlier
             when = min(when, gang.preemption.until)
@@ -119,7 +115,7 @@ def until_left(reason: model.Reason) -> Reason:
     victims, until = reason.numbers["victims"], reason.numbers["until"]
     text = "It starts when what ended pods held is free."
     if victims and isinstance(until, int | float):
-        when = _time(until)
+        when = time_of(until)
         gangs = "1 gang has" if victims == 1 else f"{victims} gangs have"
         text = f"It starts when {gangs} left, by {when} at the latest."
     return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))

@@ -11,6 +11,7 @@ from typing import Any
 
 from muster.protocol.document import Limits, Node, read_document
 from muster.protocol.problems import ProtocolError
+from muster.protocol.shape import MAX_TIME_LIMIT_S
 
 from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import (
@@ -41,6 +42,9 @@ CLUSTER_FILE = Limits("a cluster's file", max_bytes=16 * 1024 * 1024, max_nodes=
 
 MAX_WEIGHT = 1_000_000
 """Of a user in fair share."""
+
+MAX_POLICY_S = MAX_TIME_LIMIT_S
+"""How long anything may take that a policy says: as long as a job may say of itself."""
 
 USUAL_ORDER = ("priority", FAIR_SHARE, "age")
 
@@ -208,13 +212,13 @@ def _policy(table: Table | None) -> Policy:
         return Policy()
     given: dict[str, Any] = {
         "is_lazy": table.flag("lazyPreemption"),
-        "grace_s": table.seconds("graceSeconds"),
+        "grace_s": table.seconds("graceSeconds", most=MAX_POLICY_S),
         "is_requeued": table.flag("requeue"),
         "is_enforced": table.flag("enforceGrace"),
         "is_backfilling": table.flag("backfill"),
-        "assumed_s": table.seconds("assumedSeconds", is_above=True),
-        "max_pass_s": table.seconds("maxPassSeconds"),
-        "min_run_s": table.seconds("minRunSeconds"),
+        "assumed_s": table.seconds("assumedSeconds", most=MAX_POLICY_S, is_above=True),
+        "max_pass_s": table.seconds("maxPassSeconds", most=MAX_POLICY_S),
+        "min_run_s": table.seconds("minRunSeconds", most=MAX_POLICY_S),
         "preemptions_per_hour": table.count("preemptionsPerHour"),
         "is_strict": _is_strict(table),
         **_order(table),

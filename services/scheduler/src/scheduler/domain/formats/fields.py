@@ -189,15 +189,22 @@ class Table:
             return Fraction(str(value))
         return None
 
-    def seconds(self, name: str, least: float = 0.0, *, is_above: bool = False) -> float | None:
+    def seconds(
+        self,
+        name: str,
+        least: float = 0.0,
+        most: float = MAX_NUMBER,
+        *,
+        is_above: bool = False,
+    ) -> float | None:
         """Seconds, whole or not. ``is_above``: ``least`` itself is too little."""
         value = self._values.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.wrong(name, f"must be a number of seconds, not {_said(value)}")
-        elif not -MAX_NUMBER <= value <= MAX_NUMBER:  # NaN is in no range
-            self.wrong(name, f"must be a number of seconds up to {MAX_NUMBER}")
+        elif not -MAX_NUMBER <= value <= most:  # NaN is in no range
+            self.wrong(name, f"must be a number of seconds up to {most}")
         elif value < least or (is_above and value == least):
             relation = "above" if is_above else "at least"
             self.wrong(name, f"must be {relation} {least:g}, not {_said(value)}")

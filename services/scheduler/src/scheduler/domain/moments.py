@@ -1,0 +1,19 @@
+"""Moments for people and programs, of a clock that counts seconds since 1970.
+
+Total: what is farther off than a calendar goes, however that was asked for, is its last second.
+"""
+
+from datetime import UTC, datetime
+
+LAST_AT = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
+FIRST_AT = datetime.min.replace(tzinfo=UTC).timestamp()
+
+
+def moment(at: float) -> datetime:
+    """Of a number of seconds, whatever it is; one that is no number is never."""
+    return datetime.fromtimestamp(max(FIRST_AT, min(LAST_AT, at)), UTC)
+
+
+def time_of(at: float) -> str:
+    """A moment as it is told."""
+    return moment(at).isoformat(timespec="seconds")

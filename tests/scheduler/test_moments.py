@@ -1,0 +1,66 @@
+"""Times beyond all calendars: whoever asks for them is answered, and nothing else stands still."""
+
+from math import inf, nan
+from typing import Any
+
+import pytest
+from scheduler.domain.core.config import Policy
+from scheduler.domain.moments import moment, time_of
+from scheduler.domain.state import State
+from scheduler_answers import served
+
+Kit = Any
+
+NOW = 1.7e9
+LAST = "9999-12-31T23:59:59+00:00"
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [
+        (0.5, "1970-01-01T00:00:00+00:00"),
+        (NOW, "2023-11-14T22:13:20+00:00"),
+        (253_402_300_799.9, LAST),
+        (1e15, LAST),
+        (inf, LAST),
+        (nan, LAST),
+        (-1e15, "0001-01-01T00:00:00+00:00"),
+    ],
+)
+def test_every_moment_can_be_told(at: float, told: str) -> None:
+    assert time_of(at) == told
+    assert moment(at).isoformat(timespec="seconds") == told
+
+
+def waiting(kit: Kit, policy: Policy, priority: int = 10) -> State:
+    """One gang runs on all there is, and another waits."""
+    state: State = kit.state(kit.report("a", gpus=4), policy=policy)
+    state.ledger.hear("a", "", NOW)
+    state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=4)), NOW, NOW)
+    kit.decide(state, NOW)
+    waits = kit.gang("waits", *kit.pods("waits", 1, gpus=4), age=1, priority=priority)
+    state.request(waits, NOW, NOW)
+    kit.decide(state, NOW + 1)
+    return state
+
+
+@pytest.mark.parametrize("is_backfilling", [False, True])
+async def test_a_start_that_is_never_expected_is_told(kit: Kit, is_backfilling: bool) -> None:
+    policy = Policy(assumed_s=1e15, is_backfilling=is_backfilling)
+    state = waiting(kit, policy)
+    async with served(state) as (_, client):
+        job = state.gangs["waits"].request.job
+        for path in ("/queue", "/gangs/waits", f"/jobs/{job}/why"):
+            assert (await client.get(path)).status_code == 200, path
+        queue = (await client.get("/queue")).json()["gangs"]
+        assert [each["expectedStart"] for each in queue] == [LAST]
+
+
+async def test_a_grace_without_end_is_told(kit: Kit) -> None:
+    state = waiting(kit, Policy(grace_s=1e15), priority=20)
+    preemption = state.gangs["runs"].preemption
+    assert preemption is not None
+    assert preemption.until.isoformat(timespec="seconds") == LAST
+    async with served(state) as (_, client):
+        answer = (await client.get("/gangs/waits")).json()
+        assert LAST in answer["reason"]["text"]
