@@ -56,6 +56,22 @@ async def test_a_start_that_is_never_expected_is_told(kit: Kit, is_backfilling: 
         assert [each["expectedStart"] for each in queue] == [LAST]
 
 
+def test_until_when_others_are_protected_is_told_as_a_time(kit: Kit) -> None:
+    reason = waiting(kit, Policy(min_run_s=3600.0), priority=20).reason_of("waits")
+    assert reason is not None
+    assert reason.numbers["protectedUntil"] == (end := "2023-11-14T23:13:20+00:00")
+    assert reason.text.endswith(
+        f"1 gang of lower priority is protected from it, until {end} at the least."
+    )
+
+
+def test_until_when_others_leave_is_told_as_a_time(kit: Kit) -> None:
+    reason = waiting(kit, Policy(), priority=20).reason_of("waits")
+    assert reason is not None
+    assert reason.numbers["until"] == (end := "2023-11-14T22:13:51+00:00")
+    assert reason.text == f"It starts when 1 gang has left, by {end} at the latest."
+
+
 async def test_a_grace_without_end_is_told(kit: Kit) -> None:
     state = waiting(kit, Policy(grace_s=1e15), priority=20)
     preemption = state.gangs["runs"].preemption

@@ -86,13 +86,22 @@ class Telling:
         return names
 
 
+TIMES = {
+    "startsAt": "from {} on",
+    "protectedUntil": "until {} at the least",
+    "until": "by {} at the latest",
+}
+"""Numbers of a reason that are seconds of the clock, and how its text has them."""
+
+
 def told(reason: model.Reason, expected_at: float | None = None) -> Reason:
     """A reason as it is said, with the expected start where it is known."""
     numbers, text = dict(reason.numbers), reason.text
-    kept_from = numbers.get("startsAt")
-    if isinstance(kept_from, int | float):
-        text = text.replace(f"from {kept_from:.15g} on", f"from {time_of(kept_from)} on")
-        numbers["startsAt"] = time_of(kept_from)
+    for name, words in TIMES.items():
+        at = numbers.get(name)
+        if isinstance(at, int | float):
+            numbers[name] = when = time_of(at)
+            text = text.replace(words.format(f"{at:.15g}"), words.format(when))
     if expected_at is not None:
         numbers["expectedStart"] = time_of(expected_at)
     return Reason(code=reason.code, text=text, numbers=numbers)
@@ -112,10 +121,7 @@ def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
 
 def until_left(reason: model.Reason) -> Reason:
     """The same for a gang with a reservation, in the words of a clock and a calendar."""
-    victims, until = reason.numbers["victims"], reason.numbers["until"]
+    if reason.numbers["until"] is not None:
+        return told(reason)
     text = "It starts when what ended pods held is free."
-    if victims and isinstance(until, int | float):
-        when = time_of(until)
-        gangs = "1 gang has" if victims == 1 else f"{victims} gangs have"
-        text = f"It starts when {gangs} left, by {when} at the latest."
     return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))
