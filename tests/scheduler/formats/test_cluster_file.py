@@ -122,7 +122,7 @@ policy:
         (9, "nodes.n.resources.x", "must be a whole number, not 'y'"),
         (10, "virtualClusters", "must be a mapping, not a list"),
         (12, "policy.graceSeconds", "must be a number of seconds up to 315360000"),
-        (13, "policy.assumedSeconds", "must be above 0, not 0"),
+        (13, "policy.assumedSeconds", "must be at least 0.001, not 0"),
     ]
 
 

@@ -57,8 +57,10 @@ def told(*events: dict[str, Any] | str) -> list[tuple[int, str, str]]:
         (requested(id="\ud800"), "gang.id", "can't be printed"),
         (requested(id="a" * 300), "gang.id", "256 are the most"),
         (requested(user=7), "gang.user", "must be text, not 7"),
-        (requested(runSeconds=0), "gang.runSeconds", "must be above 0"),
-        (requested(checkpointSeconds=0), "gang.checkpointSeconds", "must be above 0"),
+        (requested(runSeconds=0), "gang.runSeconds", "must be at least 0.001"),
+        (requested(checkpointSeconds=0), "gang.checkpointSeconds", "must be at least 0.001"),
+        (requested(expectedSeconds=1e-322), "gang.expectedSeconds", "must be at least 0.001"),
+        (requested(limitSeconds=0.0009), "gang.limitSeconds", "must be at least 0.001"),
         (requested(minRunSeconds=-1), "gang.minRunSeconds", "at least 0"),
         (
             {"at": 1, "event": "gang-checkpointed", "gang": "a", "savedAt": 2},

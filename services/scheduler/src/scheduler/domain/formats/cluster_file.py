@@ -216,7 +216,7 @@ def _policy(table: Table | None) -> Policy:
         "is_requeued": table.flag("requeue"),
         "is_enforced": table.flag("enforceGrace"),
         "is_backfilling": table.flag("backfill"),
-        "assumed_s": table.seconds("assumedSeconds", most=MAX_POLICY_S, is_above=True),
+        "assumed_s": table.duration("assumedSeconds", MAX_POLICY_S),
         "max_pass_s": table.seconds("maxPassSeconds", most=MAX_POLICY_S),
         "min_run_s": table.seconds("minRunSeconds", most=MAX_POLICY_S),
         "preemptions_per_hour": table.count("preemptionsPerHour"),
@@ -243,7 +243,7 @@ def _order(table: Table) -> dict[str, Any]:
     weights = fair.read_by_name("weights", lambda users, user: users.number(user, MAX_WEIGHT))
     return {
         "order_by": USUAL_ORDER if names is None else names,
-        "half_life_s": fair.seconds("halfLifeSeconds", is_above=True),
+        "half_life_s": fair.duration("halfLifeSeconds"),
         "weights": {user: float(weight) for user, weight in weights.items()},
     }
 

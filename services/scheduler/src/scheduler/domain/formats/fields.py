@@ -32,6 +32,9 @@ MAX_COUNT = 2**31 - 1
 MAX_NUMBER = 10**15
 """Highest number: up to here a float has whole numbers and milliseconds exactly."""
 
+LEAST_DURATION_S = 0.001
+"""What takes less can't be told from nothing beside times of today."""
+
 MAX_PORT = 65_535
 """Highest number of a port."""
 
@@ -189,15 +192,8 @@ class Table:
             return Fraction(str(value))
         return None
 
-    def seconds(
-        self,
-        name: str,
-        least: float = 0.0,
-        most: float = MAX_NUMBER,
-        *,
-        is_above: bool = False,
-    ) -> float | None:
-        """Seconds, whole or not. ``is_above``: ``least`` itself is too little."""
+    def seconds(self, name: str, least: float = 0.0, most: float = MAX_NUMBER) -> float | None:
+        """Seconds, whole or not."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -205,12 +201,15 @@ class Table:
             self.wrong(name, f"must be a number of seconds, not {_said(value)}")
         elif not -MAX_NUMBER <= value <= most:  # NaN is in no range
             self.wrong(name, f"must be a number of seconds up to {most}")
-        elif value < least or (is_above and value == least):
-            relation = "above" if is_above else "at least"
-            self.wrong(name, f"must be {relation} {least:g}, not {_said(value)}")
+        elif value < least:
+            self.wrong(name, f"must be at least {least:g}, not {_said(value)}")
         else:
             return float(value)
         return None
+
+    def duration(self, name: str, most: float = MAX_NUMBER) -> float | None:
+        """Seconds that something takes, which is never none at all."""
+        return self.seconds(name, LEAST_DURATION_S, most)
 
     def has_mapping(self, name: str) -> bool:
         """Whether a field is there and is a mapping."""

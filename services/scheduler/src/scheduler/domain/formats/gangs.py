@@ -84,13 +84,13 @@ def read_gang(table: Table, at: float) -> GangFile:
         group=table.name("group"),
         is_lazy=table.flag("lazyPreemption"),
         allowed_nodes=None if allowed is None else frozenset(allowed),
-        expected_s=table.seconds("expectedSeconds", is_above=True),
-        limit_s=table.seconds("limitSeconds", is_above=True),
+        expected_s=table.duration("expectedSeconds"),
+        limit_s=table.duration("limitSeconds"),
         min_run_s=table.seconds("minRunSeconds"),
-        checkpoint_s=table.seconds("checkpointSeconds", is_above=True),
+        checkpoint_s=table.duration("checkpointSeconds"),
         is_borrowing=bool(table.flag("borrow")),
     )
-    run_s = table.seconds("runSeconds", is_above=True)
+    run_s = table.duration("runSeconds")
     return GangFile(gang, pods, table.name("name"), run_s)
 
 
