@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
+from math import nan
 
 import pytest
 from order_suite import a_cluster, check
@@ -12,6 +13,7 @@ from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.model import Gang, Kind, Placed, Role
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy, UserUsage
+from scheduler.order_policies import GuardedGangOrder
 
 FAIR = Policy(order_by=("priority", "fair-share", "age"), half_life_s=1_000.0, is_strict=True)
 
@@ -148,12 +150,18 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, OrderPolicy]:
     )
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.value.partition(":")[2]])
     monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
-    return order_policies.load()
+    return order_policies.load(_never)
+
+
+def _never(name: str, how: str) -> None:
+    raise AssertionError(f"{name} failed: {how}")
 
 
 def test_a_site_offers_its_own_policies(offered: Mapping[str, OrderPolicy]) -> None:
-    assert isinstance(offered["smallest"], Smallest)
-    assert isinstance(offered["age"], Smallest)
+    for name in ("smallest", "age"):
+        policy = offered[name]
+        assert isinstance(policy, GuardedGangOrder)
+        assert isinstance(policy.policy, Smallest)
     assert offered["priority"] is BUILT_IN["priority"]
 
 
@@ -164,11 +172,47 @@ def test_what_a_site_offers_keeps_the_same_promises(
     check(offered, order_by, seed=7)
 
 
-def test_what_is_no_policy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    points = EntryPoints([EntryPoint("wrong", "builtins:dict", order_policies.GROUP)])
+class Both(Smallest, Favoured):
+    """Of gangs and of users: nobody knows which."""
+
+
+@pytest.mark.parametrize(("what", "has"), [("builtins:dict", "neither"), ("x:Both", "both")])
+def test_what_is_no_policy_is_told(monkeypatch: pytest.MonkeyPatch, what: str, has: str) -> None:
+    points = EntryPoints([EntryPoint("wrong", what, order_policies.GROUP)])
+    load = {"builtins:dict": dict, "x:Both": Both}
+    monkeypatch.setattr(EntryPoint, "load", lambda self: load[self.value])
     monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
-    with pytest.raises(order_policies.WrongPolicyError, match=r"wrong .* neither"):
-        order_policies.load()
+    with pytest.raises(order_policies.WrongPolicyError, match=rf"wrong .* {has}"):
+        order_policies.load(_never)
+
+
+class Broken:
+    """A site's own that fails: nobody but a user called `ann` has a rank."""
+
+    def rank(self, gang: Gang) -> float:
+        if gang.user == "eve":
+            raise KeyError(gang.user)
+        return nan if gang.user == "ben" else 0.0
+
+
+def test_who_a_policy_fails_to_rank_goes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints([EntryPoint("broken", "x:Broken", order_policies.GROUP)])
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Broken)
+    monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
+    every, told = list[str](), list[tuple[str, str]]()
+    tell_once = order_policies.once(lambda name, how: told.append((name, how)))
+
+    def failed(name: str, how: str) -> None:
+        every.append(name)
+        tell_once(name, how)
+
+    cluster = a_cluster(order_policies.load(failed), ("broken", "age"))
+    for age, user in enumerate(("eve", "ben", "ann")):
+        cluster.request(of(user, user, submitted_at=age))
+    decided = [each.gang for each in run_cycle(cluster, 0.0) if isinstance(each, Placed)]
+    assert decided == ["ann", "eve", "ben"]
+    assert told == [("broken", "KeyError: 'eve'")]
+    assert len(every) > 1
 
 
 def test_the_order_is_not_whom_it_costs() -> None:

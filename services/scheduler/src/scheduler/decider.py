@@ -58,7 +58,7 @@ class Decider:
         self.metrics = SchedulerMetrics(runtime.registry)
         self.settings = settings
         self.holder = holder
-        self._policies = order_policies.load()
+        self._policies = order_policies.load(order_policies.logged(self.metrics.order_failed))
         self.configuring = Configuring(settings, self.metrics, file)
         self.epoch = 0
         self.is_leading = False

@@ -29,6 +29,10 @@ class SchedulerMetrics:
         self._add_audit()
         self._add_what_ifs()
 
+    def order_failed(self, policy: str) -> None:
+        """A site's own policy of the order had no answer."""
+        self._order_failures.labels(policy).inc()
+
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(NAME + name, text, labels, registry=self._registry)
 
@@ -51,6 +55,9 @@ class SchedulerMetrics:
         )
         self.decisions = self._counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"
+        )
+        self._order_failures = self._counter(
+            "order_failures", "Times that a site's own policy of the order had no answer.", "policy"
         )
         self.configs = self._counter(
             "configurations", "Configurations of the cluster, by what became of them.", "outcome"

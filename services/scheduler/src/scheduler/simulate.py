@@ -176,7 +176,8 @@ def _simulation(path: str, warnings: "_Warnings", once: WarnOnce) -> tuple[Clust
     with opened(path) as source:
         file = read_cluster(read(source, CLUSTER_FILE.max_bytes + 1))
     try:
-        simulation = Simulation(file.config, once.before, order_policies.load())
+        policies = order_policies.load(order_policies.once(warnings.policy_failed))
+        simulation = Simulation(file.config, once.before, policies)
     except ConfigError as error:
         raise FormatError(file.placed(error.findings)) from None
     for finding in file.placed(simulation.warnings):
@@ -242,6 +243,10 @@ class _Warnings:
         self._said += 1
         if self._said <= MAX_FINDINGS:
             sys.stderr.write(f"{told(file, finding, 'warning: ')}\n")
+
+    def policy_failed(self, name: str, how: str) -> None:
+        """A site's policy of the order has no answer."""
+        self(Finding("", order_policies.said(name, how)))
 
     def end(self) -> None:
         """Say how many were not said."""

@@ -113,7 +113,7 @@ class Ordering:
     def __init__(self, policies: Sequence[OrderPolicy]) -> None:
         self.policies = tuple(policies)
         self.of_users = [each for each in policies if isinstance(each, UserOrder)]
-        self._of_gangs = [each.rank for each in policies if isinstance(each, GangOrder)]
+        self._of_gangs = [each.rank for each in policies if not isinstance(each, UserOrder)]
         places = {True: count(), False: count(1)}  # a gang's own ranks come after its class
         is_of_user = [isinstance(each, UserOrder) for each in policies]
         self.has_users = bool(self.of_users)
