@@ -75,6 +75,24 @@ def test_grown_pods_count_on_and_come_back_with_the_gang(simulate: Simulate, say
     ]
 
 
+def test_what_a_gang_can_do_without_is_not_waited_for(simulate: Simulate, say: Any) -> None:
+    elastic = say.wants(0, "gang")
+    elastic["gang"]["pods"] = [{"name": "w", "count": 3, "gpus": 4, "min": 1}]
+    outcome = simulate(
+        [
+            *(say.node(0, "node-drained", f"n{number}") for number in (1, 2, 3)),
+            elastic,
+            say.told(5, "pod-released", "gang", pod="w-0"),
+            say.told(5, "pod-released", "gang", pod="w-1"),
+            say.wants(8, "gang"),
+        ]
+    )
+    assert outcome.decisions == [
+        (0, "placed", "gang"),
+        (8, "placed", "gang"),
+    ]
+
+
 def test_pods_of_one_name_want_the_same(simulate: Simulate, say: Any) -> None:
     other = [{"name": "v", "count": 1, "gpus": 0}, {"name": "w", "count": 1, "gpus": 2}]
     with pytest.raises(FormatError) as refused:

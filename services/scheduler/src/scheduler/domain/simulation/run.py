@@ -299,6 +299,9 @@ class Simulation:
         self.cluster.release_pod(event.gang, event.pod)
         if place is not None:
             self.tally.space.give([place])
+        if event.gang not in self.cluster.gangs:  # what it could do without is not waited for
+            self._release(event.gang)
+            return
         if run.places or run.started_at is None:
             return
         if is_leaving and self.policy.is_enforced:
