@@ -314,12 +314,26 @@ def unsettled(refusal: Reason) -> Reason:
 def preempting(cluster: Cluster, live: Live) -> Reason:
     """Its preemption is published; it waits for the others to leave."""
     others = _awaited(cluster, live)
+    whole = [each for each in others if each.extra_of is None]
+    parts = [each for each in others if each.extra_of is not None]
     until = max((each.preempted_until or 0.0 for each in others), default=None)
     text = "It starts when what is reserved for it is free."
     if until is not None:
-        gangs = "1 gang has" if len(others) == 1 else f"{len(others)} gangs have"
-        text = f"It starts when {gangs} left, by {until:.15g} at the latest."
-    return Reason(PREEMPTING, text, _wanted(live) | {"victims": len(others), "until": until})
+        have = "has" if len(others) == 1 else "have"
+        text = (
+            f"It starts when {_leaving(whole, parts)} {have} left, by {until:.15g} at the latest."
+        )
+    numbers = _wanted(live) | {"victims": len(whole), "until": until}
+    return Reason(PREEMPTING, text, numbers | ({"surplusPods": len(parts)} if parts else {}))
+
+
+def _leaving(whole: Sequence[Live], parts: Sequence[Live]) -> str:
+    """Gangs, and pods that others can do without."""
+    found = [_counted(len(whole), "gang")] if whole else []
+    if parts:
+        elastic = len({each.extra_of for each in parts})
+        found.append(f"{_counted(len(parts), 'pod')} of {_counted(elastic, 'elastic gang')}")
+    return " and ".join(found)
 
 
 def _awaited(cluster: Cluster, live: Live) -> list[Live]:
