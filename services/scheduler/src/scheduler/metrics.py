@@ -77,7 +77,9 @@ class SchedulerMetrics:
         self.overdue = self._gauge(
             "overdue_gangs", "Those of them whose time is over: the Launcher does not stop them."
         )
-        self.reservations = self._gauge("reservations", "Gangs that wait for others to leave.")
+        self.reservations = self._gauge(
+            "reservations", "Gangs that wait for others to leave their reserved places."
+        )
         self.downgraded = self._gauge("downgraded_gangs", "Gangs that run without their cells.")
         self.waiting = self._gauge("waiting_gangs", "Gangs that wait.")
         self.gangs = self._gauge("gangs", "Gangs that are not over.")

@@ -18,8 +18,8 @@ Answer = dict[str, Any]
 
 
 def place(state: State, live: Live) -> Answer | None:
-    """A gang's place in its virtual cluster, among those of its class; None: it has a reservation
-    for which others leave, or does not wait.
+    """A gang's place in its virtual cluster, among those of its class; None: it has a place
+    that others leave, or does not wait.
     """
     ahead = state.cluster.forecast.ahead(state.cluster, live)
     if ahead is None:
@@ -42,7 +42,7 @@ def expected_start(state: State, live: Live) -> Answer | None:
 
 
 def counterfactual(state: State, live: Live) -> Answer | None:
-    """What would have to be otherwise; None: it has a reservation for which others leave."""
+    """What would have to be otherwise; None: it has a place that others leave."""
     if live.id not in state.cluster.queue.gangs:
         return None
     found = answer(state.cluster, live)
