@@ -253,7 +253,10 @@ def test_what_can_never_have_an_effect_is_warned_of() -> None:
 
 
 def test_backfill_where_nobody_passes_is_warned_of() -> None:
-    text = "cellTypes: {node: {child: g, count: 2, node: true}}\nphysicalCells: [{type: node, name: n}]\n"
+    text = (
+        "cellTypes: {node: {child: g, count: 2, node: true}}\n"
+        "physicalCells: [{type: node, name: n}]\n"
+    )
     found = warned(f"{text}policy:\n  order: strict\n  backfill: true\n")
     assert found == [(5, "policy.backfill", "has no effect with order: strict; nobody passes then")]
     for policy in ("{order: strict}", "{backfill: true}"):

@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from muster.errors import Transient
 
+from scheduler.domain.moments import DAY_S
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 
@@ -22,7 +23,6 @@ _log = structlog.get_logger()
 
 Content = Mapping[str, object]
 
-DAY_S = 86_400.0
 KEPT = 8
 """Answers, the newest."""
 

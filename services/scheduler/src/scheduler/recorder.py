@@ -20,13 +20,14 @@ from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.formats.snapshot import Taken, taking
 from scheduler.domain.formats.writing import to_record
 from scheduler.domain.given import Noted, changed_line
+from scheduler.domain.moments import DAY_S
 from scheduler.metrics import SchedulerMetrics
 from scheduler.settings import SchedulerSettings
 from scheduler.store.record import End, Part, Row
 
 _log = structlog.get_logger()
 
-DAY_S, HOUR_S = 86_400.0, 3600.0
+HOUR_S = 3600.0
 MB = 1024 * 1024
 PART_CHARACTERS = 512 * 1024
 """Of a snapshot, in one row."""

@@ -24,7 +24,7 @@ from muster.records import Received
 
 from scheduler.domain.configured import Setting
 from scheduler.domain.leases import Judgement, Leases
-from scheduler.domain.moments import moment
+from scheduler.domain.moments import DAY_S, moment
 from scheduler.domain.nodes import Node, nonsense
 from scheduler.domain.stored import Stored
 from scheduler.metrics import SchedulerMetrics
@@ -40,7 +40,6 @@ HEARTBEAT, REPORTED, LOST, RETURNED = (
     "node-lost",
     "node-returned",
 )
-DAY_S = 86400.0
 PODS_NAMED = 200
 """In one `node-lost`."""
 

@@ -33,6 +33,7 @@ from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.formats.model import Event
 from scheduler.domain.formats.writing import to_line
+from scheduler.domain.moments import DAY_S
 from scheduler.domain.simulation.comparing import compare
 from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
 from scheduler.domain.simulation.recording import Replay
@@ -51,8 +52,6 @@ OOM_SCORE = "1000"
 
 REPLAY_SHARE = 0.35
 """Of the time: for one simulation; the other two get the rest."""
-
-DAY_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,10 @@
 """Which moves would free cells, for operators: nobody is moved by it."""
 
-from typing import Any
-
+from scheduler.api.answers import Answer
 from scheduler.api.why import named
 from scheduler.domain.core.advising import Advice, Move, advise, wishes
 from scheduler.domain.core.model import PodPlace
 from scheduler.domain.state import State
-
-Answer = dict[str, Any]
 
 
 def advice(state: State, chain: str | None, cell: str | None, cells: int) -> Answer | None:

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
+from scheduler.api.answers import Answer
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.forest import Cell, Forest
 from scheduler.domain.core.hardware import Hardware
@@ -25,7 +25,6 @@ STEP = 100
 WALKED = 2000
 """Cells that are passed over at once."""
 
-Answer = dict[str, Any]
 
 Spot = tuple[Cell, Part | None]
 """A cell: a node's or above, or a part inside of that node."""

@@ -1,16 +1,14 @@
 """Virtual clusters with what they own and use; and all of it in the simulator's form."""
 
 from collections.abc import Iterator
-from typing import Any
 
+from scheduler.api.answers import Answer
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import NO_ONE
 from scheduler.domain.core.owning import owner_of, pin_owner
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.domain.formats.snapshot import Taken, timed
 from scheduler.domain.state import State
-
-Answer = dict[str, Any]
 
 
 def virtual_clusters(state: State) -> Answer:

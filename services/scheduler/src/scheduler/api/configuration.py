@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from muster.errors import Transient
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from scheduler.api.answers import Answer
 from scheduler.comparisons import Comparisons, Question
 from scheduler.configuring import Configuring
 from scheduler.domain.configured import Content, Setting, checked, in_force
@@ -25,8 +26,6 @@ from scheduler.domain.formats.writing import to_line
 from scheduler.domain.plans import Plan
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
-
-Answer = dict[str, Any]
 
 BODY_S = 10.0
 """A configuration to be checked has come by then."""

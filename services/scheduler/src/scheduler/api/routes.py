@@ -16,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from scheduler import store
 from scheduler.api import clusters, views
 from scheduler.api.advice import advice as advice_of
+from scheduler.api.answers import Answer
 from scheduler.api.cells import Wanted
 from scheduler.api.cells import cells as cells_of
 from scheduler.api.configuration import Configurations
@@ -161,7 +162,7 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(given) if is_number else default
 
 
-async def _shown(answer: views.Answer | None) -> Response:
+async def _shown(answer: Answer | None) -> Response:
     """An answer as JSON, which is written in steps where it has long lists."""
     if answer is None:
         return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")

@@ -7,13 +7,13 @@ meanwhile, or gone, is left out.
 import asyncio
 from bisect import bisect_right
 from heapq import nsmallest
-from typing import Any
 
 from muster.contracts.model import Model
 
 from scheduler.api import why
+from scheduler.api.answers import Answer
 from scheduler.domain.core.extras import lives_of
-from scheduler.domain.core.forecast import gpus_wanted
+from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
@@ -23,16 +23,12 @@ from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
 from scheduler.domain.words import word_of
 
-AHEAD_NAMED = 5
-
 WHAT_IFS = 3
 """Waiting gangs of a job of which it is told what would have to be otherwise: each may take 50 ms.
 """
 
 STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
-
-Answer = dict[str, Any]
 
 
 async def queue(state: State, limit: int) -> Answer:

@@ -2,8 +2,7 @@
 would have to be otherwise for it to start.
 """
 
-from typing import Any
-
+from scheduler.api.answers import Answer
 from scheduler.domain.core.answers import Ends, answer
 from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.forecast import gpus_wanted
@@ -13,8 +12,6 @@ from scheduler.domain.state import State
 
 ENDS_NAMED = 10
 """Gangs that have to end which are told by name; the others are counted."""
-
-Answer = dict[str, Any]
 
 
 def place(state: State, live: Live) -> Answer | None:

@@ -5,6 +5,8 @@ Total: what is farther off than a calendar goes, however that was asked for, is 
 
 from datetime import UTC, datetime
 
+DAY_S = 86_400.0
+
 LAST_AT = datetime.max.replace(microsecond=0, tzinfo=UTC).timestamp()
 FIRST_AT = datetime.min.replace(tzinfo=UTC).timestamp()
 
