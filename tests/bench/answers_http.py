@@ -3,7 +3,7 @@ of their own, asked over HTTP as `muster why` and `muster queue` do.
 
 The cluster and the gangs are those of W2, asked for over the bus, and placed by the service itself.
 Asked about are jobs that REST knows. CPU is that of both processes while a question was answered,
-less what they use on average without one.
+whatever else they did meanwhile; what they use without any is told beside it.
 """
 
 import asyncio
@@ -147,16 +147,13 @@ class Rest:
 
 @dataclass
 class Answering:
-    """Both processes with a full cluster. ``asked``: names of REST's jobs that wait; ``beside``:
-    CPU seconds that they use in a second without any question.
-    """
+    """Both processes with a full cluster. ``asked``: names of REST's jobs that wait."""
 
     rest: Rest
     scheduler: Instance
     around: Around
     pool: Pool
     asked: list[str] = field(default_factory=list)
-    beside: float = 0.0
     words: list[GangRequest] = field(default_factory=list)
 
     def cpu_s(self) -> float:
@@ -237,9 +234,7 @@ async def fill(service: Answering, nodes: Sequence[str], asked: int) -> None:
 
 @dataclass(slots=True)
 class Took:
-    """Milliseconds of each question: on the wall, and of CPU in both processes, less what they use
-    anyway.
-    """
+    """Milliseconds of each question: on the wall, and of CPU in both processes."""
 
     walls: list[float] = field(default_factory=list)
     cpus: list[float] = field(default_factory=list)
@@ -247,10 +242,8 @@ class Took:
     async def ask(self, service: Answering, question: Ask) -> Any:
         cpu_s, began = service.cpu_s(), time.perf_counter()
         answer = await question()
-        wall_s = time.perf_counter() - began
-        self.walls.append(wall_s * 1e3)
-        cpu_s = service.cpu_s() - cpu_s - wall_s * service.beside
-        self.cpus.append(max(cpu_s, 0.0) * 1e3)
+        self.walls.append((time.perf_counter() - began) * 1e3)
+        self.cpus.append((service.cpu_s() - cpu_s) * 1e3)
         return answer
 
     def __str__(self) -> str:
@@ -301,8 +294,8 @@ async def run(nodes: int, asked: int) -> None:
 async def _ask_all(service: Answering) -> None:
     began, cpu_s = time.perf_counter(), service.cpu_s()
     await asyncio.sleep(IDLE_S)
-    service.beside = (service.cpu_s() - cpu_s) / (time.perf_counter() - began)
-    print(f"  {service.beside:.2f} CPU seconds a second without a question")
+    beside = (service.cpu_s() - cpu_s) / (time.perf_counter() - began)
+    print(f"  {beside:.2f} CPU seconds a second without a question")
     get, why, short, long = service.rest.get, Took(), Took(), Took()
     for job in service.asked:
         path = f"/jobs/admin~{job}/why"

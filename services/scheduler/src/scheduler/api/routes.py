@@ -25,7 +25,7 @@ from scheduler.comparisons import Comparisons
 from scheduler.configuring import Configuring
 from scheduler.domain.core.advising import MOST_CELLS
 from scheduler.domain.formats.snapshot import Taken, taking
-from scheduler.domain.formats.writing import to_line
+from scheduler.domain.formats.writing import to_line, to_record
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
 
@@ -162,7 +162,7 @@ def _number(request: Request, name: str, default: int) -> int:
     return int(given) if is_number else default
 
 
-async def _shown(answer: Answer | None) -> Response:
+async def _shown(answer: Answer | None, write: Callable[[object], str] = to_record) -> Response:
     """An answer as JSON, which is written in steps where it has long lists."""
     if answer is None:
         return _error(404, "NotFoundError", "The Scheduler knows nothing of this.")
@@ -171,12 +171,12 @@ async def _shown(answer: Answer | None) -> Response:
         if isinstance(value, list | Iterator):
             lines: list[str] = []
             for each in value:
-                lines.append(to_line(each))
+                lines.append(write(each))
                 if len(lines) % views.STEP == 0:
                     await asyncio.sleep(0)
             fields.append(f'"{name}":[{",".join(lines)}]')
         else:
-            fields.append(f'"{name}":{to_line(value)}')
+            fields.append(f'"{name}":{write(value)}')
     return Response(f"{{{','.join(fields)}}}", media_type="application/json")
 
 
@@ -190,7 +190,7 @@ async def _whole(decider: Leading) -> Response:
             if not decider.is_leading:  # it follows another's gangs now
                 return _standing_by()
         answer = clusters.export(state, taken, at)
-    return await _shown(answer)
+    return await _shown(answer, to_line)
 
 
 async def _stretch(
