@@ -164,6 +164,22 @@ def test_those_that_wait_are_expected_one_after_the_other() -> None:
     assert expected(scene, "all") is None
 
 
+@pytest.mark.parametrize("asked", [(2, 0, 1), (1, 2, 0), (2, 2, 2)])
+def test_what_is_expected_does_not_depend_on_who_was_asked_about_before(
+    asked: tuple[int, ...],
+) -> None:
+    scene = a_scene()
+    scene.asks(a_gang("all", 4, expected_s=100.0))
+    scene.asks(*(a_gang(f"w{n}", 3, submitted_at=float(n), expected_s=50.0) for n in range(3)))
+    found = [expected(scene, f"w{n}") for n in asked]
+    assert [each and each.at for each in found] == [101.0 + 50.0 * n for n in asked]
+    scene.leave("w0")
+    scene.cycle()
+    second = expected(scene, "w1")
+    assert second is not None
+    assert second.at == 101.0
+
+
 def test_a_gang_for_which_cells_are_kept_is_expected_when_these_are_free() -> None:
     scene = a_scene(KEEPING)
     scene.asks(a_gang("half", 2, expected_s=100.0))
