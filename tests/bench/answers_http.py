@@ -39,7 +39,7 @@ from prometheus_client import CollectorRegistry
 from scheduler import store
 from scheduler.domain.formats.cluster_file import cluster_data
 from scheduler.settings import SchedulerSettings
-from standby_run import QUICK, Around, Instance
+from standby_run import Around, Instance
 from w2 import drawn_gang
 
 SEED = 7
@@ -182,7 +182,9 @@ async def both(nodes: int, asked: int) -> AsyncIterator[Answering]:
         config = in_quarters(nodes, is_limited=True)
         file = Path(home) / "cluster.json"
         file.write_text(json.dumps(cluster_data(config)))
-        common = QUICK | {
+        common = {
+            "MUSTER_INTERNAL_TOKEN": "bench",
+            "MUSTER_LEASE_TIMEOUT_S": "3600",
             "MUSTER_DATABASE_URL": server.dsn,
             "MUSTER_KAFKA_BOOTSTRAP": broker.bootstrap,
         }
