@@ -259,11 +259,14 @@ def test_a_version_is_rolled_back_to_and_what_is_set_removed(rest: Rest, tmp_pat
     rest.answer(f"GET {PATH}", holding(version(4, SPEECH)))
     rest.answer(f"POST {PATH}/rollback", version(5, SPEECH) | {"warnings": []}, 202)
     rest.answer(f"POST {PATH}/versions/2/what-if", would("none"))
-    rest.answer(f"DELETE {PATH}?comment=", version(6, None) | {"warnings": []}, 202)
+    rest.answer(f"POST {PATH}/removal/what-if", would("done", is_harm=True))
+    target = f"DELETE {PATH}?comment=&acceptDelays=true"
+    rest.answer(target, version(6, None) | {"warnings": []}, 202)
     ran = muster(rest, tmp_path, "config", "rollback", "2", "--comment", "back")
     assert (ran.code, ran.out, ran.err) == (0, "version 5\n", NOTE)
-    ran = muster(rest, tmp_path, "config", "remove", "--after", "5")
-    assert (ran.code, ran.out, ran.err) == (0, "version 6\n", "")
+    assert muster(rest, tmp_path, "config", "remove", "--after", "5").code == 4
+    ran = muster(rest, tmp_path, "config", "remove", "--after", "5", "--yes")
+    assert (ran.code, ran.out.splitlines()[-1]) == (0, "version 6")
     (rolled, removed) = sent(rest)
     assert (json.loads(rolled[2]), rolled[3]) == ({"version": 2, "comment": "back"}, '"4"')
     assert removed[3] == '"5"'

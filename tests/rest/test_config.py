@@ -100,6 +100,7 @@ async def test_without_the_schedulers_word_nothing_is_changed(
         assert (await rest.client.get(f"{PATH}/versions")).json()["versions"] == []
         removed = await rest.client.delete(PATH, headers={"If-Match": "0"})
         assert removed.status_code == 202, "the file stands for itself"
+        assert removed.json()["whatIf"]["state"] == "none"
     async with start_rest() as rest:
         assert (await put(rest, 1)).status_code == 501
 
@@ -191,6 +192,7 @@ async def test_a_rollback_and_a_removal_are_versions_too(start_rest: Any, schedu
         ("GET", "/versions/1"),
         ("POST", "/rollback"),
         ("POST", "/what-if"),
+        ("POST", "/removal/what-if"),
         ("POST", "/versions/1/what-if"),
     ],
 )

@@ -128,7 +128,34 @@ async def test_only_what_can_be_set_is_compared(start_rest: Any, scheduler: Any)
         assert large.status_code == 413
         assert (await rest.client.post(f"{PATH}/versions/7/what-if")).status_code == 404
         assert WHAT_IF not in scheduler.seen
-        removed = await rest.client.delete(PATH, headers={"If-Match": "0"})
-        assert removed.json()["whatIf"] is None
-        answer = (await rest.client.post(f"{PATH}/versions/1/what-if")).json()
-        assert (answer["state"], answer["report"]) == ("none", None)
+
+
+async def test_a_removal_and_a_rollback_to_one_are_compared_too(
+    start_rest: Any, scheduler: Any
+) -> None:
+    scheduler.answers[CHECK] = can_be_set(SPEECH)
+    async with start_rest(scheduler_url=scheduler.url) as rest:
+
+        async def remove(after: int, **query: str) -> Any:
+            headers = {"If-Match": str(after)}
+            return await rest.client.delete(PATH, headers=headers, params=query)
+
+        async def roll_back(after: int, **said: bool) -> Any:
+            headers, wanted = {"If-Match": str(after)}, {"version": 2, **said}
+            return await rest.client.post(f"{PATH}/rollback", json=wanted, headers=headers)
+
+        assert (await put(rest, 0)).status_code == 202
+        scheduler.answers[WHAT_IF] = would(row("a", 1, 600))
+        for path in ("removal", "versions/1"):
+            looked = (await rest.client.post(f"{PATH}/{path}/what-if")).json()
+            assert (looked["state"], looked["needsAcceptance"]) == ("done", True)
+        refused = await remove(1)
+        assert (refused.status_code, refused.json()["code"]) == (409, "DelaysConfigError")
+        assert scheduler.bodies[-1] == b"", "a removal is asked without a text"
+        removed = await remove(1, acceptDelays="true")
+        assert (removed.status_code, removed.json()["whatIf"]["state"]) == (202, "done")
+        assert (await roll_back(2)).json()["code"] == "DelaysConfigError"
+        assert (await roll_back(2, acceptDelays=True)).status_code == 202
+        scheduler.answers[WHAT_IF] = None
+        assert (await remove(3)).json()["code"] == "WhatIfFailedError"
+        assert (await remove(3, whatIf="false")).status_code == 202

@@ -159,6 +159,8 @@ async def test_what_is_asked_can_be_asked_again_while_it_is_looked_at(
         assert outcomes(runtime, "busy") >= 1
         same = await asked(client, "policy: {graceSeconds: 30}")
         assert (same["state"], same["reason"]) == ("none", "It is what holds already.")
+        removal = await asked(client, "")
+        assert removal == same, "nothing is set"
 
 
 async def test_what_cannot_be_compared_is_told(scheduler: RunScheduler, file: Path) -> None:

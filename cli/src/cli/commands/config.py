@@ -139,8 +139,7 @@ def set_(
     target = f"{API}{PATH}/what-if"
     fields = asked.fields(lambda: server.call("POST", target, text, kind), output)
     if fields is not None:
-        said = {name: str(value).lower() for name, value in fields.items()}
-        query = urlencode({"comment": comment, **said})
+        query = _query(comment, fields)
         answer = server.call("PUT", f"{API}{PATH}?{query}", text, kind | follows)
         _print_made(answer, output)
 
@@ -167,12 +166,23 @@ def rollback(
 
 
 @app.command
-def remove(*, comment: Comment = "", after: After = None, output: Output = Format.TABLE) -> None:
-    """Set nothing any more: what the cluster's file or the nodes say holds again."""
+def remove(
+    *,
+    comment: Comment = "",
+    after: After = None,
+    asked: Asked = ASKED,
+    output: Output = Format.TABLE,
+) -> None:
+    """Set nothing any more: what the cluster's file or the nodes say holds again. What that would
+    have made of the last days is shown before, as for `muster config set`.
+    """
     server = client()
-    query = urlencode({"comment": comment})
-    target = f"{API}{PATH}?{query}"
-    _print_made(server.call("DELETE", target, headers=_follows(server, after)), output)
+    follows = _follows(server, after)
+    target = f"{API}{PATH}/removal/what-if"
+    fields = asked.fields(lambda: server.call("POST", target), output)
+    if fields is not None:
+        query = _query(comment, fields)
+        _print_made(server.call("DELETE", f"{API}{PATH}?{query}", headers=follows), output)
 
 
 @app.command
@@ -202,6 +212,11 @@ def _follows(server: Client, after: int | None) -> dict[str, str]:
     """The version that a change is to follow: the one that holds, if none is named."""
     number = server.get(PATH).json()["version"] if after is None else after
     return {"If-Match": f'"{number}"'}
+
+
+def _query(comment: str, fields: Mapping[str, bool]) -> str:
+    said = {name: str(value).lower() for name, value in fields.items()}
+    return urlencode({"comment": comment, **said})
 
 
 def _print_made(answer: Answer, output: Format) -> None:

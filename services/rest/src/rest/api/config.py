@@ -81,11 +81,11 @@ class ShownWhatIf(BaseModel):
 
 class AcceptedVersion(WholeVersion):
     """A version that was made. ``warnings``: what in it has no effect, or may not be meant.
-    ``whatIf``: what it would have made of the last days; null: it is not asked of a removal.
+    ``whatIf``: what it would have made of the last days.
     """
 
     warnings: list[ShownProblem]
-    whatIf: ShownWhatIf | None
+    whatIf: ShownWhatIf
 
 
 class ShownRunning(BaseModel):
@@ -221,6 +221,12 @@ async def compare_config(request: Request, here: Here, _caller: Admin) -> Respon
     return JSONResponse((await here.configuration.what_if(await request.body())).content)
 
 
+@router.post("/removal/what-if", response_model=ShownWhatIf)
+async def compare_removal(here: Here, _caller: Admin) -> Response:
+    """The same of nothing being set any more."""
+    return JSONResponse((await here.configuration.what_if_removed()).content)
+
+
 @router.post("/versions/{number}/what-if", response_model=ShownWhatIf)
 async def compare_version(number: Number, here: Here, _caller: Admin) -> Response:
     """The same of what a version has."""
@@ -238,9 +244,9 @@ async def roll_back(
 
 
 @router.delete("", status_code=202, response_model=AcceptedVersion)
-async def remove_config(here: Here, asked: Asked) -> Response:
+async def remove_config(here: Here, asked: Accepting) -> Response:
     """Set nothing any more: what the cluster's file, or the nodes, say holds again. It is a version
-    too.
+    too, and compared before like any other.
     """
     return _accepted(await here.configuration.remove(asked))
 
@@ -269,8 +275,7 @@ def _etag(number: int) -> dict[str, str]:
 
 def _accepted(made: Made) -> Response:
     warnings = [problem_json(each) for each in made.warnings]
-    what_if = None if made.what_if is None else made.what_if.content
-    content = _whole(made.version) | {"warnings": warnings, "whatIf": what_if}
+    content = _whole(made.version) | {"warnings": warnings, "whatIf": made.what_if.content}
     return JSONResponse(content, 202, _etag(made.version.number))
 
 

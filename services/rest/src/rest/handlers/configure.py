@@ -22,6 +22,9 @@ from rest.store.scheduling import Change, Version
 
 CHECK, SHOW = "/configuration/check", "/configuration"
 
+REMOVAL = b""
+"""Of which the Scheduler is asked what it would have made of the last days."""
+
 CONFLICT = "ConflictConfigError"
 
 OUTCOMES = {CONFLICT: "conflict", DELAYS: "delays", RUNNING: "comparing", FAILED: "uncompared"}
@@ -76,12 +79,12 @@ class Who:
 @dataclass(frozen=True, slots=True)
 class Made:
     """A version that was made. ``warnings``: what in it has no effect, or may not be meant.
-    ``what_if``: what it would have made of the last days; None: nothing is asked of a removal.
+    ``what_if``: what it would have made of the last days.
     """
 
     version: Version
-    warnings: tuple[Problem, ...] = ()
-    what_if: WhatIf | None = None
+    warnings: tuple[Problem, ...]
+    what_if: WhatIf
 
 
 class Configuration:
@@ -136,7 +139,7 @@ class Configuration:
             await self._check_after(who)
             checked = await self._checked(text, "The configuration")
             change = Change(checked.content, who.username, who.comment)
-            return await self._made(change, who, checked, await self._compared(text, who))
+            return await self._made(change, who, await self._compared(text, who), checked)
 
     async def roll_back(self, number: int, who: Who) -> Made:
         """Set again what a version has. Raises Rejected, Transient."""
@@ -145,15 +148,19 @@ class Configuration:
             found = await self.find(number)
             change = Change(found.change.content, who.username, who.comment, number)
             if change.content is None:
-                return await self._made(change, who)
+                return await self._made(change, who, await self._compared(REMOVAL, who))
             text = json.dumps(change.content).encode()
             checked = await self._checked(text, f"Version {number}", has_lines=False)
-            return await self._made(change, who, checked, await self._compared(text, who))
+            return await self._made(change, who, await self._compared(text, who), checked)
 
     async def remove(self, who: Who) -> Made:
-        """Set nothing any more. The Scheduler is not asked: what is below it stands for itself."""
+        """Set nothing any more. Whether that can be is not asked: what is below it stands for
+        itself. Raises Rejected.
+        """
         with self._counted():
-            return await self._made(Change(None, who.username, who.comment), who)
+            await self._check_after(who)
+            change = Change(None, who.username, who.comment)
+            return await self._made(change, who, await self._compared(REMOVAL, who))
 
     async def what_if(self, text: bytes) -> WhatIf:
         """What a text would have made of the last days; nothing is set.
@@ -163,11 +170,15 @@ class Configuration:
         await self._checked(text, "The configuration")
         return await self._what_ifs.ask(text)
 
+    async def what_if_removed(self) -> WhatIf:
+        """The same of nothing being set any more."""
+        return await self._what_ifs.ask(REMOVAL)
+
     async def what_if_again(self, number: int) -> WhatIf:
         """The same of what a version has."""
         content = (await self.find(number)).change.content
         if content is None:
-            return WhatIf("none", "Nothing is set by it: nothing is asked of a removal.")
+            return await self.what_if_removed()
         text = json.dumps(content).encode()
         await self._checked(text, f"Version {number}", has_lines=False)
         return await self._what_ifs.ask(text)
@@ -224,8 +235,8 @@ class Configuration:
         self,
         change: Change,
         who: Who,
+        what_if: WhatIf,
         checked: _Checked | None = None,
-        what_if: WhatIf | None = None,
     ) -> Made:
         async with transaction(self._pool) as conn:
             version = await scheduling.add(conn, change, who.after)
@@ -251,13 +262,13 @@ def _action(change: Change) -> str:
     return "config.remove" if change.content is None else "config.set"
 
 
-def _detail(version: Version, what_if: WhatIf | None) -> dict[str, Any]:
+def _detail(version: Version, what_if: WhatIf) -> dict[str, Any]:
     detail: dict[str, Any] = {"version": version.number}
     if version.change.comment:
         detail["comment"] = version.change.comment
     if version.change.rolled_back_to is not None:
         detail["rolledBackTo"] = version.change.rolled_back_to
-    if what_if is not None and (found := what_if.audited()) is not None:
+    if (found := what_if.audited()) is not None:
         detail["whatIf"] = found
     return detail
 

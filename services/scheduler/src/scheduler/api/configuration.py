@@ -86,8 +86,9 @@ class Configurations:
             return _json({"asOf": state.cluster.cycle, **answer})
 
     async def what_if(self, request: Request) -> Response:
-        """What a text that could be set would have made of the last days: ``state`` is ``done``
-        with a ``report``; ``none`` or ``failed``, with the ``reason``; or ``running``: ask again.
+        """What a text that could be set would have made of the last days, or, without any, that
+        nothing is set any more: ``state`` is ``done`` with a ``report``; ``none`` or ``failed``,
+        with the ``reason``; or ``running``: ask again.
         """
         async with self._read(request) as text:
             if isinstance(text, Response):
@@ -158,9 +159,9 @@ def _question(
     config: ClusterConfig,
     at: float,
 ) -> Question:
-    """Raises FormatError where the text can't be set."""
+    """Raises FormatError where the text can't be set; of a removal there is none to be checked."""
     base = plan.config()
-    content = checked(text, base, policies).content
+    content = checked(text, base, policies).content if text else None
     return Question(
         to_line(cluster_data(config)),
         in_force(config),
