@@ -223,7 +223,7 @@ async def fill(service: Answering, nodes: Sequence[str], asked: int) -> None:
         service.words += words
         async with service.pool.acquire() as conn:
             await store.gangs.save_requests(conn, words)
-    await service.scheduler.until("muster_scheduler_gangs", count)
+    await service.scheduler.until("muster_scheduler_gangs", count, START_S)
     dirty = "SELECT count(*) FROM gang WHERE is_dirty"
     async with asyncio.timeout(START_S):
         while await service.pool.fetchval(dirty):

@@ -90,9 +90,11 @@ class Instance:
                     return float(sample.value)
         return 0.0
 
-    async def until(self, name: str, least: float, **labels: str) -> None:
+    async def until(
+        self, name: str, least: float, within_s: float = START_S, **labels: str
+    ) -> None:
         """Wait for a metric to reach this."""
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(within_s):
             while await self.metric(name, **labels) < least:
                 await asyncio.sleep(0.2)
 
