@@ -12,6 +12,7 @@ from scheduler.domain.core.config import Policy
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
+from scheduler.domain.words import word_of
 from scheduler_answers import served
 
 Kit = Any
@@ -349,3 +350,19 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
         assert behind["reason"]["code"] == "reservation"
         assert behind["reason"]["numbers"]["startsAt"] == start["at"]
         assert f"from {start['at']} on" in behind["reason"]["text"]
+        for said, at in ((first, start["at"]), (behind, None)):
+            wait = word_of(state, state.gangs[said["gang"]], 1).wait
+            assert wait is not None
+            place = said["inVirtualCluster"]
+            assert (wait.as_of, wait.position) == (said["asOf"], place["position"])
+            assert wait.waiting == place["waiting"] == 2
+            told = wait.expected_start
+            assert (told and told.isoformat(timespec="seconds")) == at
+        assert word_of(state, state.gangs["runs"], 1).wait is None
+
+
+def test_where_many_wait_only_who_asks_is_told_the_place(kit: Kit) -> None:
+    state = crowded(kit)
+    wait = word_of(state, state.gangs["w000"], 1).wait
+    assert wait is not None
+    assert (wait.as_of, wait.position, wait.waiting) == (state.cluster.cycle, None, None)

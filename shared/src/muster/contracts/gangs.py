@@ -140,12 +140,28 @@ class GangClass(OpenEnum):
     UNKNOWN = "unknown"
 
 
+class Wait(Model):
+    """How it stands with a gang that waits. ``as_of``: the Scheduler's cycle of which all this is
+    true, as ``asOf`` of its answers; within one they say the same.
+
+    ``position``: its place among the ``waiting`` gangs of its virtual cluster and class; None: it
+    has one that others still have to leave, or so many wait that it is told to who asks alone.
+    ``expected_start``: where cells are kept for it.
+    """
+
+    as_of: int
+    position: int | None = None
+    waiting: int | None = None
+    expected_start: datetime | None = None
+
+
 class GangDecision(Word):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
     An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while
     the gang is placed; when it changes, so does only this. ``lender``: the
-    virtual cluster in whose quota it is placed, if not in its own. ``preemption`` is set while pods
+    virtual cluster in whose quota it is placed, if not in its own. ``wait``: while it waits.
+    ``preemption`` is set while pods
     are to be given back: all that have a place, or surplus ones, without which the gang goes on.
     """
 
@@ -157,3 +173,4 @@ class GangDecision(Word):
     pods: tuple[PodDecision, ...] = ()
     reason: Reason | None = None
     preemption: Preemption | None = None
+    wait: Wait | None = None

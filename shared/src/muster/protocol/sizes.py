@@ -18,6 +18,7 @@ from muster.contracts.gangs import (
     PodAsk,
     PodDecision,
     PodDecisionState,
+    Wait,
 )
 from muster.contracts.jobs import (
     Execution,
@@ -271,7 +272,12 @@ def _empty() -> dict[str, int]:
             end=GangEnd.SUCCEEDED,
         ),
         "placement-decided": GangDecision(
-            gang=_NAME, job=_JOB, epoch=_BIG, lender=_JOB_NAME, reason=_REASON
+            gang=_NAME,
+            job=_JOB,
+            epoch=_BIG,
+            lender=_JOB_NAME,
+            reason=_REASON,
+            wait=Wait(as_of=_BIG, position=_BIG, waiting=_BIG, expected_start=_TIME),
         ),
         "pod-requested": PodRequest(
             pod=_NAME,

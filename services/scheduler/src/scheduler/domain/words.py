@@ -6,8 +6,10 @@ from muster.contracts.gangs import (
     GangRequest,
     PodDecision,
     PodDecisionState,
+    Wait,
 )
 
+from scheduler.domain.moments import moment
 from scheduler.domain.placements import Hold
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
@@ -18,6 +20,9 @@ DECIDED, DEFERRED, REFUSED, PREEMPTED = (
     "placement-refused",
     "gang-preempted",
 )
+
+PLACES_TOLD = 256
+"""Where no more gangs wait each is told its place, in some ms for all; of more who asks is told."""
 
 
 def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
@@ -44,6 +49,24 @@ def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
         pods=tuple(pods),
         reason=gang.said if is_waiting else None,
         preemption=gang.preemption,
+        wait=_wait(state, gang),
+    )
+
+
+def _wait(state: State, gang: Asked) -> Wait | None:
+    """What costs next to nothing to be known of a gang that waits."""
+    if not state.is_waiting(gang.name):
+        return None
+    cluster = state.cluster
+    forecast, live = cluster.forecast, cluster.gangs[gang.name]
+    is_short = len(cluster.queue.gangs) <= PLACES_TOLD
+    ahead = forecast.ahead(cluster, live) if is_short else None
+    kept_at = forecast.kept_at(cluster, live)
+    return Wait(
+        as_of=cluster.cycle,
+        position=None if ahead is None else ahead.position,
+        waiting=None if ahead is None else ahead.waiting,
+        expected_start=None if kept_at is None else moment(kept_at),
     )
 
 
