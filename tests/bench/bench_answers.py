@@ -16,6 +16,7 @@ from meter import quantile
 from scheduler.domain.core.advising import advise, wishes
 from scheduler.domain.core.answers import answer
 from scheduler.domain.core.cluster import Cluster
+from scheduler.pauses import Collector
 
 SEED = 7
 ARRIVALS = 3_000
@@ -58,7 +59,10 @@ def main() -> None:
     if arguments.http:
         asyncio.run(answers_http.run(arguments.nodes, arguments.asked))
         return
+    collector = Collector()
+    collector.hold()  # as the service does: a look at all that lives takes longer than an answer
     cluster = full(arguments.nodes)
+    collector.filled()
     lot = random.Random(SEED)
     waiting = sorted(cluster.queue.gangs)
     took: dict[str, list[float]] = {"what would have to be otherwise": [], "place and start": []}
