@@ -17,6 +17,16 @@ def test_what_is_wrong_is_told_with_file_and_line() -> None:
     ]
 
 
+def test_a_policy_of_the_order_that_there_is_not_is_told_with_its_place_and_those_there_are() -> (
+    None
+):
+    with pytest.raises(Refused) as refused:
+        load(PATH, f"{TYPES}policy:\n  orderBy: [priority, luck]\n".encode())
+    assert refused.value.problems == [
+        "cluster.yaml:3: policy.orderBy[1]: is 'luck'; there are age, fair-share, priority"
+    ]
+
+
 def test_what_is_no_cluster_is_told_without_a_field() -> None:
     with pytest.raises(Refused) as refused:
         load(PATH, b"[]")

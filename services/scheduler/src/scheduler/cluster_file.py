@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from scheduler.domain.core.building import build
+from scheduler import order_policies
+from scheduler.domain.configured import looked_at
 from scheduler.domain.core.config import ClusterConfig, Finding
-from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.formats.cluster_file import CLUSTER_FILE, ClusterFile, read_cluster
 from scheduler.domain.formats.fields import MAX_FINDINGS, FormatError, told
 
@@ -46,12 +46,16 @@ def content_of(path: Path) -> bytes:
 
 
 def load(path: Path, content: bytes) -> Loaded:
-    """The configuration that is this content of the file. Raises Refused."""
+    """The configuration that is this content of the file. Raises Refused, also where a site's own
+    policy of the order is none.
+    """
     try:
         file = read_cluster(content)
         warnings = _check(file)
     except FormatError as error:
         raise Refused(_told(path, error.findings, error.more)) from None
+    except order_policies.WrongPolicyError as error:
+        raise Refused([str(error)]) from None
     more = max(0, len(warnings) - MAX_FINDINGS)
     said = _told(path, file.placed(warnings[:MAX_FINDINGS]), more)
     return Loaded(content, file.config, tuple(said))
@@ -67,10 +71,11 @@ def load_or_exit(path: Path) -> Loaded:
 
 
 def _check(file: ClusterFile) -> list[Finding]:
-    try:
-        return build(file.config).warnings
-    except ConfigError as error:
-        raise FormatError(file.placed(error.findings)) from None
+    policies = order_policies.load(lambda _name, _how: None)  # none is asked for a rank here
+    wrong, warnings = looked_at(file.config, policies)
+    if wrong:
+        raise FormatError(file.placed(wrong))
+    return warnings
 
 
 def _told(path: Path, findings: Iterable[Finding], more: int) -> list[str]:

@@ -91,7 +91,7 @@ def checked(
     if not findings.found and not any(said.get(name) is not None for name in PARTS):
         findings.add(place, f"sets nothing: it needs {VIRTUAL_CLUSTERS} or {POLICY}")
     file = ClusterFile(parts.of(replace(base, unread=frozenset(findings.unread))), root)
-    wrong, warnings = _looked_at(file.config, policies)
+    wrong, warnings = looked_at(file.config, policies)
     if findings.found or wrong:
         raise FormatError([*findings.found, *_placed(file, wrong, said)])
     told = [each for each in warnings if each.path.startswith(PARTS) or each.path.endswith(PIN)]
@@ -100,7 +100,7 @@ def checked(
     return Checked(content, _placed(file, told[:MAX_FINDINGS], said), more)
 
 
-def _looked_at(
+def looked_at(
     config: ClusterConfig, policies: Mapping[str, OrderPolicy]
 ) -> tuple[list[Finding], list[Finding]]:
     """What is wrong with it, and what in it has no effect."""
