@@ -261,3 +261,15 @@ def test_after_a_restart_the_same_are_protected() -> None:
     decided = scene.cycle()
     assert len(victims(decided)) == 2
     assert again.cycle() == decided
+
+
+def test_who_was_told_to_leave_is_protected_no_longer() -> None:
+    """So that nothing is remembered of it that who asks why others wait would change."""
+    scene = Scene(config(policy=Policy(min_run_s=100.0), x=owning(("rack", 2))))
+    scene.asks(gang("guest", "x", 4, pods=4, priority=-1))
+    assert scene.core.gangs["guest"].is_protected
+    scene.asks(gang("own", "x", 4))
+    assert scene.core.gangs["guest"].is_leaving
+    assert not scene.core.gangs["guest"].is_protected
+    scene.core.looked_at_anew(scene.core.gangs["guest"])
+    assert not scene.core.gangs["guest"].is_protected

@@ -341,6 +341,7 @@ class Cluster:
                 self.tell_to_leave(extra, for_gang, until)
         self.queue.remove(live)
         live.preempted_until, live.preempted_for = until, for_gang
+        live.is_protected = False
         self.told_to_leave.add(live.id)
         self.downgraded.discard(live.id)
         self.hardware.told_to_leave(live.pods.values())

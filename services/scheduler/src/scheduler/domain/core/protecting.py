@@ -186,7 +186,8 @@ class Protection:
 
     def covers(self, live: Live) -> bool:
         """The gang is protected from whoever is asked for now."""
-        if live.started_at is None or self._is_lifted or live.extra_of is not None:
+        is_settled = live.started_at is None or live.is_leaving
+        if is_settled or self._is_lifted or live.extra_of is not None:
             return False
         if live.young_until > self.now or live.job in self._jobs:
             return True
