@@ -75,6 +75,17 @@ def test_who_has_a_choice_of_chains_has_cells_in_the_one_in_which_none_are_kept(
     assert kept(scene.asks(either)) == {"either": ({"n0"}, 101.0)}
 
 
+def test_chains_of_one_gpu_type_are_two_all_the_same() -> None:
+    """What a gang gets that is planned anew is what it would have got at once."""
+    cells = [*racks(1), PhysicalCell("old-node", name="m0")]
+    owned = owning(("rack/node", 1), ("old-node", 1))
+    scene = Scene(config(cells, policy=Policy(is_backfilling=True), x=owned))
+    scene.asks(gang("new", "x", 4, expected_s=100.0))
+    scene.asks(gang("old", "x", 2, expected_s=150.0))
+    assert kept(scene.asks(gang("first", "x", 4))) == {"first": ({"n0"}, 101.0)}
+    assert kept(scene.asks(gang("second", "x", 2))) == {"second": ({"m0"}, 152.0)}
+
+
 def test_who_would_make_others_leave_before_it_goes_to_kept_cells_does_not_start_with_fewer() -> (
     None
 ):

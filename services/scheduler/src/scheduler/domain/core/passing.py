@@ -307,15 +307,28 @@ def _has_no_chain(cluster: Cluster, live: Live, taken: set[str]) -> bool:
 @contextmanager
 def _beside(cluster: Cluster, live: Live, taken: set[str]) -> Iterator[None]:
     """The gang wants no GPUs of the chains that are taken, for the moment."""
-    before, free = live.waiting, set[str]()
+    before, chains = (live.waiting, live.gang), cluster.hardware.forest.chains.values()
     if taken:
-        chains = cluster.hardware.forest.chains.values()
         free = {chain.leaf for chain in chains if chain.name not in taken}
-        live.waiting = tuple(_of_types(cluster, role, free) for role in before)
+        live.waiting = tuple(_of_types(cluster, role, free) for role in live.waiting)
+        if any(chain.leaf in free for chain in chains if chain.name in taken):
+            nodes, allowed = _nodes_beside(cluster, taken), live.gang.allowed_nodes
+            nodes = nodes if allowed is None else nodes & allowed
+            live.gang = replace(live.gang, allowed_nodes=nodes)
     try:
         yield
     finally:
-        live.waiting = before
+        live.waiting, live.gang = before
+
+
+def _nodes_beside(cluster: Cluster, taken: set[str]) -> frozenset[str]:
+    """Machines of which no GPU is in a chain that is taken."""
+    machines = cluster.hardware.machines.values()
+    return frozenset(
+        machine.name
+        for machine in machines
+        if not any(state.slot.chain.name in taken for state in machine.slots)
+    )
 
 
 def _of_types(cluster: Cluster, role: Role, types: Container[str]) -> Role:
