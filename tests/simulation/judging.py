@@ -49,6 +49,8 @@ class Judge:
 class Kept(Judge):
     """Who may go on cells that are kept for others, by the decisions alone: who comes before them,
     or will be gone in time by its limit, or else by what it expects, and costs nobody anything.
+    Judged are cells that were bound to their virtual cluster when that was decided: for others it
+    has no quota yet, and gets that later, elsewhere perhaps.
     """
 
     def __init__(self, seed: int) -> None:
@@ -58,6 +60,8 @@ class Kept(Judge):
         self.since: dict[str, float] = {}
         self.said_in: dict[str, int] = {}
         self.has_place_since: dict[str, int] = {}
+        self.bound: dict[str, set[Cell]] = {}
+        self.bound_then: dict[str, dict[str, set[Cell]]] = {}
         self.cycles = 0
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
@@ -73,12 +77,16 @@ class Kept(Judge):
                 self._forget(each.gang)
             elif isinstance(each, Preempted | Shrunk) and each.for_gang is not None:
                 self.has_place_since[each.for_gang] = self.cycles
+                self.bound_then[each.for_gang] = self.bound
             elif isinstance(each, Deferred) and each.reason.code == "preempting":
                 self.has_place_since.setdefault(each.gang, self.cycles)
+                self.bound_then.setdefault(each.gang, self.bound)
             elif isinstance(each, PreemptionCancelled):
                 self.has_place_since.pop(each.gang, None)
+                self.bound_then.pop(each.gang, None)
             elif isinstance(each, Placed | Grown):
                 self._starts(stream, each, now)
+        self.bound = _bound_cells(stream.cluster)
 
     def _keep(self, reserved: Reserved, now: float) -> None:
         assert reserved.starts_at is not None
@@ -95,6 +103,7 @@ class Kept(Judge):
     def _starts(self, stream: Stream, decision: Placed | Grown, now: float) -> None:
         gang = stream.runs[decision.gang].gang
         known = self.has_place_since.pop(gang.id, self.cycles)
+        bound = self.bound_then.pop(gang.id, self.bound)
         places = {(place.node, gpu) for place in decision.pods for gpu in place.gpus}
         for other, cells in self.cells.items():
             first = stream.runs[other].gang
@@ -105,7 +114,7 @@ class Kept(Judge):
                 and (is_loan or gang.priority <= first.priority)
                 and (known > self.said_in[other] or known == self.cycles)
             )
-            if is_behind and places & cells and self._are_bound(stream, first, cells):
+            if is_behind and places & cells & bound.get(first.virtual_cluster, set()):
                 self.met["passes"] += 1
                 may_not = isinstance(decision, Grown) or is_loan or known < self.cycles
                 if may_not or not self._is_in_time(gang, other, now):
@@ -114,21 +123,6 @@ class Kept(Judge):
     def _is_in_time(self, gang: Gang, other: str, now: float) -> bool:
         bound_s = gang.limit_s or gang.expected_s
         return bound_s is not None and now + bound_s <= self.starts_at[other] + EPSILON
-
-    def _are_bound(self, stream: Stream, first: Gang, cells: frozenset[Cell]) -> bool:
-        """Its virtual cluster has quota for all that is kept: else it gets that later, elsewhere
-        perhaps.
-        """
-        hardware, owner = stream.cluster.hardware, owner_of(first.virtual_cluster)
-        nodes = {node for node, _ in cells}
-        for name, run in stream.runs.items():
-            if run.gang.priority >= 0 and stream.cluster.gangs[name].owner == owner:
-                nodes |= {place.node for place in run.places.values()}
-        states = [hardware.machines[node].slots[0] for node in nodes]
-        taken = Counter[str]()
-        for state in states:
-            taken[state.gpu_type] += len(state.slot.gpus)
-        return all(hardware.owning.owned.get((owner, leaf), 0) >= n for leaf, n in taken.items())
 
 
 class Punctual(Judge):
@@ -199,6 +193,18 @@ def without(cluster: Cluster, others: list[str], gang: str, now: float) -> str:
             return "placed" if each.lender is None else "lent"
     live = other.gangs.get(gang)
     return "reserved" if live is None or live.reserved else "waits"
+
+
+def _bound_cells(cluster: Cluster) -> dict[str, set[Cell]]:
+    """Those that are bound to a virtual cluster's quota."""
+    return {
+        name: {
+            (state.machine.name, gpu)
+            for state in cluster.hardware.states
+            for gpu in state.slot.indices(state.bound.get(owner_of(name), 0))
+        }
+        for name in cluster.hardware.forest.quotas
+    }
 
 
 def _has_place(decision: Decision) -> bool:
