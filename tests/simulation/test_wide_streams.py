@@ -63,6 +63,7 @@ class Asks(Judge):
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         if self.random.random() < ASKED_SHARE and _is_quiet(stream.cluster, now):
             self.asked.ask(stream.cluster, now)
+            stream.cluster.forecast._ranked.clear()  # a part of it can't be copied
         self.wrong, self.met = self.asked.wrong, Counter(self.asked.counts)
 
 
