@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 TIMEOUT_S = 300
-"""A simulation that takes 10 s on a machine of its own took more than 60 on one that others used."""
+"""A simulation of 10 s took more than 60 on a machine that others used, too."""
 
 Ran = subprocess.CompletedProcess[bytes]
 
