@@ -8,6 +8,7 @@ from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
 from scheduler.domain.core.config import QuotaCells as Quota
 from scheduler.domain.core.config import VirtualCluster as Owner
+from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.core.model import (
     Downgraded,
     Preempted,
@@ -15,7 +16,6 @@ from scheduler.domain.core.model import (
     RestoredUsage,
     Upgraded,
 )
-from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold

@@ -21,6 +21,8 @@ REMEMBERED = {
     "shape",
     "ordering",
     "cost",
+    "changed_nodes",
+    "sizes",
 }
 """What is only worked out, or counts work: no decision depends on it
 (`test_what_the_core_remembers_changes_no_decision`).

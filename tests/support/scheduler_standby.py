@@ -10,8 +10,8 @@ from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.forecast import Forecast
+from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.core.model import RestoredPreemption, RestoredUsage
-from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold

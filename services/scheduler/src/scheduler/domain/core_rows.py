@@ -11,9 +11,8 @@ from hashlib import blake2b
 from typing import TypeVar
 
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, UserKey
 from scheduler.domain.core.model import RestoredPreemption, RestoredReservation, RestoredUsage
-from scheduler.domain.core.usage import UserKey
 
 Key = TypeVar("Key")
 Row = TypeVar("Row")

@@ -11,6 +11,7 @@ from dataclasses import replace
 from muster.contracts.gangs import GangRequest
 
 from scheduler.domain.core.config import ClusterConfig, Policy
+from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.core.keeping import let_go
 from scheduler.domain.core.model import (
     ExtraPod,
@@ -20,7 +21,6 @@ from scheduler.domain.core.model import (
     RestoredPreemption,
     RestoredUsage,
 )
-from scheduler.domain.core.usage import UserKey
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import LEFT, Hold

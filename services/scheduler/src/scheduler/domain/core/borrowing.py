@@ -102,7 +102,7 @@ def lend(cluster: Cluster, below: float = EVERYBODY) -> Iterator[list[Decision]]
     """
     loans, hardware = cluster.charges.loans, cluster.hardware
     due = loans.due(cluster.queue, _free(cluster), below)
-    if due and cluster.policy.is_keeping:  # what has become free is kept for their own first
+    if due and cluster.is_keeping:  # what has become free is kept for their own first
         before = cluster.stamps.progress()
         for virtual_cluster in sorted(hardware.forest.quotas):
             if said := keep(cluster, owner_of(virtual_cluster)):

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from scheduler.domain.core.holdings import Pod
+
 KEPT = 100_000
 """Changes that are kept for readers; who has read less begins anew."""
 
@@ -22,6 +24,12 @@ class ChangedNodes:
         if len(self._numbers) >= KEPT:
             del self._numbers[: KEPT // 2]
             self._begin += KEPT // 2
+
+    def priced_anew(self, pods: Iterable[Pod]) -> None:
+        """What those cost that are on the nodes of these pods may be something else now."""
+        for pod in pods:
+            states = pod.machine.slots if pod.state is None else (pod.state,)
+            self.add([state.slot.number for state in states])
 
     def since(self, read: int) -> tuple[int, list[int] | None]:
         """Up to where it is read now (the next time's ``read``; -1: never), and what has changed;

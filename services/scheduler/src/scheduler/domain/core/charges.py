@@ -19,6 +19,7 @@ class Charges:
 
     ``leaves[owner, GPU type]`` (of a pin: its owner and ""): rank → leaves charged.
     ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner.
+    ``sizes``: the former in order.
     ``touched``: whose charges have changed since an audit began; None: there is none under way.
     ``left_over``: leaves that gangs which are over are still charged, which is wrong.
     """
@@ -32,7 +33,7 @@ class Charges:
         self.touched: set[str] | None = None
         self.left_over: dict[str, int] = {}
         self.loans = Loans(hardware.forest.config.virtual_clusters)
-        self._order = SizeOrder()
+        self.sizes = SizeOrder()
 
     def sort_in(self, live: Live) -> None:
         """The gang's class may have changed, or it is over."""
@@ -74,19 +75,22 @@ class Charges:
             if hardware.owning.pins_of.get(pin) != live.owner:
                 return 0
             return hardware.owning.pin_leaves[pin] - self._charged((pin_owner(pin), ""), priority)
-        return self._left(live.owner, types, priority)
+        return self.left_of(live.owner, types, priority)
 
     def left_of_all(self, owner: str, priority: int) -> int:
         """Leaves of all types that an owner has and its gangs of this priority or above don't use,
         those of pins aside.
         """
-        return self._left(owner, self.hardware.gpu_types, priority)
+        return self.left_of(owner, self.hardware.gpu_types, priority)
 
     def idle(self, owner: str, gpu_type: str) -> int:
         """Leaves of a type that an owner has and nobody is charged."""
-        return max(0, self._left(owner, (gpu_type,), OPPORTUNISTIC))
+        return max(0, self.left_of(owner, (gpu_type,), OPPORTUNISTIC))
 
-    def _left(self, owner: str, types: Sequence[str], priority: int) -> int:
+    def left_of(self, owner: str, types: Sequence[str], priority: int) -> int:
+        """Leaves of these types that an owner has and its gangs of this priority or above don't
+        use.
+        """
         left, owned = 0, self.hardware.owning.owned
         for name in types:
             key = (owner, name)
@@ -114,21 +118,19 @@ class Charges:
 
     def priced_anew(self, live: Live) -> None:
         """The gang's class, GPUs or what it has saved may be others now."""
-        if not self._order.is_read:
-            return
-        if self._order.is_long:  # before this one is noted, which is not yet what it is to be
-            self._order.read(self.guaranteed, self.gangs)
-        self._order.note(live)
+        if self.sizes.is_long:  # before this one is noted, which is not yet what it is to be
+            self.sizes.read(self.guaranteed, self.gangs)
+        self.sizes.note(live)
 
     def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
         """Gangs of an owner with cells and a lower priority: those that have them on sufferance,
         then the others, each with the fewest GPUs first, of these the ones that lose least, then by
         id.
         """
-        self._order.read(self.guaranteed, self.gangs)
+        self.sizes.read(self.guaranteed, self.gangs)
         lower = [other for other in self.guaranteed.get(owner, {}) if other < priority]
-        first = self._order.of(owner, OPPORTUNISTIC) if priority > OPPORTUNISTIC else ()
-        rest = merge(*(self._order.of(owner, other) for other in lower if other > OPPORTUNISTIC))
+        first = self.sizes.of(owner, OPPORTUNISTIC) if priority > OPPORTUNISTIC else ()
+        rest = merge(*(self.sizes.of(owner, other) for other in lower if other > OPPORTUNISTIC))
         return (self.gangs[gang] for _, _, gang in chain(first, rest))
 
     def below(self, owner: str, priority: int) -> list[Live]:

@@ -63,6 +63,7 @@ class Cluster:
     ) -> None:
         forest = build(config)
         self.policy = config.policy
+        self.is_keeping = config.policy.is_keeping
         self.policies = policies
         self.ordering = ordering_of(config.policy, policies)
         self.hardware = Hardware(forest)
@@ -103,22 +104,21 @@ class Cluster:
         assert gang.id not in self.gangs, gang.id
         needed, surplus = parted(gang.roles)
         live = self.take_in(gang, self.kinds.of(needed))
-        if surplus:
-            live.surplus = self.kinds.of(surplus)
+        live.surplus = surplus and self.kinds.of(surplus)
         live.told = told
         self.enqueue(live)
 
     def take_in(self, gang: Gang, waiting: tuple[Role, ...], extra_of: str | None = None) -> Live:
         """A gang is known from now on. ``extra_of``: as `Live` has it."""
         order = self.ordering.order(gang, is_extra=extra_of is not None)
-        live = Live(gang, order, owner_of(gang.virtual_cluster), waiting)
-        live.extra_of = extra_of
-        if self.policy.is_keeping:
+        live = Live(gang, order, owner_of(gang.virtual_cluster), waiting, extra_of=extra_of)
+        if self.is_keeping:
             live.apart = bounds_of(gang)
         if self.ordering.has_users:
             live.apart += (gang.user,)
         self.gangs[gang.id] = live
-        self.groups.add(live)
+        if gang.job or gang.group is not None:
+            self.groups.add(live)
         return live
 
     def grow(self, gang: str, roles: Sequence[Role], told: str | None = None) -> None:
@@ -149,22 +149,30 @@ class Cluster:
             return
         if live.extra_of is not None:
             forget(self, live)
-        self.queue.remove(live)
-        unreserve(self, live)
-        self.reservations.forget(live)
-        self.forecast.forget(gang)
+        if live.started_at is None or live.waiting or live.reserved:
+            self._give_up(live)
+        if live.passed is not None:
+            self.reservations.forget(live)
+        self.forecast.told.pop(gang, None)
         if self.said:
-            lost = Downgraded(gang, None)
-            self.said = [each for each in self.said if each != lost]
-        self.cancel(live)
+            self.said = [each for each in self.said if each != Downgraded(gang, None)]
         if live.started_at is not None:
             self.usage.end(live, live.pods.values())
         for pod in list(live.pods.values()):
             self._leave(live, pod)
         self.told_to_leave.discard(gang)
         self.downgraded.discard(gang)
-        self.sort_in(live)
-        self.groups.discard(live)
+        self.charges.sort_in(live)
+        if self.charges.sizes.is_read:
+            self.charges.priced_anew(live)
+        if live.gang.job or live.gang.group is not None:
+            self.groups.discard(live)
+
+    def _give_up(self, live: Live) -> None:
+        """The gang waits for nothing any more."""
+        self.queue.remove(live)
+        unreserve(self, live)
+        self.cancel(live)
 
     def checkpointed(self, gang: str, at: float) -> None:
         """A gang's work up to then is saved. Unknown ones are ignored."""
@@ -228,11 +236,12 @@ class Cluster:
     def looked_at_anew(self, live: Live) -> None:
         """What it costs to let the gang go may be something else now."""
         live.cost = None
-        self.preemptions.look_at(live)
-        self.charges.priced_anew(live)
-        for pod in live.pods.values():
-            for state in pod.machine.slots if pod.state is None else (pod.state,):
-                self.hardware.refresh(state)
+        if live.young_until or live.is_protected or self.preemptions.is_busy:
+            live.is_protected = self.preemptions.covers(live)
+        if self.charges.sizes.is_read:
+            self.charges.priced_anew(live)
+        if self.hardware.changed_nodes.is_read:
+            self.hardware.changed_nodes.priced_anew(live.pods.values())
 
     def _leave_one(self, live: Live, pod: Pod) -> None:
         if live.started_at is not None:
@@ -301,7 +310,8 @@ class Cluster:
     def enqueue(self, live: Live) -> None:
         """The gang's pods without a place wait, unless it was told to leave."""
         if live.waiting and not live.is_leaving:
-            self.queue.add(live, key_of(self.preemptions.set_apart(live)))
+            live.is_paired = bool(self.preemptions.hour.all) and self.preemptions.sets_apart(live)
+            self.queue.add(live, key_of(live))
 
     def cancel(self, live: Live) -> None:
         """What was reserved for the gang is not any more; said by the cycle."""

@@ -5,6 +5,7 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 
 from collections.abc import Callable, Iterator
 
+from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.borrowing import lend
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
@@ -77,7 +78,7 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         before = cluster.stamps.progress()
         yield from _admit(cluster, failed)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress()
-    if cluster.policy.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
+    if cluster.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
         owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
         for owner in sorted(owners.union(cluster.reservations.owners())):
             yield keep(cluster, owner)
@@ -104,16 +105,18 @@ def _note_time(cluster: Cluster, began: float) -> None:
     cluster.hardware.searches_left = SEARCHES
     cluster.usage.settle(began)
     cluster.preemptions.begin_cycle(began)
-    if cluster.saving.is_due(began):
+    if cluster.saving.next:
         for live in cluster.saving.due(began, cluster.gangs):
             cluster.looked_at_anew(live)
-    for live in cluster.reservations.due(began):
-        cluster.queue.added[cluster.queue.gangs[live.id]] = None
+    if cluster.reservations.by_gang:
+        for live in cluster.reservations.due(began):
+            cluster.queue.added[cluster.queue.gangs[live.id]] = None
 
 
 def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     """Every line that may have become placeable, in order."""
-    waking, is_keeping = Waking(cluster), cluster.policy.is_keeping
+    waking, is_keeping = Waking(cluster), cluster.is_keeping
+    tried, kept = cluster.queue.tried, cluster.reservations.by_gang
     loans, class_tried = cluster.charges.loans, 0.0
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
@@ -123,11 +126,11 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         if cluster.policy.is_strict and first_of(cluster, live) is not live:
             _set_aside(cluster, line, live, failed)
             continue
-        if is_keeping and (said := keep(cluster, live.owner, live)):
+        if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
         versions = cluster.hardware.versions()
-        for found in tries(cluster, live):
+        for found in tries(cluster, live) if kept else attempts(cluster, live):
             if found is not None:
                 if cluster.said:  # what others had reserved is lost, which may free a place
                     found = [*found, *_said(cluster), *_start_reserved(cluster)]

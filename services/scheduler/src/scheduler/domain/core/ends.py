@@ -34,11 +34,10 @@ def bounds_of(gang: Gang) -> tuple[float | None, float | None]:
     """How long it runs by its limit, and by what it expects, at the most: rounded up to `DIGITS`
     digits.
     """
-    return _rounded_up(gang.limit_s), _rounded_up(gang.expected_s)
+    limit_s, run_s = gang.limit_s, gang.expected_s
+    return limit_s and _rounded_up(limit_s), run_s and _rounded_up(run_s)
 
 
-def _rounded_up(seconds: float | None) -> float | None:
-    if seconds is None:
-        return None
+def _rounded_up(seconds: float) -> float:
     unit = 10.0 ** (floor(log10(seconds)) + 1 - DIGITS)
     return ceil(seconds / unit) * unit

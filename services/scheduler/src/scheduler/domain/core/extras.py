@@ -33,7 +33,10 @@ EXTRA = "\n"
 
 def parted(roles: Sequence[Role]) -> tuple[tuple[Role, ...], tuple[Role, ...]]:
     """Pods that a gang can't start without, and the others."""
-    if not [role for role in roles if role.least is not None]:  # faster than `any`
+    for role in roles:  # faster than `any`
+        if role.least is not None:
+            break
+    else:
         return tuple(roles), ()
     needed = (replace(role, pods=role.pods[: role.least], least=None) for role in roles)
     others = (

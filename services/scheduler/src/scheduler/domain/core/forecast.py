@@ -153,10 +153,6 @@ class Forecast:
         if told is not None:
             self.calibration.note(told.kind, told.at - told.since, now - told.since)
 
-    def forget(self, gang: str) -> None:
-        """The gang is over."""
-        self.told.pop(gang, None)
-
     def carry(self, before: "Forecast") -> None:
         """What was known before a change of the configuration."""
         self.calibration, self.told = before.calibration, before.told

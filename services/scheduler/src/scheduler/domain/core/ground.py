@@ -186,8 +186,10 @@ class Ground:
     def free(self, state: SlotState, *, is_loose: bool = False) -> int:
         """Leaves in reach that nobody uses; ``is_loose``: or that guests use."""
         taken = 0 if self.owner is None else state.charged
-        if not is_loose:
-            taken |= state.used(is_ahead=self.hardware.index.is_ahead)
+        if not is_loose:  # `SlotState.used`, without a call
+            taken |= state.held | state.reserved
+            if not self.hardware.index.is_ahead:
+                taken |= state.leaving
         return self.reach(state) & ~taken
 
     def put(

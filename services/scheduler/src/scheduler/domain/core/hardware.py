@@ -59,7 +59,7 @@ class Hardware:
         self.usable_version = self.unbound_version = 0
         self.free_version = self.taken_version = 0
         self.unwell: dict[int, Machine] = {}
-        self._changed_nodes = ChangedNodes()
+        self.changed_nodes = ChangedNodes()
         self.searches_left = self.steps = self.limit = 0
         pins = {p: [self.states[s.number] for s in forest.slots_of(p)] for p in forest.pins}
         self.demands = Demands(self.sorts, machines, self._samples, pins)
@@ -125,8 +125,8 @@ class Hardware:
             self._behind = {}
         else:
             behind = {number: behind.pop(number) for number in list(islice(behind, most))}
-        if self._changed_nodes.is_read:
-            self._changed_nodes.add(behind)
+        if self.changed_nodes.is_read:
+            self.changed_nodes.add(behind)
         if self.other is not None:
             self.other.behind |= behind
         self.index.catch_up(behind)
@@ -139,7 +139,7 @@ class Hardware:
     def changed_since(self, read: int) -> tuple[int, list[int] | None]:
         """Up to where changes are read now, and which nodes have changed (`ChangedNodes`)."""
         self.catch_up()
-        return self._changed_nodes.since(read)
+        return self.changed_nodes.since(read)
 
     def having(self, kind: Kind) -> int | None:
         """Nodes that have what a pod takes beside GPUs, as a bit set (`Amounts`); None: any."""
@@ -163,7 +163,7 @@ class Hardware:
         if machine.free and (state is None or len(machine.slots) > 1):
             self._changed(machine)
         elif state is not None:
-            self.refresh(state)
+            self._behind[state.slot.number] = state
 
     def _changed(self, machine: Machine) -> None:
         """All of a machine may have."""

@@ -25,6 +25,9 @@ Price = tuple[int, int]
 last, in milliseconds times GPUs, negated: of as many GPUs, what is lost.
 """
 
+UserKey = tuple[str, bool, str]
+"""Virtual cluster, whether of opportunistic gangs, user."""
+
 REMNANT = "\n"
 """In the name of what is left of a place that the hardware has not as it was: the pod's name, this,
 and a number. No pod's own name has it.
@@ -95,11 +98,11 @@ class Live:
     ``apart``: from others that want the same (`queue.Key`). ``is_kept_for``: cells are kept for it;
     ``unplanned``: in which state none were found. ``passed``: the gang on whose kept cells it
     is, as it was expected to be gone in time; ``is_overdue``: it has to go for that.
-    ``saved_ms``: up to when its work is saved; ``checkpointed_at``: when it said so last.
+    ``saved_at``: up to when its work is saved; ``checkpointed_at``: when it said so last.
     ``young_until``: it is protected until then, as it has not run for long; ``is_protected``: from
     the gang that is asked for now (`Protection`); ``is_paired``: it is kept off some other jobs;
-    ``job``: by which it is judged. ``reach``: gangs of its own virtual cluster of a lower rank may
-    have to leave for it.
+    ``job``: by which it is judged. ``account``: what it uses counts there.
+    ``reach``: gangs of its own virtual cluster of a lower rank may have to leave for it.
     ``lender``: the virtual cluster in whose quota it is, if that is not its own; ``owner`` is that
     one's then.
     ``rank``: gangs of a higher priority can have its cells; its own priority, but where it has them
@@ -131,7 +134,7 @@ class Live:
     passed: str | None = None
     is_overdue: bool = False
     is_away: bool = False
-    saved_ms: int = 0
+    saved_at: float = 0.0
     checkpointed_at: float | None = None
     surplus: tuple[Role, ...] = ()
     extra_of: str | None = None
@@ -142,15 +145,18 @@ class Live:
     rank: int = field(init=False)
     reach: int = field(init=False)
     job: str = field(init=False)
+    account: UserKey = field(init=False)
     booked: int = 0
     among: set[str] | None = None
     cost: tuple[int, Price] | None = None
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.id = self.gang.id
-        self.rank = self.reach = self.gang.priority
-        self.job = self.gang.job or self.id
+        gang = self.gang
+        self.id = gang.id
+        self.rank = self.reach = gang.priority
+        self.job = gang.job or gang.id
+        self.account = gang.virtual_cluster, gang.priority == OPPORTUNISTIC, gang.user
 
     @property
     def usual_rank(self) -> int:
@@ -187,6 +193,11 @@ class Live:
         return self.gang.priority == OPPORTUNISTIC or (
             self.gang_class is not None and self.gang_class is not GangClass.GUARANTEED
         )
+
+    @property
+    def saved_ms(self) -> int:
+        """Up to when its work is saved, in milliseconds."""
+        return round(self.saved_at * 1_000)
 
     @property
     def gpus(self) -> int:

@@ -95,7 +95,7 @@ class Index:
             if space:
                 space &= free
                 self.empty[kind].put(number, known.get(space) or tags.new(known, space))
-            else:
+            elif number in self.empty[kind].by_number:
                 self.empty[kind].drop(number)
 
 

@@ -36,7 +36,7 @@ def keep_again(cluster: "Cluster", restored: RestoredReservation) -> None:
     """Cells that were kept for a gang before. Where it does not wait, or they are there no longer,
     nothing is kept: a later cycle sees to it.
     """
-    live = cluster.gangs.get(restored.gang) if cluster.policy.is_keeping else None
+    live = cluster.gangs.get(restored.gang) if cluster.is_keeping else None
     if live is None or live.id not in cluster.queue.gangs or live.pods:
         return
     if cluster.reservations.restore(live, restored):

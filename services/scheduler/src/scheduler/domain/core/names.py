@@ -13,6 +13,8 @@ def wrong_name(hardware: Hardware, live: Live) -> tuple[str, str] | None:
         text = f"There is no virtual cluster {gang.virtual_cluster}; there are {listed(owners)}."
         return "unknown-virtual-cluster", text
     for role in live.waiting:
+        if not (role.kind.gpu_types or role.kind.pin):
+            continue
         if (found := _wrong(hardware, gang, role.kind)) is not None:
             return found
     return None

@@ -125,8 +125,10 @@ class Ordering:
         """What of its place stays the same while it waits. Opportunistic gangs come after all
         others; ``is_extra``: by which gangs grow, after all of their class.
         """
-        is_guest = gang.priority == OPPORTUNISTIC
-        return (2 * is_guest + is_extra, *[rank(gang) for rank in self._of_gangs]), gang.id
+        ranks: list[float] = [2 * (gang.priority == OPPORTUNISTIC) + is_extra]
+        for rank in self._of_gangs:
+            ranks.append(rank(gang))
+        return tuple(ranks), gang.id
 
     def rank(self, order: Order, of_user: tuple[float, ...]) -> Rank:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import GangClass, RestoredPreemption
@@ -28,16 +28,8 @@ NOBODY_ELSE = nullcontext()
 """Nobody but who is protected from all is protected."""
 
 
-class Young(NamedTuple):
-    """A gang that is protected until it has run for long enough; ``began``: then it started."""
-
-    until: float
-    gang: str
-    began: float
-
-    def is_of(self, live: Live, owner: str) -> bool:
-        """It tells of the gang as it runs now, in this owner's quota."""
-        return live.started_at == self.began and live.owner == owner
+Young = tuple[float, str, float]
+"""Until when a gang is protected that has not run for long, its id, and when it started."""
 
 
 class Protection:
@@ -57,6 +49,7 @@ class Protection:
         self.added: list[RestoredPreemption] = []
         self._min_run_s = cluster.policy.min_run_s
         self._young: dict[str, list[Young]] = {}
+        self._next_old: list[tuple[float, str]] = []
         self._jobs: frozenset[str] = frozenset()
         self._is_lifted = False
 
@@ -72,33 +65,45 @@ class Protection:
         live.young_until = 0.0
         if run_s and began is not None and began + run_s > now:
             live.young_until = began + run_s
-            heappush(self._young.setdefault(live.owner, []), Young(began + run_s, live.id, began))
-        live.is_protected = self.covers(live)
+            self._watch(live, began)
+            live.is_protected = True
+        else:
+            live.is_protected = self.covers(live)
 
     def moved(self, live: Live) -> None:
         """The gang is in another's quota from now on."""
         if live.young_until and live.started_at is not None:
-            young = Young(live.young_until, live.id, live.started_at)
-            heappush(self._young.setdefault(live.owner, []), young)
+            self._watch(live, live.started_at)
+
+    def _watch(self, live: Live, began: float) -> None:
+        """The gang is young for a while."""
+        until, owner = live.young_until, live.owner
+        young = self._young.get(owner)
+        if young is None:
+            young = self._young[owner] = []
+        heappush(young, (until, live.id, began))
+        heappush(self._next_old, (until, owner))
 
     def begin_cycle(self, now: float) -> None:
         """Who is protected no longer may have to leave: who waits for that is tried."""
-        cluster, self.now = self.cluster, now
-        if not (self._young or self.hour.all):
-            return
-        for owner in list(self._young):
-            heap = self._young[owner]
-            while heap and heap[0].until <= now:
-                young = heappop(heap)
-                live = cluster.gangs.get(young.gang)
-                if live is not None and young.is_of(live, owner):
-                    cluster.looked_at_anew(live)
-                    if (owner, False) in cluster.queue.tried:
-                        cluster.stamps.touch(owner)
-            if not heap:
-                del self._young[owner]
-        if self.hour.is_over(now):
+        self.now = now
+        while self._next_old and self._next_old[0][0] <= now:
+            self._grow_old(heappop(self._next_old)[1], now)
+        if self.hour.all and self.hour.is_over(now):
             self.forget(now)
+
+    def _grow_old(self, owner: str, now: float) -> None:
+        """Gangs in an owner's quota have run for long enough, if they have not ended."""
+        cluster, heap = self.cluster, self._young.get(owner, [])
+        while heap and heap[0][0] <= now:
+            _, gang, began = heappop(heap)
+            live = cluster.gangs.get(gang)
+            if live is not None and live.started_at == began and live.owner == owner:
+                cluster.looked_at_anew(live)
+                if (owner, False) in cluster.queue.tried:
+                    cluster.stamps.touch(owner)
+        if not heap:
+            self._young.pop(owner, None)
 
     def forget(self, now: float) -> None:
         """What is an hour old counts no more."""
@@ -168,21 +173,11 @@ class Protection:
         others = self.cluster.groups.of_job(job)
         return sorted((*found, *others)) if others else found
 
-    def set_apart(self, live: Live) -> Live:
-        """The gang waits, apart from those that want the same if it may be kept off others."""
-        live.is_paired = self.sets_apart(live)
-        return live
-
     def sets_apart(self, live: Live) -> bool:
         """The gang may be kept off others than those that want the same."""
-        return bool(self.hour.all and self.hour.pairs(live.job)) and not live.is_guest
+        return bool(self.hour.pairs(live.job)) and not live.is_guest
 
     # What that protects.
-
-    def look_at(self, live: Live) -> None:
-        """Whether the gang is protected may be something else now."""
-        if live.young_until or live.is_protected or self.is_busy:
-            live.is_protected = self.covers(live)
 
     def covers(self, live: Live) -> bool:
         """The gang is protected from whoever is asked for now."""
@@ -243,7 +238,7 @@ class Protection:
     @contextmanager
     def lifted(self, owner: str) -> Iterator[None]:
         """What if nobody of a virtual cluster were protected."""
-        young = [self.cluster.gangs[each.gang] for each in self._alive(owner)]
+        young = list(self._alive(owner))
         self._is_lifted = True
         for live in young:
             self.cluster.looked_at_anew(live)
@@ -261,18 +256,18 @@ class Protection:
         is_spent = live.gang.virtual_cluster in self.spent
         return not (live.owner in self._young or is_spent or self.hour.pairs(live.job))
 
-    def _young_below(self, live: Live) -> list[Young]:
-        """Gangs of its own virtual cluster that would have to leave for it, and are protected, as
-        they have not run for long enough.
-        """
-        gangs = self.cluster.gangs
-        return [each for each in self._alive(live.owner) if is_below(live, gangs[each.gang])]
+    def _alive(self, owner: str) -> Iterator[Live]:
+        """Gangs in an owner's quota that have not run for long enough."""
+        for young in self._young.get(owner, ()):
+            if (live := self._of(young, owner)) is not None:
+                yield live
 
-    def _alive(self, owner: str) -> Iterator[Young]:
-        for each in self._young.get(owner, ()):
-            live = self.cluster.gangs.get(each.gang)
-            if live is not None and each.is_of(live, owner) and not live.is_leaving:
-                yield each
+    def _of(self, young: Young, owner: str) -> Live | None:
+        """The gang, as long as it runs in this owner's quota as it did then."""
+        _, gang, began = young
+        live = self.cluster.gangs.get(gang)
+        is_same = live is not None and live.started_at == began and live.owner == owner
+        return live if live is not None and is_same and not live.is_leaving else None
 
     def of(self, live: Live) -> dict[str, float]:
         """Gangs of its own virtual cluster that are protected from this one, and until when at the
@@ -280,8 +275,11 @@ class Protection:
         """
         if self._is_nobody(live):
             return {}
-        found = {each.gang: each.until for each in self._young_below(live)}
-        cluster, vc = self.cluster, live.gang.virtual_cluster
+        cluster, vc, found = self.cluster, live.gang.virtual_cluster, dict[str, float]()
+        for until, gang, began in self._young.get(live.owner, ()):
+            other = cluster.gangs.get(gang)
+            if other is not None and other.started_at == began and is_below(live, other):
+                found[gang] = until
         for job, at in self.hour.pairs(live.job).items():
             for gang in self._gangs_of(job):
                 if is_below(live, cluster.gangs[gang]):
@@ -321,9 +319,8 @@ class Protection:
         """When protections end of gangs with an owner's cells, the next of each sort."""
         heap = self._young.get(owner, [])
         while heap:
-            live = self.cluster.gangs.get(heap[0].gang)
-            if live is not None and heap[0].is_of(live, owner) and not live.is_leaving:
-                yield heap[0].until
+            if self._of(heap[0], owner) is not None:
+                yield heap[0][0]
                 break
             heappop(heap)
         if not self.hour.all:
@@ -354,5 +351,7 @@ def is_inside(live: Live, victim: Live) -> bool:
 def is_below(live: Live, other: Live) -> bool:
     """It would have to leave for a gang of its own virtual cluster, were it not protected."""
     return (
-        is_inside(live, other) and not other.is_leaving and other.gang.priority < live.gang.priority
+        other.gang.priority < live.gang.priority  # which is false of most
+        and other.preempted_until is None
+        and is_inside(live, other)
     )

@@ -248,10 +248,11 @@ class Queue:
                     lines = (reached, *lines)
                 reached = None
         finally:
-            rest = [line for *_, line in heads]
-            for line in rest if reached is None else (*rest, reached):
+            for *_, line in heads:
                 if line.waiting:
                     self.added[line] = None
+            if reached is not None and reached.waiting:
+                self.added[reached] = None
 
 
 def place_of(key: Key) -> Place:

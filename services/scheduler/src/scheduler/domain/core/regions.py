@@ -101,7 +101,7 @@ class Region:
         self._views: dict[int, View] = {}
         self._whole: dict[int, int] = {}
         self._wholes: list[int] = []
-        self._tags: dict[int, Tag] = {}
+        self.by_number: dict[int, Tag] = {}
         self._racks: dict[Tag, int] = {}
         self._nodes = None if bits is None else Nodes(bits)
         self._orders: dict[Wish, Order] = {}
@@ -112,7 +112,7 @@ class Region:
         other = Region(self.racks, self.places, self._catch_up)
         other._views = {rack: view.copy() for rack, view in self._views.items()}
         other._whole, other._wholes = self._whole.copy(), self._wholes.copy()
-        other._tags, other._racks = self._tags.copy(), self._racks.copy()
+        other.by_number, other._racks = self.by_number.copy(), self._racks.copy()
         other._nodes = None if self._nodes is None else self._nodes.copy()
         other._known = self._known.copy()
         return other
@@ -133,14 +133,14 @@ class Region:
     def tags(self) -> dict[int, Tag]:
         """The owner's nodes, by number."""
         self._catch_up()
-        return self._tags
+        return self.by_number
 
     def put(self, number: int, tag: Tag) -> None:
         """A node's free leaves are these now."""
-        old = self._tags.get(number)
+        old = self.by_number.get(number)
         if old is tag:
             return
-        self._tags[number] = tag
+        self.by_number[number] = tag
         rack, bit = self.places[number]
         view = self._views.get(rack)
         if view is None:
@@ -171,7 +171,7 @@ class Region:
 
     def drop(self, number: int) -> None:
         """The node is not the owner's any more."""
-        old = self._tags.pop(number, None)
+        old = self.by_number.pop(number, None)
         if old is None:
             return
         rack, bit = self.places[number]
@@ -193,7 +193,7 @@ class Region:
         self._catch_up()
         if self._nodes is not None:
             return any(among & self._nodes.of[entry[2]] for entry in self._order(wish))
-        found = (self._tags[number] for number in numbers_in(among) if number in self._tags)
+        found = (self.by_number[number] for number in numbers_in(among) if number in self.by_number)
         return any(0 < wish[0][tag.sort] <= tag.count for tag in found)
 
     def best(self, wish: Wish, among: int | None = None) -> "tuple[Rank, int] | None":
@@ -259,7 +259,7 @@ class Region:
     def rank_of(self, number: int, wish: Wish) -> Rank | None:
         """How good a node is for one pod; None where it does not fit."""
         self._catch_up()
-        tag = self._tags.get(number)
+        tag = self.by_number.get(number)
         front = None if tag is None else front_of(tag, wish)
         if tag is None or front is None:
             return None

@@ -16,17 +16,17 @@ def saved_s(ran_s: float, every_s: float | None) -> float:
 
 
 class Saving:
-    """Gangs that save their work from time to time, and when they do so next."""
+    """``next``: when gangs that save their work from time to time do so next, as a heap."""
 
     def __init__(self) -> None:
-        self._next: list[tuple[float, str, float]] = []
+        self.next: list[tuple[float, str, float]] = []
 
     def began(self, live: Live, checkpointed_at: float | None = None) -> None:
         """The gang runs, since it says when, and has saved its work then, or nothing yet."""
         if (began := live.started_at) is not None:
-            live.saved_ms, live.checkpointed_at = round(began * 1_000), None
+            live.saved_at, live.checkpointed_at = began, None
             if live.gang.checkpoint_s is not None:
-                heappush(self._next, (began + live.gang.checkpoint_s, live.id, began))
+                heappush(self.next, (began + live.gang.checkpoint_s, live.id, began))
             if checkpointed_at is not None:
                 self.checkpointed(live, checkpointed_at)
 
@@ -41,23 +41,19 @@ class Saving:
         live.checkpointed_at = at
         return self._is_saved(live, at)
 
-    def is_due(self, now: float) -> bool:
-        """Some may have saved more by now."""
-        return bool(self._next) and self._next[0][0] <= now
-
     def due(self, now: float, gangs: Mapping[str, Live]) -> Iterator[Live]:
         """Those of the gangs that have saved more since this was asked last."""
-        while self._next and self._next[0][0] <= now:
-            _, gang, began = heappop(self._next)
+        while self.next and self.next[0][0] <= now:
+            _, gang, began = heappop(self.next)
             live = gangs.get(gang)
             if live is None or live.started_at != began or live.gang.checkpoint_s is None:
                 continue  # it is over, or has begun anew
             saved = began + saved_s(now - began, live.gang.checkpoint_s)
             after = max(saved + live.gang.checkpoint_s, nextafter(now, inf))
-            heappush(self._next, (after, gang, began))
+            heappush(self.next, (after, gang, began))
             if self._is_saved(live, saved):
                 yield live
 
     def _is_saved(self, live: Live, at: float) -> bool:
-        before, live.saved_ms = live.saved_ms, max(live.saved_ms, round(at * 1_000))
+        before, live.saved_at = live.saved_ms, max(live.saved_at, at)
         return live.saved_ms > before

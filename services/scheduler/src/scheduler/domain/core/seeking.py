@@ -299,7 +299,7 @@ class Seeker:
 
     def _on_gpus(self, kind: Kind, names: Sequence[str], gpu_type: str) -> bool:
         before, near = len(self.pods), self.near
-        ground = self.ground(kind, gpu_type)
+        ground = Ground(self, kind, gpu_type)
         self.near = self._near_of(ground.gpu_type) if near else near
         found = one(ground, names[0]) if len(names) == 1 else many(ground, names)
         self.near = near

@@ -29,8 +29,10 @@ def quota_short(cluster: Cluster, live: Live) -> bool:
         return next(_shortages(cluster, live), None) is not None
     role, hardware = live.waiting[0], cluster.hardware
     wanted = hardware.demands.least_leaves(role.kind) * len(role.pods)
-    types = role.kind.gpu_types or hardware.gpu_types
-    return wanted > cluster.charges.left(live, role.kind.pin, types, live.gang.priority)
+    types, priority = role.kind.gpu_types or hardware.gpu_types, live.gang.priority
+    if role.kind.pin is None:
+        return wanted > cluster.charges.left_of(live.owner, types, priority)
+    return wanted > cluster.charges.left(live, role.kind.pin, types, priority)
 
 
 def shortage(cluster: Cluster, live: Live) -> Shortage | None:

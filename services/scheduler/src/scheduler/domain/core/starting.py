@@ -62,7 +62,7 @@ def begin(
     settle(cluster, live, pods, gang_class)
     cluster.queue.remove(live)
     cluster.usage.begin(live, pods, now)
-    if live.extra_of is None:
+    if live.id in cluster.forecast.told and live.extra_of is None:
         cluster.forecast.started(live, now)
     decision = start(cluster, live, names_of(live.waiting), now)
     if live.surplus:

@@ -10,12 +10,9 @@ from math import exp2, log
 
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.hardware import Hardware
-from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, RestoredUsage
+from scheduler.domain.core.holdings import Live, Pod, UserKey
+from scheduler.domain.core.model import NO_ONE, Kind, RestoredUsage
 from scheduler.domain.core.ordering import Ordering, UserUsage
-
-UserKey = tuple[str, bool, str]
-"""Virtual cluster, whether of opportunistic gangs, user."""
 
 LN2 = log(2)
 
@@ -47,7 +44,8 @@ class Usage:
     def __init__(self, hardware: Hardware, policy: Policy, ordering: Ordering) -> None:
         self.is_kept = ordering.has_users
         self._ordering = ordering
-        self._policy = policy
+        self._weights = policy.weights
+        self._half_life_s, self._mean_s = policy.half_life_s, policy.half_life_s / LN2
         capacity = _capacity(hardware) if self.is_kept else {}
         self._names = sorted(name for name, amount in capacity.items() if amount)
         self._capacity = [capacity[name] for name in self._names]
@@ -64,38 +62,42 @@ class Usage:
 
     def begin(self, live: Live, pods: Iterable[Pod], now: float) -> None:
         """Pods of a gang run from now on."""
-        if self._counts(live):
-            self._add(key_of_user(live), self._amounts(pods), now, 1)
+        if self.is_kept and live.gang.virtual_cluster != NO_ONE:
+            self._add(live.account, self._amounts(pods, 1), now)
 
     def end(self, live: Live, pods: Iterable[Pod]) -> None:
         """They don't any more."""
-        if self._counts(live):
+        if self.is_kept and live.gang.virtual_cluster != NO_ONE:
             left = self._left.setdefault(live.extra_of or live.id, [])
-            left.append((key_of_user(live), self._amounts(pods)))
+            left.append((live.account, self._amounts(pods, -1)))
 
     def settle(self, now: float) -> None:
         """A cycle begins."""
-        for key in self._new:
-            self._accounts[key].at = now
-        self._new.clear()
-        for left in self._left.values():
-            for key, amounts in left:
-                self._add(key, amounts, now, -1)
-        self._left.clear()
+        if self._new:
+            for key in self._new:
+                self._accounts[key].at = now
+            self._new.clear()
+        if self._left:
+            for left in self._left.values():
+                for key, amounts in left:
+                    self._add(key, amounts, now)
+            self._left.clear()
         if now >= self._swept_at + SWEEP_S:
             self._sweep(now)
 
     def forget(self, gang: str) -> None:
         """What was said of the gang, which is gone, never was."""
         for key, amounts in self._left.pop(gang, ()):
-            self._count(self._accounts[key], amounts, -1)
+            current = self._accounts[key].now
+            for number, amount in amounts:
+                current[number] += amount
 
     def ranks(self, live: Live, now: float) -> tuple[float, ...]:
         """The gang's user's, by the orders of users."""
         if now != self._ranks_at:
             self._ranks.clear()
             self._ranks_at = now
-        key = key_of_user(live)
+        key = live.account
         found = self._ranks.get(key)
         if found is None:
             usage = self.of(key, now)
@@ -106,18 +108,17 @@ class Usage:
     def of(self, key: UserKey, now: float) -> UserUsage:
         """What a user uses, and used lately."""
         virtual_cluster, _, user = key
-        weight = self._policy.weights.get(user, 1.0)
+        weight = self._weights.get(user, 1.0)
         account = self._accounts.get(key)
         if account is None:
             nothing = dict.fromkeys(self._names, 0.0)
             return UserUsage(virtual_cluster, user, weight, nothing, nothing)
         left, added_s = self._faded(now - account.at)
-        mean_s = self._policy.half_life_s / LN2
         lately, current = dict[str, float](), dict[str, float]()
         for number, name in enumerate(self._names):
             amount, capacity = account.now[number], self._capacity[number]
             used = account.used[number] * left + amount * added_s
-            lately[name] = used / mean_s / capacity if used >= LEAST else 0.0
+            lately[name] = used / self._mean_s / capacity if used >= LEAST else 0.0
             current[name] = amount / capacity
         return UserUsage(virtual_cluster, user, weight, current, lately)
 
@@ -163,9 +164,6 @@ class Usage:
             account.used = [0.0] * len(self._names)
             self._ranks.pop(key, None)
 
-    def _counts(self, live: Live) -> bool:
-        return self.is_kept and live.gang.virtual_cluster != NO_ONE
-
     def _account(self, key: UserKey, now: float) -> Account:
         account = self._accounts.get(key)
         if account is None:
@@ -173,24 +171,22 @@ class Usage:
             account = self._accounts[key] = Account(now, [0.0] * count, [0] * count)
         return account
 
-    def _add(self, key: UserKey, amounts: Amounts, now: float, times: int) -> None:
-        account = self._account(key, now)
+    def _add(self, key: UserKey, amounts: Amounts, now: float) -> None:
+        account = self._accounts.get(key) or self._account(key, now)
         if now > account.at and self.is_timed:
             left, added_s = self._faded(now - account.at)
-            pairs = zip(account.used, account.now, strict=True)
-            account.used = [used * left + amount * added_s for used, amount in pairs]
+            used, current = account.used, account.now
+            for number, amount in enumerate(current):
+                used[number] = used[number] * left + amount * added_s
             account.at = now
             # Whether it was swept by then, or not.
-            if not (any(account.now) or _is_some(account.used)):
-                account.used = [0.0] * len(account.used)
-        self._count(account, amounts, times)
-        self._ranks.pop(key, None)
-        self.changed.add(key)
-
-    @staticmethod
-    def _count(account: Account, amounts: Amounts, times: int) -> None:
+            if not (any(current) or _is_some(used)):
+                account.used = [0.0] * len(used)
         for number, amount in amounts:
-            account.now[number] += times * amount
+            account.now[number] += amount
+        if self._ranks:
+            self._ranks.pop(key, None)
+        self.changed.add(key)
 
     def _sweep(self, now: float) -> None:
         """Forget accounts of which nothing is left; for orders nothing was before."""
@@ -206,33 +202,27 @@ class Usage:
         """What is left of what was used so long ago; and what has come of one that is used all the
         time since, which fades too.
         """
-        half_life_s = self._policy.half_life_s
-        left = exp2(-max(elapsed_s, 0.0) / half_life_s)
-        return left, (1.0 - left) * half_life_s / LN2
+        left = exp2(-max(elapsed_s, 0.0) / self._half_life_s)
+        return left, (1.0 - left) * self._half_life_s / LN2
 
-    def _amounts(self, pods: Iterable[Pod]) -> Amounts:
+    def _amounts(self, pods: Iterable[Pod], times: int) -> Amounts:
+        """What the pods use, so many times."""
         found: Amounts = []
         for pod in pods:
             if pod.state is not None:
-                found.append((self._numbers[pod.state.gpu_type], pod.gpus.bit_count()))
+                found.append((self._numbers[pod.state.gpu_type], times * pod.gpus.bit_count()))
             if self._has_more:
-                found += self._beside_gpus(pod.kind)
+                found += self._beside_gpus(pod.kind, times)
         return found
 
-    def _beside_gpus(self, kind: Kind) -> Amounts:
+    def _beside_gpus(self, kind: Kind, times: int) -> Amounts:
         wants = (("cpu", kind.cpu), ("memoryMB", kind.memory_mb), *kind.resources)
         numbers = self._numbers
-        return [(numbers[name], amount) for name, amount in wants if amount and name in numbers]
+        return [(numbers[name], times * n) for name, n in wants if n and name in numbers]
 
 
 def _is_some(used: Iterable[float]) -> bool:
     return max(used, default=0.0) >= LEAST
-
-
-def key_of_user(live: Live) -> UserKey:
-    """Whose account a gang's is."""
-    gang = live.gang
-    return gang.virtual_cluster, gang.priority == OPPORTUNISTIC, gang.user
 
 
 def _capacity(hardware: Hardware) -> dict[str, int]:
