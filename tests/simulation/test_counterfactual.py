@@ -114,6 +114,7 @@ class Asked:
         assert not changes, f"asking about {gang} changes {changes}"
         for part in PARTS:
             if getattr(found, part):
+                cluster.forecast._ranked.clear()  # a part of it can't be copied
                 told = getattr(self, part)(deepcopy(cluster), gang, found)
                 self._note(part, told, f"{gang} {now}")
         expected = cluster.forecast.expected(cluster, cluster.gangs[gang])
