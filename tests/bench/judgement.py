@@ -77,6 +77,7 @@ def outcome(seed: int, policy: Policy, kind: str) -> Outcome:
         Simulation(replace(work.cluster, policy=policy), warn=_unexpected),
         Outcome(),
     )
+    simulation.cluster.is_explaining = False
     _follow(simulation, _noting(asked, simulation, found), work.large, found)
     found.ended_at = simulation.tally.now
     preempted, lost_gpu_s = defaultdict[str, int](int), defaultdict[str, float](float)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core.answers import Answer, answer
+from scheduler.domain.core.auditing import audited
 from scheduler.domain.core.calibration import LEAST, NEWEST, Calibration
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.forecast import COUNTED, KEPT, Expected
@@ -72,6 +73,15 @@ def test_who_has_a_reservation_and_is_protected_as_soon_as_it_starts_has_to_end_
     scene.leave("grows")
     (started,) = [each for each in scene.cycle() if isinstance(each, Placed)]
     assert started.gang == "low"
+
+
+def test_who_has_to_end_is_thought_away_once_where_a_budget_is_too_small() -> None:
+    scene = Scene(config(policy=Policy(preemptions_per_hour=1), x=owning(("rack/node", 2))))
+    scene.asks(*(gang(f"low{number}", "x", 2, expected_s=50.0) for number in range(3)))
+    scene.asks(gang("high", "x", 2, pods=4, priority=1))
+    gangs, at = ends(scene, "high")
+    assert (len(gangs), at) == (2, 51.0)  # one more may leave for it
+    assert audited(scene.core.core) == []
 
 
 def test_it_starts_when_the_fewest_have_ended_and_no_others_are_named() -> None:

@@ -5,8 +5,8 @@ would not be gone in time.
 from dataclasses import replace
 
 import pytest
-from scenes import Scene, code_of, config, gang, owning
-from scheduler.domain.core.config import Policy
+from scenes import RACKS, Scene, code_of, config, gang, owning
+from scheduler.domain.core.config import PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -84,9 +84,14 @@ def test_who_will_be_gone_in_time_may_pass(bound: str) -> None:
     assert placed(scene.asks(a_gang("quick", 1, **{bound: 90.0}))) == ["quick"]
 
 
-def test_a_limit_counts_and_not_what_is_expected() -> None:
+def test_who_passes_by_what_it_expects_though_its_limit_is_later_leaves_first() -> None:
     scene = waiting_for_half()
-    assert placed(scene.asks(a_gang("late", 1, limit_s=200.0, expected_s=10.0))) == []
+    slow = a_gang("slow", 1, limit_s=200.0, expected_s=10.0, min_run_s=1_000.0)
+    assert placed(scene.asks(slow)) == ["slow"]
+    scene.leave("half")
+    scene.now = 20.0
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.for_gang, told.reason.code) == ("slow", "large", "reservation")
 
 
 def test_nobody_passes_for_longer_than_the_policy_says() -> None:
@@ -163,12 +168,65 @@ def test_a_gang_that_begins_anew_is_no_longer_on_cells_that_are_kept_for_another
     assert scene.core.gangs["slow"].passed is None
 
 
-def test_who_has_a_limit_is_not_made_to_leave() -> None:
+def test_who_passed_by_its_limit_is_not_made_to_leave_before_the_time_has_come() -> None:
     scene = waiting_for_half()
-    scene.asks(a_gang("strict", 1, limit_s=50.0))
+    assert placed(scene.asks(a_gang("ends", 1, limit_s=80.0, expected_s=10.0))) == ["ends"]
+    scene.leave("half")
+    scene.now = 90.0
+    assert [each for each in scene.cycle() if isinstance(each, Preempted)] == []
+
+
+def test_who_stays_beyond_its_limit_puts_the_reservation_off_by_the_grace() -> None:
+    """A limit that counts from when a gang's processes run ends later than one that counts from its
+    placement.
+    """
+    scene = waiting_for_half()
+    scene.asks(a_gang("ends", 1, limit_s=90.0))
     scene.leave("half")
     scene.now = 100.0
-    assert [each for each in scene.cycle() if isinstance(each, Preempted)] == []
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.reason.code, told.until) == ("ends", "reservation", 131.0)
+    assert placed(scene.asks(a_gang("day", 1, limit_s=900.0))) == []
+    scene.leave("ends")
+    assert placed(scene.cycle()) == ["large"]
+
+
+def test_who_is_past_its_limit_is_about_to_leave() -> None:
+    scene = a_scene()
+    scene.asks(a_gang("half", 2, limit_s=100.0))
+    assert reserved(scene.asks(a_gang("large", 4)), "large").starts_at == 101.0
+    scene.now = 100.0
+    assert reserved(scene.cycle(), "large").starts_at == 131.0
+    scene.now = 130.0
+    assert reserved(scene.cycle(), "large").starts_at == 161.0  # twice the grace
+
+
+def test_who_leaves_by_priority_is_told_so_though_it_is_on_kept_cells() -> None:
+    scene = a_scene(replace(KEEPING, preemptions_per_hour=1))
+    scene.asks(a_gang("half", 2, priority=1, expected_s=100.0))
+    reserved(scene.asks(a_gang("large", 4, priority=1)), "large")
+    assert placed(scene.asks(a_gang("low", 1, expected_s=90.0))) == ["low"]
+    scene.leave("half")
+    (told,) = [each for each in scene.cycle() if isinstance(each, Preempted)]
+    assert (told.gang, told.for_gang, told.reason.code) == ("low", "large", "priority")
+    assert scene.core.core.preemptions.left("x") == 0
+
+
+def test_who_is_protected_and_has_kept_cells_is_awaited_once() -> None:
+    """While cells of another type are kept for a second gang."""
+    old = (PhysicalCell("k80-node", name="m0"), PhysicalCell("k80-node", name="m1"))
+    policy = replace(KEEPING, min_run_s=50.0)
+    owned = owning(("rack/node", 4), ("k80-node", 2))
+    scene = Scene(config((*RACKS, *old), policy=policy, x=owned))
+    new: dict[str, object] = {"gpu_types": ("v100",)}
+    scene.asks(
+        a_gang("half", 2, priority=1, expected_s=100.0, **new),
+        a_gang("low", 1, expected_s=300.0, **new),
+        gang("olds", "x", 2, pods=2, priority=1, expected_s=1_000.0, gpu_types=("k80",)),
+    )
+    assert reserved(scene.asks(a_gang("large", 4, priority=1, **new)), "large").starts_at == 101.0
+    kept = scene.asks(gang("old", "x", 2, pods=2, priority=1, gpu_types=("k80",)))
+    assert reserved(kept, "old").starts_at == 1_001.0
 
 
 def test_what_is_assumed_or_expected_doubles_when_it_has_passed() -> None:
@@ -207,6 +265,15 @@ def test_nobody_passes_where_the_order_is_strict() -> None:
     assert code_of(told, "small") == "order"
     scene.leave("large")
     assert placed(scene.cycle()) == ["small"]
+
+
+def test_who_is_next_is_tried_when_the_first_has_started_for_whom_others_left() -> None:
+    scene = a_scene(Policy(is_strict=True))
+    scene.asks(a_gang("low", 2))
+    scene.asks(a_gang("first", 3, priority=5))
+    assert code_of(scene.asks(a_gang("second", 1, priority=5)), "second") == "order"
+    scene.leave("low")
+    assert placed(scene.cycle()) == ["first", "second"]
 
 
 def test_who_would_leave_kept_cells_for_their_gang_leaves_them_for_nobody_after_it() -> None:

@@ -278,10 +278,12 @@ def _of_these(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Liv
 
 
 def _fits_without(cluster: Cluster, gangs: Sequence[Live], look: Look) -> bool:
-    removals = [Removal(cluster, other) for other in gangs]
-    found = look()
-    undo_all(removals)
-    return found is not None
+    removals: list[Removal] = []
+    try:
+        removals += (Removal(cluster, other) for other in gangs)
+        return look() is not None
+    finally:
+        undo_all(removals)
 
 
 def _is_in(other: Live, spots: Sequence[Spot]) -> bool:

@@ -55,7 +55,8 @@ class Cluster:
     ``cycle``: how often `run_cycle` was called, ``at``: when last; ``now``: when that cycle began,
     by which all of it is judged; ``under_way``: the rest of it, to be gone on with.
     ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
-    the same place, until the caller clears it.
+    the same place, until the caller clears it. ``is_explaining``: gangs are told why they wait;
+    else only that they do, which takes half of a cycle's time or less.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Cluster:
         self.cycle = 0
         self.now = self.at = 0.0
         self.under_way: Iterator[list[Decision]] | None = None
-        self.is_settled = True
+        self.is_settled = self.is_explaining = True
         self.moved: set[str] = set()
         self.kinds = Kinds()
         self.saving = Saving()
@@ -298,6 +299,7 @@ class Cluster:
         fresh.nodes.draining = self.nodes.draining & fresh.hardware.machines.keys()
         fresh.forecast.carry(self.forecast)
         fresh.cycle, fresh.is_settled, fresh.moved = self.cycle, self.is_settled, self.moved
+        fresh.is_explaining = self.is_explaining
         return fresh
 
     def wakes_at(self) -> float | None:

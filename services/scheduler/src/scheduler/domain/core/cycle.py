@@ -16,7 +16,7 @@ from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.upgrading import upgrade
-from scheduler.domain.core.waking import Waking, held_back, put_aside
+from scheduler.domain.core.waking import Waking, held_back, put_aside, soon_to_start
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
@@ -25,6 +25,9 @@ in every cycle where they are so few; of more, one (`Rechecks`).
 
 EXPLAINED_AT_ONCE = 4
 """Lines whose reasons are found in one step where nodes are bad: in each all are thought well."""
+
+UNEXPLAINED = Reason("waiting", "Nobody asks why.", {})
+"""What gangs are told where nobody reads why they wait."""
 
 SEARCHES = 4
 """Gangs for which places are sought in every way on many nodes, in one cycle at the most."""
@@ -92,7 +95,9 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
     if cluster.queue.lines or cluster.reserved:
         yield from _explain(cluster, failed, began)
     # Who was refused was perhaps the first, whom nobody may pass.
-    while cluster.policy.is_strict and cluster.queue.try_firsts(cluster.rank):
+    while cluster.policy.is_strict and cluster.queue.try_firsts(
+        cluster.rank, soon_to_start(cluster)
+    ):
         failed.clear()
         yield from _admit(cluster, failed)
         yield from _explain(cluster, failed, began)
@@ -206,9 +211,8 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
         yield decisions
     state = cluster.stamps.state()
     apart = (line for line in cluster.queue.news if line.reason is None and line.groups)
-    some = dict.fromkeys(
-        (*failed, *apart, *_rechecked(cluster, state, began), *_outdated(cluster, state))
-    )
+    again = _rechecked(cluster, state, began) if cluster.is_explaining else ()
+    some = dict.fromkeys((*failed, *apart, *again, *_outdated(cluster, state)))
     lines = sorted((line for line in some if line.waiting), key=lambda line: line.waiting[0])
     explainer, others = Explainer(cluster), list[Line]()
     for line in lines:
@@ -222,6 +226,10 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
         else:
             cluster.queue.explain(line, unsettled(refusal), state)
             yield []
+    if not cluster.is_explaining:
+        for line in others:
+            cluster.queue.explain(line, UNEXPLAINED, state)
+        others.clear()
     at_once = EXPLAINED_AT_ONCE if explainer.bad else 1
     for first in range(0, len(others), at_once):
         versions = cluster.hardware.versions()

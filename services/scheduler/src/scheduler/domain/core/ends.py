@@ -7,22 +7,34 @@ from scheduler.domain.core.config import Policy
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Gang
 
+LEAVES_S = 1.0
+"""So long at the least it takes until somebody has left who is told to."""
+
 DIGITS = 2
 """Waiting gangs that run at most as long, to so many digits, may be in one line."""
 
 
 def ends_at(live: Live, policy: Policy, now: float) -> float:
     """Seconds of the clock, later than ``now``: what it expects of itself, else what is assumed of
-    all, doubled for as long as that has passed; not beyond its limit, while that is to come.
+    all, doubled for as long as that has passed; not beyond its limit. Past that it is about to
+    leave: that takes the grace, doubled likewise.
     """
     began = now if live.started_at is None else live.started_at
+    limit_s = live.gang.limit_s
+    if limit_s is not None and began + limit_s <= now:
+        over_s = leaving_s(policy)
+        while began + limit_s + over_s <= now:
+            over_s *= 2
+        return began + limit_s + over_s
     run_s = live.gang.expected_s or policy.assumed_s
     while began + run_s <= now:
         run_s *= 2
-    limit_s = live.gang.limit_s
-    if limit_s is not None and now < began + limit_s:
-        run_s = min(run_s, limit_s)
-    return began + run_s
+    return began + (run_s if limit_s is None else min(run_s, limit_s))
+
+
+def leaving_s(policy: Policy) -> float:
+    """How long it takes until somebody has left who is told to, as far as others reckon."""
+    return max(policy.grace_s, LEAVES_S)
 
 
 def by_end(gangs: Iterable[Live], policy: Policy, now: float) -> list[tuple[float, str, Live]]:

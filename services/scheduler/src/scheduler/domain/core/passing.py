@@ -19,6 +19,7 @@ from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
 from scheduler.domain.core.reservations import Leaves, Reservation, may_pass
 from scheduler.domain.core.starting import start_at_once
+from scheduler.domain.core.waking import soon_to_start
 
 PLANNED = 4
 """Gangs of a virtual cluster for which cells are sought in one go, at the most."""
@@ -77,13 +78,16 @@ def _overdue(cluster: Cluster, overdue: Sequence[Live]) -> Iterator[None]:
 
 
 def first_of(cluster: Cluster, live: Live) -> Live:
-    """Of those that wait in the gang's virtual cluster in its class, and were tried, and the gang
-    itself the first.
+    """Of those that wait in the gang's virtual cluster in its class, and were tried, those for
+    which others leave already, and the gang itself the first.
     """
     own = cluster.queue.gangs[live.id]
-    lines = cluster.queue.tried.get(place_of(own.key), ())
-    line = min((own, *lines), key=cluster.rank)
-    return live if line is own else cluster.gangs[line.waiting[0][1]]
+    place = place_of(own.key)
+    lines = (line for line in cluster.queue.tried.get(place, ()) if line is not own)
+    firsts = [cluster.gangs[line.waiting[0][1]] for line in lines]
+    soon = soon_to_start(cluster).get(place, ())
+    first: Live = min((live, *firsts, *soon), key=cluster.rank_of)
+    return first
 
 
 def has_passers(cluster: Cluster) -> bool:
@@ -122,9 +126,19 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
         return None
     with out_of_the_way(cluster, passed):
         found = start_at_once(cluster, live, cluster.at)
-    if found is not None and live.apart[0] is None:
-        cluster.reservations.passes(live, passed[0].live.id)
+    if found is not None:
+        whom = next((each for each in passed if _is_on(live, each)), None)
+        if whom is not None:
+            cluster.reservations.passes(live, whom.live.id)
     return found
+
+
+def _is_on(live: Live, reservation: Reservation) -> bool:
+    """Some of its pods are on cells that are kept."""
+    return any(
+        pod.state is not None and pod.leaves & reservation.leaves.get(pod.state.slot.number, 0)
+        for pod in live.pods.values()
+    )
 
 
 def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decision]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from scheduler.domain.core.admitting import GANG_STEPS
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.ends import by_end
+from scheduler.domain.core.ends import by_end, leaving_s
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.preempting import is_alone
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, key_of
@@ -21,9 +21,6 @@ Found = TypeVar("Found")
 
 End: TypeAlias = tuple[float, str, Live]
 """When a gang ends, and its id."""
-
-LEAVES_S = 1.0
-"""So long at the least it takes until somebody has left who is told to."""
 
 
 class Plan(NamedTuple):
@@ -57,7 +54,7 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
 def _late(cluster: Cluster, live: Live, ends: list[End]) -> list[End]:
     """The same; who should be gone from the gang's cells leaves as soon as it is told."""
     late = cluster.reservations.overdue(live, cluster.now)
-    at = cluster.now + max(cluster.policy.grace_s, LEAVES_S)
+    at = cluster.now + leaving_s(cluster.policy)
     return [(min(at, end) if other in late else end, gang, other) for end, gang, other in ends]
 
 
@@ -114,20 +111,22 @@ def earliest(
     """
     removals: list[Removal] = []
     fails, fits, found = 0, len(ends) + 1, None
-    while fails + 1 < fits:
-        known = fits <= len(ends)
-        number = (fails + fits) // 2 if known else min(2 * len(removals) + 1, len(ends))
-        undo_all(removals[number:])
-        del removals[number:]
-        removals += [Removal(cluster, other) for _, _, other in ends[len(removals) : number]]
-        seen = look()
-        if seen is not None:
-            fits, found = number, seen
-        else:
-            fails = number
-        if not known and number == len(ends) and seen is None:
-            break
-    undo_all(removals)
+    try:
+        while fails + 1 < fits:
+            known = fits <= len(ends)
+            number = (fails + fits) // 2 if known else min(2 * len(removals) + 1, len(ends))
+            undo_all(removals[number:])
+            del removals[number:]
+            removals += (Removal(cluster, other) for _, _, other in ends[len(removals) : number])
+            seen = look()
+            if seen is not None:
+                fits, found = number, seen
+            else:
+                fails = number
+            if not known and number == len(ends) and seen is None:
+                break
+    finally:
+        undo_all(removals)
     return None if found is None else (found, fits)
 
 

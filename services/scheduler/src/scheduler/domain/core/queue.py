@@ -6,7 +6,7 @@ Between cycles a line is tried again only after something changed that could hel
 
 from bisect import bisect_left, insort
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -178,12 +178,15 @@ class Queue:
                 group = self.groups[name] = Group(name)
             group.lines.setdefault(line.need, {})[line] = None
 
-    def try_firsts(self, rank: Callable[[Line], Rank]) -> bool:
+    def try_firsts(self, rank: Callable[[Line], Rank], held: Container[Place]) -> bool:
         """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
-        anybody has.
+        anybody has. ``held``: where somebody is still to start for whom others leave.
         """
         found = False
         for place, lines in self.tried.items():
+            if place in held:
+                self.firsts.pop(place, None)
+                continue
             line = min(lines, key=rank)
             gang = line.waiting[0][1]
             if self.firsts.get(place) != gang:

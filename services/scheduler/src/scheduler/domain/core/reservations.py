@@ -77,19 +77,22 @@ def _gpus_of(hardware: Hardware, leaves: Leaves) -> tuple[NodeGpus, ...]:
     return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
 
 
-def leaves_at(live: Live) -> float:
-    """When a gang that runs should be gone, as far as it knew when it started."""
-    began, bound_s = live.started_at, bounds_of(live.gang)[1]
-    return inf if began is None or bound_s is None else began + bound_s
+def leaves_at(live: Live, reservation: Reservation) -> float:
+    """When a gang that runs on kept cells should be gone: at the reservation's time where its limit
+    ends before that, else when it expected to be.
+    """
+    began, at = live.started_at, reservation.starts_at
+    limit_s, expected_s = bounds_of(live.gang)
+    if began is None or expected_s is None or (limit_s is not None and began + limit_s <= at):
+        return at
+    return min(began + expected_s, at)
 
 
 def may_pass(live: Live, reservation: Reservation, policy: Policy, now: float) -> bool:
     """The gang will be gone in time, by its limit, or else as far as it knows."""
-    run_s = next((each for each in live.apart[:2] if isinstance(each, float)), None)
-    return (
-        run_s is not None
-        and now + run_s <= reservation.starts_at
-        and now < reservation.since + policy.max_pass_s
+    return now < reservation.since + policy.max_pass_s and any(
+        isinstance(run_s, float) and now + run_s <= reservation.starts_at
+        for run_s in live.apart[:2]
     )
 
 
@@ -100,7 +103,7 @@ class Reservations:
     ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
     which of `Queue.changes` each chain had one. ``changed``: gangs for which something else may be
     kept than before, until the caller clears it. ``set_rank``: as `Cluster` has it. ``passers``: by
-    the gang on whose kept cells they are, those that expected to be gone in time.
+    the gang on whose kept cells they are, those that should be gone in time.
     """
 
     def __init__(
@@ -172,14 +175,18 @@ class Reservations:
         """When the next one's time comes, or somebody should be gone; None: never."""
         times = [each.starts_at for each in self.by_gang.values()]
         if self.passers:
-            found = (other for gang in self.by_gang for other in self.passers.get(gang, ()))
-            times += [leaves_at(other) for other in found if other.is_charged]
+            times += [
+                leaves_at(other, each)
+                for gang, each in self.by_gang.items()
+                for other in self.passers.get(gang, ())
+                if other.is_charged
+            ]
         return min((at for at in times if at > now), default=None)
 
     def due(self, now: float) -> Iterator[Live]:
         """Gangs whose time has come, or for which somebody may have to leave from now on."""
         for gang, each in self.by_gang.items():
-            late = (leaves_at(other) for other in self.passers.get(gang, ()))
+            late = (leaves_at(other, each) for other in self.passers.get(gang, ()))
             if each.starts_at <= now or any(each.tried_at < at <= now for at in late):
                 each.tried_at = now
                 yield each.live
@@ -191,11 +198,13 @@ class Reservations:
             return []
         has_come = own.starts_at <= now
         return [
-            each for each in passers if each.is_charged and (has_come or leaves_at(each) <= now)
+            each
+            for each in passers
+            if each.is_charged and (has_come or leaves_at(each, own) <= now)
         ]
 
     def passes(self, live: Live, gang: str | None) -> None:
-        """The gang is on cells that are kept for another, as it expects to be gone in time."""
+        """The gang is on cells that are kept for another, as it should be gone in time."""
         live.passed = gang
         if gang is not None:
             self.passers.setdefault(gang, {})[live] = None

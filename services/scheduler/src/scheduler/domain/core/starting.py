@@ -16,6 +16,7 @@ from scheduler.domain.core.model import (
     Role,
     Shrunk,
 )
+from scheduler.domain.core.protecting import is_inside
 from scheduler.domain.core.seeking import Seeker, seeker_of
 
 
@@ -148,8 +149,8 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
     until = now + cluster.policy.grace_s
     if live is None:
         reason = Reason("drain", "Its node is drained.", {})
-    elif victim.passed == live.id:
-        text = f"Its cells were kept for the gang {live.id}, and it runs longer than it expected."
+    elif victim.is_overdue:
+        text = f"Its cells were kept for the gang {live.id}, and it has not ended in time."
         reason = Reason("reservation", text, {"gpus": victim.gpus})
     elif victim.extra_of is not None:
         text = f"The gang {live.id} needs these cells, and this one can do without the pod."
@@ -173,7 +174,7 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
             )
         reason = Reason("guarantee", text, {"gpus": victim.gpus})
     if live is not None and not victim.is_overdue and victim.extra_of is None:
-        cluster.preemptions.preempted(victim, live, is_inside=reason.code == "priority")
+        cluster.preemptions.preempted(victim, live, is_inside=is_inside(live, victim))
     for_gang = None if live is None else live.id
     cluster.tell_to_leave(victim, for_gang, until)
     if victim.extra_of is not None:

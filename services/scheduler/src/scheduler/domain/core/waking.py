@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 
 from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.freed import PORTS, Freed
+from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import Kind, Reason
+from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
+from scheduler.domain.core.owning import owner_of
 from scheduler.domain.core.prices import cost_of, room_at_most
 from scheduler.domain.core.queue import (
     COMMON,
@@ -15,6 +17,7 @@ from scheduler.domain.core.queue import (
     Group,
     GroupKey,
     Line,
+    Place,
     Shape,
     Stamp,
     Want,
@@ -74,7 +77,7 @@ class Waking:
         if freed.common or freed.crowded:
             self._take_in_common(freed)
         if cluster.policy.is_strict:
-            queue.try_firsts(cluster.rank)
+            queue.try_firsts(cluster.rank, soon_to_start(cluster))
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
@@ -249,6 +252,17 @@ class Waking:
             if room < count:
                 return False
         return True
+
+
+def soon_to_start(cluster: "Cluster") -> dict[Place, list[Live]]:
+    """Gangs that start when others have left for them, by where in the queue they were."""
+    found: dict[Place, list[Live]] = {}
+    for gang in cluster.reserved:
+        live = cluster.gangs[gang]
+        if live.started_at is None:
+            owner = owner_of(live.gang.virtual_cluster)
+            found.setdefault((owner, live.gang.priority == OPPORTUNISTIC), []).append(live)
+    return found
 
 
 def held_back(cluster: "Cluster") -> list[Line]:
