@@ -25,13 +25,13 @@ from w1 import GPUS_PER_NODE, VIRTUAL_CLUSTERS, drawn_size, shape
 
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
-NODES = 32
+NODES = 128
 LARGE = 32
 LOAD = 0.95
 """Of all GPUs by guaranteed gangs, if nobody ever waited."""
 SPARE = 0.1
 """By opportunistic ones of one GPU, beside that."""
-DAYS = 4
+DAYS = 3
 MEDIAN_S, SIGMA = 0.5 * HOUR_S, 1.5
 """Of the run times' log-normal distribution."""
 SHORTEST_S, LONGEST_S = 60.0, 2 * DAY_S

@@ -112,7 +112,7 @@ class Policy:
     is_strict: bool = False
     is_backfilling: bool = False
     assumed_s: float = 86_400.0
-    max_pass_s: float = 86_400.0
+    max_pass_s: float = 604_800.0
     min_run_s: float = 0.0
     preemptions_per_hour: int | None = None
 

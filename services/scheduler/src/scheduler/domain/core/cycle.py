@@ -3,7 +3,7 @@
 It goes by steps, a gang in each, and may be left after any of them to be gone on with later.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.borrowing import lend
@@ -11,12 +11,12 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
-from scheduler.domain.core.passing import first_of, keep, tries
-from scheduler.domain.core.queue import Line, Stamp
+from scheduler.domain.core.passing import first_of, keep, passed_by, tries
+from scheduler.domain.core.queue import Group, Line, Stamp, wish_of
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.upgrading import upgrade
-from scheduler.domain.core.waking import Waking, held_back, put_aside, soon_to_start
+from scheduler.domain.core.waking import Waking, held_back, put_aside, soon_to_start, stamp_of
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again
@@ -123,6 +123,8 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     waking, is_keeping = Waking(cluster), cluster.is_keeping
     tried, kept = cluster.queue.tried, cluster.reservations.by_gang
     loans, class_tried = cluster.charges.loans, 0.0
+    # Those that want the same are tried once, however long they run and whose they are.
+    hopeless: dict[object, Sequence[tuple[Group, Stamp]]] = {}
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
         live = cluster.gangs[gang]
         if loans.lines and live.order[0][0] > class_tried:  # who could not be placed may borrow
@@ -134,6 +136,10 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
+        if hopeless and not _is_helped(cluster, hopeless.get(_wish(cluster, line))):
+            _set_aside(cluster, line, live, failed)
+            yield []
+            continue
         versions = cluster.hardware.versions()
         for found in tries(cluster, live) if kept else attempts(cluster, live):
             if found is not None:
@@ -145,9 +151,22 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         else:
             cluster.hardware.unchanged(versions)
             _set_aside(cluster, line, live, failed)
+            groups = (cluster.queue.groups[name] for name in line.groups)
+            seen = [(group, stamp_of(cluster, group)) for group in groups]
+            hopeless[_wish(cluster, line)] = seen
             yield []
     if loans.lines:
         yield from lend(cluster)
+
+
+def _wish(cluster: Cluster, line: Line) -> object:
+    """What decides whether the first of a line can be placed, as things are."""
+    return wish_of(line), passed_by(cluster, cluster.gangs[line.waiting[0][1]])
+
+
+def _is_helped(cluster: Cluster, known: Sequence[tuple[Group, Stamp]] | None) -> bool:
+    """Something that could help has changed since one with the same wish was tried in vain."""
+    return known is None or any(stamp_of(cluster, group) != stamp for group, stamp in known)
 
 
 def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:

@@ -133,6 +133,12 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     return found
 
 
+def passed_by(cluster: Cluster, live: Live) -> tuple[str, ...]:
+    """Whose kept cells it would be gone from in time."""
+    kept, policy, now = cluster.reservations.of(live.owner), cluster.policy, cluster.now
+    return tuple([each.live.id for each in kept if may_pass(live, each, policy, now)])
+
+
 def _is_on(live: Live, reservation: Reservation) -> bool:
     """Some of its pods are on cells that are kept."""
     return any(

@@ -271,6 +271,14 @@ def whose_of(key: Key) -> tuple[object, ...]:
     return owner, priority, apart
 
 
+def wish_of(line: Line) -> object:
+    """What its first gang has in common with all that want the same and come as far before others
+    by what counts for kept cells: however long they run, and whose they are.
+    """
+    owner, priority, shape, near, _, *others = line.key
+    return owner, priority, shape, near, *others, line.waiting[0][0][:2]
+
+
 def key_of(live: Live) -> Key:
     """What its line has in common."""
     gang = live.gang

@@ -12,7 +12,7 @@ from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import first_of, goes_before, out_of_the_way
-from scheduler.domain.core.queue import SHAPES_REMEMBERED, Line, key_of
+from scheduler.domain.core.queue import SHAPES_REMEMBERED, Line, key_of, wish_of
 from scheduler.domain.core.seeking import Seeker
 from scheduler.domain.core.shortages import Shortage, shortage
 from scheduler.domain.core.wellness import all_well
@@ -123,9 +123,7 @@ class Explainer:
     def _what_counts(self, line: Line) -> object:
         if self.cluster.policy.is_strict:  # the first of them is told something else
             return line
-        owner, priority, shape, near, _, *others = line.key
-        order, _ = line.waiting[0]
-        return owner, priority, shape, near, *others, order[:2]
+        return wish_of(line)
 
     def _found(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
         cluster, kept = self.cluster, self.cluster.reservations
