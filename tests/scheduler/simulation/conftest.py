@@ -108,7 +108,10 @@ def what_if() -> Callable[..., Compared]:
     """Run events on a cluster and with a change of it; ``base``: the cluster."""
 
     def run(
-        events: Iterable[Event], change: dict[str, Any], base: dict[str, Any] | None = None
+        events: Iterable[Event],
+        change: dict[str, Any],
+        base: dict[str, Any] | None = None,
+        is_explaining: bool = True,
     ) -> Compared:
         """A base in which graces do not end by themselves is a recording."""
         config = read_cluster(json.dumps(CLUSTER if base is None else base).encode()).config
@@ -122,6 +125,7 @@ def what_if() -> Callable[..., Compared]:
             recording = Replay(before).run(read_events(lines))
             before = enforcing(Simulation(config, once.again), once.again)
             after = enforcing(after, once.after)
+        before.cluster.is_explaining = after.cluster.is_explaining = is_explaining
         pair = SideBySide(before, after, file.change, once.after)
         wanted = read_events(lines)
         if recording is not None:

@@ -290,6 +290,21 @@ def test_the_same_cluster_changes_nothing(first: int, what_if: Callable[..., Any
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
+def test_what_would_change_is_the_same_where_nobody_asks_why(
+    first: int, what_if: Callable[..., Any]
+) -> None:
+    """But that a cycle that is left after so many decisions goes further."""
+    for seed in range(first, first + IN_ONE_TEST):
+        events = [each for each in history(random.Random(seed)) if "most" not in each]
+        change = CHANGES[seed % len(CHANGES)]
+        answers = [
+            what_if(events, change, LARGE, is_explaining=is_explaining)
+            for is_explaining in (True, False)
+        ]
+        assert answers[0].text == answers[1].text, seed
+
+
+@pytest.mark.parametrize("first", range(0, HISTORIES, IN_ONE_TEST))
 def test_a_change_does_what_two_simulations_say(first: int, what_if: Callable[..., Any]) -> None:
     for seed in range(first, first + IN_ONE_TEST):
         events = list(history(random.Random(seed)))

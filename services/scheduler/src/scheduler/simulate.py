@@ -132,6 +132,8 @@ def _asked(arguments: argparse.Namespace, warnings: "_Warnings", stack: ExitStac
         before, changed = enforcing(simulation, once.again), enforcing(changed, once.after)
         asked.recording = _replayed(asked.path, simulation)
         simulation = before
+    if arguments.output is None:  # nobody reads why gangs wait
+        simulation.cluster.is_explaining = changed.cluster.is_explaining = False
     asked.pair = SideBySide(simulation, changed, change, once.after)
     if asked.recording is not None:
         asked.pair.as_recorded = AsRecorded(asked.recording)

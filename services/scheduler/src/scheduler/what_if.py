@@ -131,7 +131,9 @@ def compared(task: Task) -> dict[str, object]:
 
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:
-    return Simulation(enforced(config), _no_word, policies)
+    simulation = Simulation(enforced(config), _no_word, policies)
+    simulation.cluster.is_explaining = False
+    return simulation
 
 
 def _no_word(_: object) -> None:

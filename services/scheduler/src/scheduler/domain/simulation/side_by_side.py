@@ -149,7 +149,6 @@ class SideBySide:
         self, before: Simulation, after: Simulation, change: ClusterChange, warn: Warn
     ) -> None:
         self.before, self.after = Side(before), Side(after)
-        before.cluster.is_explaining = after.cluster.is_explaining = False  # nobody reads why
         self.groups: dict[GroupName, int] = {}
         self.users: dict[str, int] = {}
         self.group_of, self.user_of = array("l"), array("l")
