@@ -121,8 +121,8 @@ class Kept(Judge):
                     self.wrong.append(f"{now}: {gang.id} starts on what is kept for {other}")
 
     def _is_in_time(self, gang: Gang, other: str, now: float) -> bool:
-        bound_s = gang.limit_s or gang.expected_s
-        return bound_s is not None and now + bound_s <= self.starts_at[other] + EPSILON
+        bounds_s = (each for each in (gang.limit_s, gang.expected_s) if each is not None)
+        return any(now + each <= self.starts_at[other] + EPSILON for each in bounds_s)
 
 
 class Punctual(Judge):
@@ -132,11 +132,13 @@ class Punctual(Judge):
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         cluster = stream.cluster
-        for first in list(cluster.reservations.by_gang):
+        for first, kept in list(cluster.reservations.by_gang.items()):
             late = [
                 live
                 for live in cluster.gangs.values()
-                if live.passed == first and live.started_at is not None and _is_late(live, now)
+                if live.passed == first
+                and live.started_at is not None
+                and _is_late(live, kept.starts_at, now)
             ]
             stays = [live.id for live in late if not live.is_leaving]
             if stays:
@@ -164,6 +166,10 @@ class Told(Judge):
             return
         gang = self.random.choice(sorted(waiting))
         live = cluster.gangs[gang]
+        if cluster.policy.is_strict and any(
+            _is_beside(cluster, live, other) for other in cluster.reserved
+        ):
+            return  # who is to start before it can't be thought away without its place
         others = [
             other
             for other in cluster.queue.gangs
@@ -212,12 +218,15 @@ def _has_place(decision: Decision) -> bool:
     return is_told or isinstance(decision, Placed)
 
 
-def _is_late(live: Live, now: float) -> bool:
-    bound_s = live.gang.limit_s or live.gang.expected_s
-    assert live.started_at is not None
-    assert bound_s is not None
+def _is_late(live: Live, starts_at: float, now: float) -> bool:
+    """The time has come; or it went there by what it expects alone, and that has passed."""
+    began, limit_s, expected_s = live.started_at, live.gang.limit_s, live.gang.expected_s
+    assert began is not None
     # Rounded up to two digits, as the rules have it.
-    return now >= live.started_at + 1.1 * bound_s
+    by_limit = limit_s is not None and began + limit_s <= starts_at
+    return now >= starts_at or (
+        not by_limit and expected_s is not None and now >= began + 1.1 * expected_s
+    )
 
 
 def _is_new(live: Live) -> bool:

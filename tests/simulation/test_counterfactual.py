@@ -87,6 +87,9 @@ def withdraw_those_before(cluster: Cluster, live: Live) -> None:
                         cluster.release_pod(gang, pod)
             else:
                 cluster.withdraw(gang)
+    for gang in list(cluster.reserved) if cluster.policy.is_strict else ():
+        if cluster.gangs[gang].started_at is None and cluster.rank_of(cluster.gangs[gang]) < rank:
+            cluster.withdraw(gang)
     for gang in cluster.reserved:  # what such a gang grows by when it starts waits as well
         cluster.gangs[gang].surplus = ()
 
