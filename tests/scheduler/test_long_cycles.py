@@ -10,7 +10,7 @@ from muster.contracts.gangs import GangRequest
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
-from scheduler.domain.core import passing
+from scheduler.domain.core import cycle
 from scheduler.domain.core.admitting import attempts
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
@@ -46,7 +46,7 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
         known = await conn.fetchval("SELECT count(*) FROM gang")
         return await take_dirty(conn, most) if known == GANGS else []
 
-    monkeypatch.setattr(passing, "attempts", slow)
+    monkeypatch.setattr(cycle, "attempts", slow)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     names = [f"g{number:02}" for number in range(GANGS)]
     async with scheduler(deciding_timeout_s=1.0) as runtime:
@@ -86,7 +86,7 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
 
     tried, take_dirty = list[str](), store.gangs.take_dirty
     monkeypatch.setattr(Watch, "on_report", keep_second)
-    monkeypatch.setattr(passing, "attempts", hearing)
+    monkeypatch.setattr(cycle, "attempts", hearing)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
         await others.report(kit.report("n0", gpus=3, bad=(0, 1)))

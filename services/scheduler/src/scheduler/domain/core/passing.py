@@ -170,11 +170,16 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
             kept.hold(each)
         if kept.left(owner) > before:
             kept.versions[owner] += 1
-    changes = cluster.queue.changes[owner]
-    if lines and kept.full.get(owner) != changes:
-        said += _keep_first(cluster, owner, lines, until)
+    has_lost = True
+    while lines and has_lost and kept.full.get(owner) != cluster.queue.changes[owner]:
+        changes = cluster.queue.changes[owner]
+        found = _keep_first(cluster, owner, lines, until)
+        said += found
         if until is None and _kept_chains(cluster, kept.of(owner)) >= _own_chains(cluster, owner):
             kept.full[owner] = changes
+        # Who has lost its cells to one before it may have others.
+        has_lost = any(isinstance(each, Reserved) and each.starts_at is None for each in found)
+        lines = cluster.queue.tried.get((owner, False))
     kept.looked[owner] = cluster.stamps.state()
     return said
 
