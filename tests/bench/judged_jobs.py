@@ -25,13 +25,13 @@ from w1 import GPUS_PER_NODE, VIRTUAL_CLUSTERS, drawn_size, shape
 
 HOUR_S = 3_600.0
 DAY_S = 24 * HOUR_S
-NODES = 128
+NODES = 32
 LARGE = 32
 LOAD = 0.95
 """Of all GPUs by guaranteed gangs, if nobody ever waited."""
 SPARE = 0.1
 """By opportunistic ones of one GPU, beside that."""
-DAYS = 3
+DAYS = 4
 MEDIAN_S, SIGMA = 0.5 * HOUR_S, 1.5
 """Of the run times' log-normal distribution."""
 SHORTEST_S, LONGEST_S = 60.0, 2 * DAY_S
@@ -64,30 +64,36 @@ class Work:
     large: int
 
 
-def stream(seed: int) -> Work:
+def stream(seed: int, nodes: int = NODES, days: int = DAYS) -> Work:
     """Four virtual clusters with a quarter of the racks each."""
-    gpus = NODES * GPUS_PER_NODE
+    gpus = nodes * GPUS_PER_NODE
     rng = random.Random(f"judgement {seed}")
-    drawn = [*_drawn(rng, LOAD * gpus, is_spare=False), *_drawn(rng, SPARE * gpus, is_spare=True)]
+    drawn = [
+        *_drawn(rng, LOAD * gpus, days, is_spare=False),
+        *_drawn(rng, SPARE * gpus, days, is_spare=True),
+    ]
     asked = sorted(drawn, key=lambda each: (each.at, each.file.gang.id))
-    return Work("W1-like", in_quarters(NODES), asked, LARGE)
+    return Work("W1-like", in_quarters(nodes), asked, LARGE)
 
 
-def _drawn(rng: random.Random, load_gpus: float, *, is_spare: bool) -> Iterator[GangRequested]:
-    left_gpu_s, number = load_gpus * DAYS * DAY_S, 0
+def _drawn(
+    rng: random.Random, load_gpus: float, days: int, *, is_spare: bool
+) -> Iterator[GangRequested]:
+    left_gpu_s, number = load_gpus * days * DAY_S, 0
     while left_gpu_s > 0:
         gpus = 1 if is_spare else drawn_size(rng)
         run_s = rng.lognormvariate(0.0, SIGMA) * MEDIAN_S
         run_s = float(round(min(LONGEST_S, max(SHORTEST_S, run_s))))
-        yield _request(rng, number, gpus, run_s, is_spare=is_spare)
+        at = float(round(rng.uniform(0.0, days * DAY_S)))
+        yield _request(rng, at, number, (gpus, run_s), is_spare=is_spare)
         left_gpu_s -= gpus * run_s
         number += 1
 
 
 def _request(
-    rng: random.Random, number: int, gpus: int, run_s: float, *, is_spare: bool
+    rng: random.Random, at: float, number: int, size: tuple[int, float], *, is_spare: bool
 ) -> GangRequested:
-    at = float(round(rng.uniform(0.0, DAYS * DAY_S)))
+    gpus, run_s = size
     pods = Pods("w", *shape_of(gpus))
     estimate_s = run_s * rng.lognormvariate(0.0, ESTIMATE_SIGMA)
     owner = rng.choice(VIRTUAL_CLUSTERS)

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from figures import slim
-from judged_jobs import HOUR_S, Work, elastic, exact, example, stream
+from judged_jobs import DAYS, HOUR_S, NODES, Work, elastic, exact, example, stream
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -69,9 +69,9 @@ class Outcome:
     lost_gpu_s: dict[str, float] = field(default_factory=dict)
 
 
-def outcome(seed: int, policy: Policy, kind: str) -> Outcome:
-    """All the work of a seed, to its end."""
-    work = example() if seed == EXAMPLE else stream(seed)
+def outcome(seed: int, policy: Policy, kind: str, size: tuple[int, int]) -> Outcome:
+    """All the work of a seed, to its end; of a stream of this ``size``: nodes and days."""
+    work = example() if seed == EXAMPLE else stream(seed, *size)
     asked = [KINDS[kind](each) for each in work.asked]
     simulation, found = (
         Simulation(replace(work.cluster, policy=policy), warn=_unexpected),
@@ -222,17 +222,22 @@ def main() -> None:
     """All tables; those of the example without elastic gangs, as each of its gangs is one pod."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="How many, from 1 on.")
+    parser.add_argument("--nodes", type=int, default=NODES, help="Of the W1-like stream.")
+    parser.add_argument("--days", type=int, default=DAYS, help="How long gangs come.")
     arguments = parser.parse_args()
+    size = arguments.nodes, arguments.days
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.seeds)
     console.print(f"Python {platform.python_version()}; seeds {seeds[0]} to {seeds[-1]}; {FAIR}")
     works: Mapping[str, tuple[Work, Sequence[int]]] = {
-        "W1-like at 95 %": (stream(FIRST_SEED), seeds),
+        "W1-like at 95 %": (stream(FIRST_SEED, *size), seeds),
         "the importer's example": (example(), [EXAMPLE]),
     }
     ways = [(way, "as drawn") for way in POLICIES] + [(BEST, "exact"), (BEST, "elastic")]
     with ProcessPoolExecutor() as pool:
         asked: dict[tuple[str, str, str], list[Future[Outcome]]] = {
-            (name, way, kind): [pool.submit(outcome, seed, POLICIES[way], kind) for seed in some]
+            (name, way, kind): [
+                pool.submit(outcome, seed, POLICIES[way], kind, size) for seed in some
+            ]
             for name, (_, some) in works.items()
             for way, kind in ways
         }
