@@ -4,13 +4,16 @@ is true, and in the end nobody waits. `HISTORIES`: as in `test_histories`, a thi
 """
 
 from collections import Counter
+from copy import deepcopy
 from random import Random
 
 import pytest
 from judging import Judge, Kept, Punctual, Told
+from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
+from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.extras import EXTRA
-from scheduler.domain.core.model import Decision
+from scheduler.domain.core.model import Decision, Grown, Placed, Preempted, Shrunk
 from streams import Stream, blocks, run
 from test_counterfactual import ASKED_SHARE, Asked
 from wide_judging import Lends, Minimal, Quiet, Sound
@@ -58,10 +61,18 @@ class Asks(Judge):
         self.asked = Asked(seed)
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
-        if self.random.random() < ASKED_SHARE:
+        if self.random.random() < ASKED_SHARE and _is_quiet(stream.cluster, now):
             self.asked.ask(stream.cluster, now)
             stream.cluster.forecast._ranked.clear()  # a part of it can't be copied
         self.wrong, self.met = self.asked.wrong, Counter(self.asked.counts)
+
+
+def _is_quiet(cluster: Cluster, now: float) -> bool:
+    """Nobody would be placed in a cycle right after the last one, as one may who can pass where
+    cells were kept for later in that.
+    """
+    decided = run_cycle(deepcopy(cluster), now)
+    return not any(isinstance(each, Placed | Grown | Preempted | Shrunk) for each in decided)
 
 
 class Left(Judge):

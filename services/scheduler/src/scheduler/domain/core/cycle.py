@@ -83,12 +83,8 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         is_over = not cluster.queue.lines or before == cluster.stamps.progress()
     if cluster.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
         owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
-        is_later = False
         for owner in sorted(owners.union(cluster.reservations.owners())):
-            yield (said := keep(cluster, owner))
-            is_later = is_later or bool(said)
-        if is_later:  # who would not be gone by the time before may be by this one
-            yield from _admit(cluster, failed)
+            yield keep(cluster, owner)
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
     if cluster.downgraded.gangs or cluster.charges.loans.gangs:
         before = cluster.stamps.progress()
