@@ -28,9 +28,9 @@ FIRST_SEED, SEEDS = 1, 3
 EXAMPLE = 0
 """Instead of a seed: the importer's example."""
 
-FREE = Policy(grace_s=30.0)
+FREE = Policy(order_by=("priority", "age"), is_backfilling=False)
 BACKFILL = replace(FREE, is_backfilling=True)
-FAIR = replace(BACKFILL, order_by=("priority", "fair-share", "age"))
+FAIR = Policy()
 WAYS = {
     "nobody passes": replace(FREE, is_strict=True),
     "anybody passes": FREE,

@@ -27,7 +27,8 @@ from sharing_jobs import TENANTS, Tenant, jobs
 FIRST_SEED = 1
 SEEDS = 20
 """A tenant's waits differ by their half from seed to seed, so a few say little."""
-POLICY = Policy(is_lazy=False, grace_s=30.0, is_requeued=True)
+POLICY = Policy(order_by=("priority", "age"), is_backfilling=False)
+"""As the peers that it is compared with."""
 ALLOWED = 0.05
 """Of the private mean wait, beside the grace."""
 

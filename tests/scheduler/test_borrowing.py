@@ -29,6 +29,7 @@ CLUSTER = {
         "default": {"cells": [{"type": "node", "count": 1}]},
         "lab": {"cells": [{"type": "node", "count": 1}]},
     },
+    "policy": {"backfill": False},  # where cells are kept for it nobody is asked who would lend
 }
 
 

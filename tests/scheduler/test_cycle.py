@@ -10,7 +10,8 @@ from hypothesis import given
 from muster.contracts.gangs import PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu
-from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused
+from scheduler.domain.core.config import Policy
+from scheduler.domain.core.model import Deferred, Grown, Placed, Preempted, Refused, Reserved
 from scheduler.domain.plans import made
 from scheduler.domain.rules import Rules
 from scheduler.domain.words import word_of
@@ -35,7 +36,8 @@ def test_order_is_priority_then_age_then_id(kit: Kit) -> None:
 
 
 def test_a_gang_that_fits_passes_one_that_does_not(kit: Kit) -> None:
-    state = kit.state(kit.report("n0", gpus=4), kit.report("n1", gpus=4))
+    free = Policy(is_backfilling=False)
+    state = kit.state(kit.report("n0", gpus=4), kit.report("n1", gpus=4), policy=free)
     _ask(kit, state, "first", gpus=1)
     kit.decide(state, 0.0)
     _ask(kit, state, "large", 2, gpus=4, age=1)
@@ -82,11 +84,14 @@ def test_unhealthy_gpus_are_not_used(kit: Kit) -> None:
     state = kit.state(kit.report("n0", gpus=2, bad=(0,)))
     _ask(kit, state, "one", gpus=1)
     _ask(kit, state, "two", gpus=1, age=1)
-    placed, waits = kit.decide(state, 0.0)
+    placed, reserved = kit.decide(state, 0.0)
     assert isinstance(placed, Placed)
     assert placed.pods[0].gpus == (1,)
-    assert isinstance(waits, Deferred)
-    assert waits.reason.code == "health"
+    assert isinstance(reserved, Reserved)
+    assert reserved.cells == (("n0", (1,)),)
+    waits = state.reason_of("two")
+    assert waits is not None
+    assert waits.code == "health"
 
 
 def test_gpus_of_several_models_and_with_gaps_in_their_numbers_are_used(kit: Kit) -> None:
@@ -168,7 +173,7 @@ def test_a_wait_is_said_again_when_its_code_changes_else_once_a_minute(kit: Kit)
     state = kit.state(kit.report("n0", gpus=4), kit.report("n1", gpus=4))
     _ask(kit, state, "busy", 2, gpus=3)
     _ask(kit, state, "wide", 2, gpus=4, age=1)
-    assert len(kit.decide(state, 0.0)) == 2
+    assert [type(each) for each in kit.decide(state, 0.0)] == [Placed, Reserved]
     # Other numbers, the same code.
     held = {"busy-w-0": (0, 1, 2)}
     state.request(kit.gang("busy", kit.pods("busy", 2, gpus=3)[0]), 1.0, 1.0)
@@ -183,9 +188,10 @@ def test_a_wait_is_said_again_when_its_code_changes_else_once_a_minute(kit: Kit)
     state.request(kit.gang("busy"), 201.0, 201.0)
     for node in ("n0", "n1"):
         state.report(kit.report(node, gpus=4, bad=(0,), revision=3), 201.0)
-    (changed,) = kit.decide(state, 201.0)
-    assert isinstance(changed, Deferred)
-    assert changed.reason.code == "health"
+    assert [type(each) for each in kit.decide(state, 201.0)] == [Reserved]  # nothing is kept now
+    changed = state.gangs["wide"].said
+    assert changed is not None
+    assert changed.code == "health"
 
 
 def test_a_retried_pod_joins_the_gang_that_holds_the_others(kit: Kit) -> None:
@@ -264,7 +270,7 @@ def test_a_cycle_decides_about_a_bounded_number_of_gangs_and_says_that_there_are
         assert len(decisions) <= 2 * rules.cycle_gangs
         if not state.has_more:
             break
-    assert counts == {"Placed": 35, "Deferred": 35}
+    assert counts == {"Placed": 35, "Reserved": 1, "Deferred": 34}
     # GPUs turn bad, as a node with more of them comes: all wait for another reason, and are told.
     state.report(kit.report("n1", gpus=35, bad=(0,)), 30.0)
     state.ledger.hear("n1", "", 30.0)

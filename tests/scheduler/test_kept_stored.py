@@ -163,7 +163,8 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.yaml"
     path.write_text(FILE)
     policy = "backfill: true, fairShare: {halfLifeSeconds: 100000}"
-    path.with_name("without.yaml").write_text(FILE.replace(policy, ""))
+    none = "backfill: false, fairShare: false"
+    path.with_name("without.yaml").write_text(FILE.replace(policy, none))
     return path
 
 

@@ -57,7 +57,8 @@ async def test_a_killed_leader_is_followed_from_memory(
             before = await held(standby)
             leader.kill()
             await leader.wait()
-            await others.ask(kit.gang("e", *kit.pods("e", 1, gpus=2)))
+            brief = kit.gang("e", *kit.pods("e", 1, gpus=2)).model_copy(update={"limit_s": 600})
+            await others.ask(brief)  # which may pass `w`
             await others.until(lambda: others.states("e") == ["placed"])
             assert others.decisions["e"].epoch == 2
             assert {others.decisions[name].epoch for name in "acd"} == {1}

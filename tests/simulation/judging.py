@@ -4,9 +4,13 @@ They know what was decided, and ask the core only by letting something else happ
 """
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from random import Random
 
+import pytest
+from scheduler.domain.core import preempting
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.cycle import EXPLAINED, run_cycle
 from scheduler.domain.core.holdings import Live
@@ -29,6 +33,29 @@ EPSILON = 1e-6
 
 Cell = tuple[str, int]
 """A node and the index of a GPU."""
+
+
+@contextmanager
+def victims_seen(
+    look: Callable[[Cluster, Live, preempting.Room, Sequence[Live]], None],
+) -> Iterator[None]:
+    """``look`` at whom a gang makes leave, and who loses what was reserved, as that is decided."""
+    make_room = preempting._make_room
+
+    def made(
+        cluster: Cluster,
+        live: Live,
+        room: preempting.Room,
+        losers: Sequence[Live],
+        now: float,
+    ) -> list[Decision]:
+        if not cluster.hardware.is_late:
+            look(cluster, live, room, losers)
+        return make_room(cluster, live, room, losers, now)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preempting, "_make_room", made)
+        yield
 
 
 class Judge:

@@ -7,7 +7,8 @@ from random import Random
 from oracle.hardware import Hardware
 from oracle.state import is_honoured
 from random_clusters import GRACE_S, PLAIN, Traits, limits, virtual_clusters
-from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell, Policy
+from scenes import FREE
+from scheduler.domain.core.config import CellType, ClusterConfig, PhysicalCell
 
 Types = Mapping[str, CellType]
 Trees = tuple[PhysicalCell, ...]
@@ -43,7 +44,8 @@ def _other_quotas(random: Random, config: ClusterConfig, _: Traits) -> ClusterCo
 
 def _other_policy(random: Random, config: ClusterConfig, _: Traits) -> ClusterConfig:
     is_lazy = not config.policy.is_lazy
-    return replace(config, policy=Policy(is_lazy, random.choice((GRACE_S, GRACE_S / 2))))
+    grace_s = random.choice((GRACE_S, GRACE_S / 2))
+    return replace(config, policy=replace(FREE, is_lazy=is_lazy, grace_s=grace_s))
 
 
 def _other_limits(random: Random, config: ClusterConfig, traits: Traits) -> ClusterConfig:

@@ -7,12 +7,12 @@ from random import Random
 
 from oracle.hardware import Hardware
 from oracle.state import is_honoured
+from scenes import FREE
 from scheduler.domain.core.config import (
     CellType,
     ClusterConfig,
     NodeLimits,
     PhysicalCell,
-    Policy,
     QuotaCells,
     VirtualCluster,
 )
@@ -54,7 +54,7 @@ def a_cluster(random: Random, traits: Traits = EVERYTHING) -> ClusterConfig:
     trees = _trees(random, types, traits)
     nodes = limits(random, trees, types, traits)
     min_run_s = random.choice((0.0, 0.0, 0.0, 25.0))
-    policy = Policy(is_lazy=random.random() < 0.4, grace_s=GRACE_S, min_run_s=min_run_s)
+    policy = replace(FREE, is_lazy=random.random() < 0.4, grace_s=GRACE_S, min_run_s=min_run_s)
     config = ClusterConfig(types, trees, nodes, {}, policy)
     return replace(config, virtual_clusters=virtual_clusters(random, config))
 

@@ -23,6 +23,9 @@ from scheduler.domain.core.model import (
     Role,
 )
 
+FREE = Policy(order_by=("priority", "age"), is_backfilling=False)
+"""Any gang that fits may pass one that doesn't, and nobody's share counts."""
+
 TYPES = {
     "switch": CellType("v100", 2),
     "node": CellType("switch", 2, is_node=True),
@@ -51,7 +54,7 @@ def owning(*cells: tuple[str, int], pins: tuple[str, ...] = ()) -> VirtualCluste
 def config(
     cells: Sequence[PhysicalCell] = RACKS,
     nodes: dict[str, NodeLimits] | None = None,
-    policy: Policy = Policy(),  # noqa: B008  (a frozen value)
+    policy: Policy = FREE,
     **virtual_clusters: VirtualCluster,
 ) -> ClusterConfig:
     """Two racks of two machines with two switches of two GPUs, unless said otherwise."""

@@ -41,6 +41,26 @@ def blocks(count: int, size: int) -> list[range]:
     return [range(first, first + size) for first in range(0, every, size)]
 
 
+POLICIES = ({"backfill": True}, {"backfill": True}, {"order": "strict"}, {"backfill": False})
+
+
+def a_policy(random: Random) -> dict[str, object]:
+    """As a file has it."""
+    policy: dict[str, object] = {
+        "assumedSeconds": random.choice((50, 200)),
+        "maxPassSeconds": random.choice((0, 100, 1000)),
+        "graceSeconds": random.choice((0, 5, 30)),
+        "fairShare": False,
+    } | random.choice(POLICIES)
+    if random.random() < 0.3:
+        policy["minRunSeconds"] = 50
+    if random.random() < 0.3:
+        policy["fairShare"] = {"halfLifeSeconds": 500}
+    if random.random() < 0.3:
+        policy["lazyPreemption"] = True
+    return policy
+
+
 def a_cluster(racks: int, quota: dict[str, int], **policy: object) -> ClusterConfig:
     """Racks of two nodes of four GPUs, of which virtual clusters own so many nodes."""
     return from_file(

@@ -167,7 +167,7 @@ def test_those_that_wait_are_expected_one_after_the_other() -> None:
     )
     starts = [expected(scene, f"w{n}") for n in range(3)]
     assert [(each.at, each.source) for each in starts if each] == [
-        (101.0, COUNTED),
+        (101.0, KEPT),
         (151.0, COUNTED),
         (201.0, COUNTED),
     ]

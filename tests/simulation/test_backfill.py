@@ -237,6 +237,17 @@ def test_what_is_assumed_or_expected_doubles_when_it_has_passed() -> None:
     assert reserved(scene.cycle(), "large").starts_at == 401.0
 
 
+def test_who_is_gone_by_the_later_time_passes_at_once() -> None:
+    scene = waiting_for_half()
+    scene.now = 49.0
+    assert placed(scene.asks(a_gang("small", 1, limit_s=90.0))) == []
+    scene.now = 100.0
+    decided = scene.cycle()
+    assert reserved(decided, "large").starts_at == 201.0
+    assert placed(decided) == ["small"]
+    assert [type(each) for each in scene.cycle()] == []
+
+
 def test_one_of_a_higher_priority_takes_the_reservation_over() -> None:
     scene = a_scene()
     scene.asks(a_gang("half", 2, priority=1))

@@ -53,7 +53,7 @@ def door(policy: dict[str, Any]) -> type[CoreDoor]:
 
 def next_cycle(cluster: Cluster, gang: str) -> str:
     """What the next cycle makes of a gang that waits."""
-    decided = run_cycle(cluster, cluster.now + CYCLE_S)
+    decided = run_cycle(cluster, cluster.now)
     if any(isinstance(each, Placed) and each.gang == gang for each in decided):
         return "placed"
     live = cluster.gangs.get(gang)

@@ -10,27 +10,15 @@ import pytest
 from judging import Judge, Kept, Punctual, Told
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision
-from streams import Mix, Stream, a_cluster, a_stream, blocks, run
+from streams import Mix, Stream, a_cluster, a_policy, a_stream, blocks, run
 
 UNTIL_S = 600.0
-IN_ONE_TEST = 4
-
-POLICIES = ({"backfill": True}, {"backfill": True}, {"order": "strict"}, {})
+IN_ONE_TEST = 12
 
 
 def a_world(random: Random) -> tuple[ClusterConfig, Mix]:
     """A small cluster with some policy, and what is asked of it."""
-    policy: dict[str, object] = {
-        "assumedSeconds": random.choice((50, 200)),
-        "maxPassSeconds": random.choice((0, 100, 1000)),
-        "graceSeconds": random.choice((0, 5, 30)),
-    } | random.choice(POLICIES)
-    if random.random() < 0.3:
-        policy["minRunSeconds"] = 50
-    if random.random() < 0.3:
-        policy["fairShare"] = {"halfLifeSeconds": 500}
-    if random.random() < 0.3:
-        policy["lazyPreemption"] = True
+    policy = a_policy(random)
     mix = Mix(
         priorities=random.choice(((0,), (0, 1, 2), (0, 1, 2))),
         elastic=random.choice((0.0, 0.4, 0.6)),

@@ -13,7 +13,8 @@ from core_door import CoreDoor
 from random_clusters import Traits, a_cluster, a_gang
 from runs import Event, Run
 from scenes import Scene, config, gang, owning
-from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell
+from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, Policy
+from scheduler.domain.core.covering import cover
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import (
     Decision,
@@ -26,6 +27,7 @@ from scheduler.domain.core.model import (
     Preempted,
     Role,
 )
+from scheduler.domain.core.owning import owner_of
 
 SEEDS = max(4, int(os.environ.get("HISTORIES", "200")) // 20)
 BLOCK = 5
@@ -111,6 +113,25 @@ def test_a_gang_is_placed_when_others_leave_the_ports_that_it_waits_for() -> Non
     assert not placed(scene.asks(gang("waits", "x", 1, pods=2, ports=5_000)))
     scene.leave("many")
     assert placed(scene.cycle()) == ["waits"]
+
+
+def test_leaves_that_nobody_can_have_change_nothing() -> None:
+    """Else each look for room would wake all others, who would look for room."""
+    only_switch = config(x=owning(("rack/node/switch", 1)))
+    hardware = Scene(only_switch).core.core.hardware
+    versions = hardware.versions()
+    assert cover(hardware, owner_of("x"), hardware.states[0], 0b111) is None
+    assert (hardware.versions(), hardware.bindings) == (versions, {})
+
+
+def test_who_may_pass_is_tried_when_opportunistic_gangs_have_left_what_is_kept() -> None:
+    scene = Scene(config(policy=Policy(), x=owning(("rack/node", 4)), y=owning()))
+    scene.places(gang("half", "x", 4, pods=2, limit_s=1_000.0))
+    scene.places(gang("guest", "y", 4, pods=2, priority=-1))
+    assert not placed(scene.asks(gang("large", "x", 4, pods=4)))
+    assert not placed(scene.asks(gang("small", "x", 4, limit_s=100.0)))
+    scene.leave("guest")
+    assert placed(scene.cycle()) == ["small"]
 
 
 class InsistentDoor(CoreDoor):

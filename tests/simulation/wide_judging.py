@@ -3,9 +3,7 @@ loan, preemption is quiet, and nobody leaves who could stay.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
-import pytest
 from judging import Judge
 from scheduler.domain.core import preempting
 from scheduler.domain.core.auditing import audited
@@ -72,33 +70,16 @@ class Quiet(Judge):
 
 class Minimal(Judge):
     """Of every gang for which others have to leave, as that is decided: nobody leaves who could
-    stay, and nobody is killed where shrinking would do. Looks while it `watches`.
+    stay, and nobody is killed where shrinking would do.
     """
 
     def __call__(self, stream: Stream, now: float, decided: list[Decision]) -> None:
         """It has looked already."""
 
-    @contextmanager
-    def watches(self) -> Iterator[None]:
-        """Whatever is decided meanwhile."""
-        make_room = preempting._make_room
-
-        def made(
-            cluster: Cluster,
-            live: Live,
-            room: preempting.Room,
-            losers: Sequence[Live],
-            now: float,
-        ) -> list[Decision]:
-            if not cluster.hardware.is_late:
-                self._look(cluster, live, room)
-            return make_room(cluster, live, room, losers, now)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(preempting, "_make_room", made)
-            yield
-
-    def _look(self, cluster: Cluster, live: Live, room: preempting.Room) -> None:
+    def look(
+        self, cluster: Cluster, live: Live, room: preempting.Room, _losers: Sequence[Live]
+    ) -> None:
+        """At whom a gang makes leave."""
         tries = preempting._Tries(cluster, live)
         leave = [each for each in room.victims if each.started_at is not None]
         rest = [each for each in room.victims if each not in leave]

@@ -252,17 +252,6 @@ def test_what_can_never_have_an_effect_is_warned_of() -> None:
     )
 
 
-def test_backfill_where_nobody_passes_is_warned_of() -> None:
-    text = (
-        "cellTypes: {node: {child: g, count: 2, node: true}}\n"
-        "physicalCells: [{type: node, name: n}]\n"
-    )
-    found = warned(f"{text}policy:\n  order: strict\n  backfill: true\n")
-    assert found == [(5, "policy.backfill", "has no effect with order: strict; nobody passes then")]
-    for policy in ("{order: strict}", "{backfill: true}"):
-        assert warned(f"{text}policy: {policy}\n") == []
-
-
 def test_a_message_names_a_few_of_many() -> None:
     many = "".join(f"  t{number}: {{child: gpu, count: 1}}\n" for number in range(100))
     found = refused(f"{USED}{many}physicalCells: [{{type: shelf}}]\n")

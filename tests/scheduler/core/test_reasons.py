@@ -56,8 +56,9 @@ def cluster() -> Cluster:
 def told(cluster: Cluster, gang: Gang, at: float) -> Reason:
     """Why a gang is not placed."""
     cluster.request(gang)
-    (said,) = [each for each in run_cycle(cluster, at) if each.gang == gang.id]
-    assert isinstance(said, Deferred | Refused)
+    decided = run_cycle(cluster, at)
+    (said,) = [each for each in decided if isinstance(each, Deferred | Refused)]
+    assert said.gang == gang.id
     return said.reason
 
 

@@ -56,6 +56,35 @@ def test_policy_is_replaced_key_by_key(cluster: ClusterConfig) -> None:
     assert found.physical_cells == cluster.physical_cells
 
 
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        ("", "fairShare: false", ("priority", "age")),
+        ("", "fairShare: {halfLifeSeconds: 9}", ("priority", "fair-share", "age")),
+        ("orderBy: [age, fair-share]", "fairShare: false", ("age",)),
+        ("orderBy: [age, fair-share]", "fairShare: true", ("age", "fair-share")),
+        ("orderBy: [fair-share]", "fairShare: false", ("priority", "age")),
+        ("fairShare: false", "fairShare: true", ("priority", "fair-share", "age")),
+        ("fairShare: false", "fairShare: {weights: {ann: 2}}", ("priority", "fair-share", "age")),
+        ("orderBy: [age]", "backfill: false", ("age",)),
+        ("orderBy: [age, priority]", "fairShare: true", ("fair-share", "age", "priority")),
+        ("orderBy: [priority]", "fairShare: true", ("priority", "fair-share")),
+        ("orderBy: [age]", "orderBy: [fair-share], fairShare: true", ("fair-share",)),
+    ],
+)
+def test_fair_share_is_in_the_order_as_the_change_says(
+    before: str, change: str, after: tuple[str, ...]
+) -> None:
+    known = read_cluster(f"policy: {{{before}}}".encode()).config
+    assert changed(known, f"policy: {{{change}}}").policy.order_by == after
+
+
+def test_fair_share_counts_as_before_where_the_change_does_not_say_how() -> None:
+    known = read_cluster(b"policy: {fairShare: {halfLifeSeconds: 9, weights: {ann: 2}}}").config
+    found = changed(known, "policy: {fairShare: true, backfill: false}").policy
+    assert (found.half_life_s, found.weights) == (9, {"ann": 2})
+
+
 def test_virtual_clusters_are_replaced_as_a_whole(cluster: ClusterConfig) -> None:
     text = "virtualClusters:\n  speech:\n    cells:\n      - {type: v100-node, count: 1}\n"
     found = changed(cluster, text)

@@ -42,7 +42,7 @@ virtualClusters:
       - {type: v100-node/v100-switch, count: 2}
     pins: [lab]
   idle:
-policy: {lazyPreemption: true, graceSeconds: 12.5, requeue: false, backfill: false}
+policy: {lazyPreemption: true, graceSeconds: 12.5, requeue: false, backfill: false, orderBy: [age]}
 """
 
 
@@ -82,7 +82,13 @@ def test_a_file_is_read_as_it_stands() -> None:
             ),
             "idle": VirtualCluster(line=17),
         },
-        policy=Policy(is_lazy=True, grace_s=12.5, is_requeued=False),
+        policy=Policy(
+            is_lazy=True,
+            grace_s=12.5,
+            is_requeued=False,
+            order_by=("age",),
+            is_backfilling=False,
+        ),
     )
 
 

@@ -19,6 +19,7 @@ def test_a_run_ends_by_itself_and_makes_room_in_the_same_moment(
     )
     assert outcome.decisions == [
         (0, "placed", "first"),
+        (1, "reserved", "second"),
         (1, "deferred quota", "second"),
         (60, "placed", "second"),
     ]
@@ -34,7 +35,11 @@ def test_ends_come_before_the_events_of_their_moment(simulate: Simulate, say: An
 
 def test_all_events_of_a_moment_come_before_its_cycle(simulate: Simulate, say: Any) -> None:
     outcome = simulate([say.wants(5, "low", pods=2), say.wants(5, "high", pods=2, priority=2)])
-    assert outcome.decisions == [(5, "placed", "high"), (5, "deferred quota", "low")]
+    assert outcome.decisions == [
+        (5, "placed", "high"),
+        (5, "reserved", "low"),
+        (5, "deferred quota", "low"),
+    ]
 
 
 def test_a_victim_leaves_after_its_grace_and_waits_at_its_old_age(

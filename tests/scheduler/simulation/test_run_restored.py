@@ -139,4 +139,4 @@ def test_a_restored_gang_without_gpus_is_charged_where_it_can_be(
         [on_cpu("cpu", "n0"), say.wants(1, "next", gpus=4, pods=2)],
         nodes={f"n{number}": {"cpu": 16} for number in range(4)},
     )
-    assert outcome.decisions == [(1, "deferred quota", "next")]
+    assert outcome.decisions == [(1, "reserved", "next"), (1, "deferred quota", "next")]

@@ -137,6 +137,7 @@ def test_who_was_tried_again_is_one_gang_that_runs_for_all_its_tries(
     what_if: WhatIf, recorded: dict[str, Any], say: Any
 ) -> None:
     """100 s, then another pod of it 50 s, both in the place of one; `late` comes after them."""
+    recorded["policy"]["backfill"] = False
     events = [
         say.wants(0, "tried", pods=2),
         say.wants(1, "late", pods=2),

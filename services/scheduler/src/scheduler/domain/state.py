@@ -262,7 +262,7 @@ class State:
             return step > 1 and (step > self.rules.cycle_gangs or is_late())
 
         found = self.given.run(at, is_enough, is_settled=is_settled)
-        decisions = [decision for decision in found if self._follow(decision, at)]
+        decisions = [decision for decision in found if self._follow(decision, now, at)]
         for name, reason in self.telling.due(
             self.gangs,
             self.reason_of,
@@ -284,7 +284,7 @@ class State:
         ledger.freed, ledger.overdue = [], []
         self._seen.carry_all(given, ledger, self.orders, now)
 
-    def _follow(self, decision: Decision, at: float) -> bool:
+    def _follow(self, decision: Decision, now: float, at: float) -> bool:
         """Note what was decided; whether it is to be said."""
         gang = self.gangs.get(decision.gang)
         if gang is None:
@@ -311,7 +311,7 @@ class State:
                 for pod in self.cluster.gangs[gang.name].pods.values():
                     self.ledger.charge(pod.name, pod.place().charged)
             case Reserved():
-                gang.said = self.reason_of(gang.name) or gang.said
+                self.telling.note(gang, self.reason_of(gang.name) or gang.said, now)
             case PreemptionCancelled():
                 pass
             case _:

@@ -139,22 +139,36 @@ def _set_aside(cluster: Cluster, reservations: Sequence[Reservation]) -> Iterato
 def _opportunistic(cluster: Cluster, live: Live, found: Answer) -> None:
     """Not asked where others would have what it gives up, or come before it then."""
     is_new = not live.pods and not live.strangers
-    if live.is_guest or not is_new or live.is_kept_for or cluster.policy.is_strict:
+    if live.is_guest or not is_new or _gives_up(cluster, live):
         return
     if all(role.kind.pin is None for role in live.waiting):
-        found.is_opportunistic = _place(cluster, live, is_guest=True) is not None
+        own = [each for each in cluster.reservations.of(live.owner) if each.live is live]
+        with _set_aside(cluster, own):
+            found.is_opportunistic = _place(cluster, live, is_guest=True) is not None
 
 
 def _borrowing(cluster: Cluster, live: Live, found: Answer) -> None:
-    """Asked like that; not of gangs that may borrow, which somebody would lend to."""
-    gives_up = live.is_kept_for or cluster.policy.is_strict
-    if gives_up or live.gang.is_borrowing or not may_borrow(live):
+    """Asked like that; not of gangs that may borrow, which somebody would lend to; nor of those for
+    which cells are kept, as the same are perhaps kept for it elsewhere before anybody lends.
+    """
+    if (
+        live.is_kept_for
+        or _gives_up(cluster, live)
+        or live.gang.is_borrowing
+        or not may_borrow(live)
+    ):
         return
     loan = seek_loan(cluster, live)
     found.is_borrowing = loan is not None
     if loan is not None:
         found.lender, seeker = loan
         seeker.undo()
+
+
+def _gives_up(cluster: Cluster, live: Live) -> bool:
+    """Others that wait may come before it when it asks anew, or have what is kept for it."""
+    is_alone = len(cluster.queue.gangs) == 1 and not cluster.reserved
+    return not is_alone and (live.is_kept_for or cluster.policy.is_strict)
 
 
 def _fewer(cluster: Cluster, live: Live, found: Answer) -> None:
@@ -190,12 +204,12 @@ def _starts_now(cluster: Cluster, live: Live) -> bool:
     """As `passing.tries` would have it, at nobody's cost."""
     if may_be_guest(live) and _place(cluster, live, is_guest=True):
         return True
-    if live.is_guest or quota_short(cluster, live):
+    if live.is_guest:
         return False
     others = cluster.reservations.of(live.owner)
     behind = [each for each in others if goes_before(live, each)]
     with _set_aside(cluster, behind):
-        if _place(cluster, live, is_guest=False):
+        if not quota_short(cluster, live) and _place(cluster, live, is_guest=False):
             return True
         before = [each for each in others if each not in behind]
         passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.capacity import may_hold_all
 from scheduler.domain.core.costless import Costless, pinned_machines
-from scheduler.domain.core.covering import uncover, ways_to_bind
+from scheduler.domain.core.covering import undo, ways_to_bind
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.looks import Looks
 from scheduler.domain.core.machines import Machine, SlotState
@@ -91,7 +91,7 @@ class Search:
             self._put_near(before)
         for binding in self.held:
             del binding.users[HELD]
-        uncover(self.hardware, self.held)
+        undo(self.hardware, self.held)
         return found
 
     def _keep(self, numbers: Collection[int]) -> None:

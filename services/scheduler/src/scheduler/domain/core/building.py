@@ -82,8 +82,6 @@ class _Builder:
         for name in sorted(self.config.nodes):  # those that no tree has come last
             self.forest.machines.setdefault(name, [])
         self._number_racks()
-        if self.config.policy.is_strict and self.config.policy.is_backfilling:
-            self._warn("policy.backfill", "has no effect with order: strict; nobody passes then", 0)
         for name in sorted(self.config.cell_types.keys() - self._used):
             self._warn(f"cellTypes.{name}", "no physical cell is of this type: it has no effect", 0)
 

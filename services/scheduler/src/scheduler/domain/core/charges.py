@@ -118,9 +118,12 @@ class Charges:
 
     def priced_anew(self, live: Live) -> None:
         """The gang's class, GPUs or what it has saved may be others now."""
-        if self.sizes.is_long:  # before this one is noted, which is not yet what it is to be
-            self.sizes.read(self.guaranteed, self.gangs)
-        self.sizes.note(live)
+        sizes = self.sizes
+        if not sizes.is_read:
+            return
+        if sizes.is_long:  # before this one is noted, which is not yet what it is to be
+            sizes.read(self.guaranteed, self.gangs)
+        sizes.note(live)
 
     def smallest_below(self, owner: str, priority: int) -> Iterator[Live]:
         """Gangs of an owner with cells and a lower priority: those that have them on sufferance,

@@ -164,8 +164,7 @@ class Cluster:
         self.told_to_leave.discard(gang)
         self.downgraded.discard(gang)
         self.charges.sort_in(live)
-        if self.charges.sizes.is_read:
-            self.charges.priced_anew(live)
+        self.charges.priced_anew(live)
         if live.gang.job or live.gang.group is not None:
             self.groups.discard(live)
 
@@ -239,8 +238,7 @@ class Cluster:
         live.cost = None
         if live.young_until or live.is_protected or self.preemptions.is_busy:
             live.is_protected = self.preemptions.covers(live)
-        if self.charges.sizes.is_read:
-            self.charges.priced_anew(live)
+        self.charges.priced_anew(live)
         if self.hardware.changed_nodes.is_read:
             self.hardware.changed_nodes.priced_anew(live.pods.values())
 

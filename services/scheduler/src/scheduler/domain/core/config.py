@@ -10,6 +10,12 @@ from functools import cached_property
 ALL_TYPES = ""
 """In limits by GPU type: of all types together."""
 
+FAIR_SHARE = "fair-share"
+"""The policy that goes by what users have had."""
+
+USUAL_ORDER = ("priority", FAIR_SHARE, "age")
+"""What order goes by, where nobody says."""
+
 UnreadPath = tuple[str | int, ...]
 """The keys and numbers that lead to a value of the file."""
 
@@ -106,11 +112,11 @@ class Policy:
     grace_s: float = 30.0
     is_requeued: bool = True
     is_enforced: bool = True
-    order_by: tuple[str, ...] = ("priority", "age")
+    order_by: tuple[str, ...] = USUAL_ORDER
     half_life_s: float = 604_800.0
     weights: Mapping[str, float] = field(default_factory=dict)
     is_strict: bool = False
-    is_backfilling: bool = False
+    is_backfilling: bool = True
     assumed_s: float = 86_400.0
     max_pass_s: float = 604_800.0
     min_run_s: float = 0.0

@@ -27,7 +27,7 @@ def cover(
     while rest:
         found = _bind_around(hardware, owner, state, rest, floor)
         if found is None:
-            uncover(hardware, used[known:])
+            undo(hardware, used[known:])
             return None
         used.append(found)
         rest &= ~_mask_on(found, state)
@@ -53,6 +53,15 @@ def uncover(hardware: Hardware, bindings: Iterable[Binding]) -> None:
         is_bound = hardware.bindings.get(cell_key(binding.cell, binding.part)) is binding
         if is_bound and not binding.users and binding.quota is not None:
             hardware.unbind(binding)
+
+
+def undo(hardware: Hardware, tried: Iterable[Binding]) -> None:
+    """The same of such as were bound only just now, to see whether they do: nobody is woken, as by
+    cells that become free.
+    """
+    versions = hardware.versions()
+    uncover(hardware, tried)
+    hardware.unchanged(versions)
 
 
 def _mask_on(binding: Binding, state: SlotState) -> int:

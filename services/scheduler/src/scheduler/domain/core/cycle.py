@@ -82,9 +82,11 @@ def _steps(cluster: Cluster, began: float) -> Iterator[list[Decision]]:
         yield from _admit(cluster, failed)
         is_over = not cluster.queue.lines or before == cluster.stamps.progress()
     if cluster.is_keeping and (cluster.queue.tried or cluster.reservations.by_gang):
-        owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
-        for owner in sorted(owners.union(cluster.reservations.owners())):
-            yield keep(cluster, owner)
+        version = cluster.reservations.version
+        yield from _keep(cluster)
+        if version != cluster.reservations.version:  # who would not be gone in time may be now
+            yield from _admit(cluster, failed)
+            yield from _keep(cluster)
     # 5. Downgraded gangs get their cells again where there is room; then they may grow in them.
     if cluster.downgraded.gangs or cluster.charges.loans.gangs:
         before = cluster.stamps.progress()
@@ -157,6 +159,13 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
             yield []
     if loans.lines:
         yield from lend(cluster)
+
+
+def _keep(cluster: Cluster) -> Iterator[list[Decision]]:
+    """For the first of every virtual cluster, and what has become free of what is kept."""
+    owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
+    for owner in sorted(owners.union(cluster.reservations.owners())):
+        yield keep(cluster, owner)
 
 
 def _wish(cluster: Cluster, line: Line) -> object:

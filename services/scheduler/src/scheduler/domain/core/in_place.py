@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 
 from scheduler.domain.core.binding import Binding
-from scheduler.domain.core.covering import cover, floors, uncover, ways_to_bind
+from scheduler.domain.core.covering import cover, floors, undo, ways_to_bind
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Pod
 from scheduler.domain.core.machines import SlotState
@@ -84,7 +84,7 @@ def cover_all(hardware: Hardware, pods: Sequence[PodInPlace], floor: int = 0) ->
     turn = _Turn(hardware, _own_leaves(pods), floor)
     for number, each in enumerate(pods):
         if not any(turn.cover(each, state) for state in each.states()):
-            uncover(hardware, (b for done in pods[:number] for b in done.bindings))
+            undo(hardware, (b for done in pods[:number] for b in done.bindings))
             return False
     return True
 

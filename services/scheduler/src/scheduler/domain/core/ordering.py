@@ -10,7 +10,7 @@ from itertools import count
 from operator import itemgetter
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
-from scheduler.domain.core.config import Finding, Policy, listed
+from scheduler.domain.core.config import FAIR_SHARE, Finding, Policy, listed
 from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.holdings import Order
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
@@ -76,8 +76,6 @@ class ByFairShare:
         shares = (share + usage.now.get(name, 0.0) for name, share in usage.lately.items())
         return max(shares, default=0.0) / usage.weight
 
-
-FAIR_SHARE = "fair-share"
 
 BUILT_IN: Mapping[str, OrderPolicy] = {
     "priority": ByPriority(),

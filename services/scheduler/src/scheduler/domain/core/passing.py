@@ -108,15 +108,27 @@ def out_of_the_way(cluster: Cluster, reservations: Sequence[Reservation]) -> Ite
     is theirs.
     """
     kept, versions = cluster.reservations, cluster.hardware.versions()
+    held = [each.charged_leaves() for each in reservations]
     for each in reservations:
         kept.lift(each)
     cluster.hardware.unchanged(versions)
     try:
         yield
     finally:
-        for each in reservations:
+        for each, leaves in zip(reservations, held, strict=True):
             if kept.by_gang.get(each.live.id) is each:
-                kept.hold(each)
+                kept.hold_again(each, leaves)
+            _free_what_is_lost(cluster, each, leaves)
+
+
+def _free_what_is_lost(cluster: Cluster, reservation: Reservation, held: Leaves) -> None:
+    """Where the quota for what was ``held`` is used elsewhere now others may have it, and perhaps
+    more of that quota's cells.
+    """
+    hardware = cluster.hardware
+    if any(leaves & ~hardware.states[number].charged for number, leaves in held.items()):
+        hardware.unbound_version += 1
+        freed_by(cluster, reservation.live.owner)
 
 
 def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> list[Decision] | None:
@@ -169,7 +181,7 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
         for each in of_owner:
             kept.hold(each)
         if kept.left(owner) > before:
-            kept.versions[owner] += 1
+            kept.is_another(owner)
     has_lost = True
     while lines and has_lost and kept.full.get(owner) != cluster.queue.changes[owner]:
         changes = cluster.queue.changes[owner]

@@ -253,7 +253,8 @@ def current(cluster: Cluster, line: Line) -> Reason | None:
     """The line's reason with the numbers of now, where they cost nothing to know."""
     live = cluster.gangs[line.waiting[0][1]]
     if line.reason is not None and line.reason.code == QUOTA:
-        short = shortage(cluster, live) if live.lender is None else None
+        with cluster.reservations.uncounted(live.owner):
+            short = shortage(cluster, live) if live.lender is None else None
         return line.reason if short is None else _quota(live, short)
     return line.reason
 

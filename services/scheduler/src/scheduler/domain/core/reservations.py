@@ -6,6 +6,7 @@ GPUs: others of its virtual cluster find them taken, and opportunistic gangs may
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 
@@ -52,11 +53,15 @@ class Reservation:
 
     def charged(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """The same of what it is charged."""
+        return _gpus_of(hardware, self.charged_leaves())
+
+    def charged_leaves(self) -> Leaves:
+        """What it is charged."""
         leaves: defaultdict[int, int] = defaultdict(int)
         for pod in self.held:
             if pod.state is not None:
                 leaves[pod.state.slot.number] |= pod.leaves
-        return _gpus_of(hardware, leaves)
+        return leaves
 
     def bound(self) -> tuple[CellUse, ...]:
         """The cells that are bound for what it is charged."""
@@ -99,11 +104,12 @@ def may_pass(live: Live, reservation: Reservation, policy: Policy, now: float) -
 class Reservations:
     """At most one for each virtual cluster and chain.
 
-    ``versions``: by owner, raised when more is kept, or other cells or until another time;
-    ``looked``: in which state it was last seen to that all is kept that should be; ``full``: under
-    which of `Queue.changes` each chain had one. ``changed``: gangs for which something else may be
-    kept than before, until the caller clears it. ``set_rank``: as `Cluster` has it. ``passers``: by
-    the gang on whose kept cells they are, those that should be gone in time.
+    ``versions``: by owner, raised when more is kept, or other cells or until another time, and
+    ``version`` with each; ``looked``: in which state it was last seen to that all is kept that
+    should be; ``full``: under which of `Queue.changes` each chain had one. ``changed``: gangs for
+    which something else may be kept than before, until the caller clears it. ``set_rank``: as
+    `Cluster` has it. ``passers``: by the gang on whose kept cells they are, those that should be
+    gone in time.
     """
 
     def __init__(
@@ -114,6 +120,7 @@ class Reservations:
         self.set_rank = set_rank
         self.by_gang: dict[str, Reservation] = {}
         self.versions: defaultdict[str, int] = defaultdict(int)
+        self.version = 0
         self.looked: dict[str, tuple[int, ...]] = {}
         self.full: dict[str, int] = {}
         self.changed: set[str] = set()
@@ -231,7 +238,7 @@ class Reservations:
         self._numbered = max(self._numbered, reservation.number)
         self.by_gang[live.id] = reservation
         self._by_owner.setdefault(live.owner, []).append(reservation)
-        self.versions[live.owner] += 1
+        self.is_another(live.owner)
         self.changed.add(live.id)
         self.hold(reservation, cells, leaves)
 
@@ -243,8 +250,22 @@ class Reservations:
         self._by_owner[live.owner].remove(reservation)
         if not self._by_owner[live.owner]:
             del self._by_owner[live.owner]
-        self.versions[live.owner] += 1
+        self.is_another(live.owner)
         self.changed.add(live.id)
+
+    def is_another(self, owner: str) -> None:
+        """More is kept for an owner's gangs, or other cells, or until another time."""
+        self.versions[owner] += 1
+        self.version += 1
+
+    def hold_again(self, reservation: Reservation, held: Leaves) -> None:
+        """`hold` after `lift`; nobody is woken where it is what was ``held`` before."""
+        owner = reservation.live.owner
+        before = self.versions[owner]
+        self.hold(reservation)
+        if reservation.charged_leaves() == held:
+            self.version -= self.versions[owner] - before
+            self.versions[owner] = before
 
     def hold(
         self,
@@ -266,7 +287,7 @@ class Reservations:
                     self.charges.count(live, pod, 1)
                     reservation.held.append(pod)
                     self.changed.add(live.id)
-                    self.versions[live.owner] += 1
+                    self.is_another(live.owner)
         uncover(hardware, (binding for binding in bound if binding is not None))
         self.lend(reservation)
 
@@ -310,6 +331,33 @@ class Reservations:
             self.hardware.discharge(pod)
             self.changed.add(reservation.live.id)
         reservation.held.clear()
+
+    @contextmanager
+    def uncounted(self, owner: str) -> Iterator[None]:
+        """What is kept for an owner's gangs is charged to nobody, and who would have to leave it is
+        by its own rank: in the numbers of `Charges` alone, for the moment.
+        """
+        kept = self.of(owner)
+        held = [(each.live, pod) for each in kept for pod in each.held]
+        lent = {other: other.rank for each in kept for other in each.lent if other.is_charged}
+        for live, pod in held:
+            self.charges.count(live, pod, -1)
+        for other in lent:
+            self._recount(other, other.usual_rank)
+        try:
+            yield
+        finally:
+            for other, rank in lent.items():
+                self._recount(other, rank)
+            for live, pod in held:
+                self.charges.count(live, pod, 1)
+
+    def _recount(self, live: Live, rank: int) -> None:
+        for pod in live.pods.values():
+            self.charges.count(live, pod, -1)
+        live.rank = rank
+        for pod in live.pods.values():
+            self.charges.count(live, pod, 1)
 
     def left(self, owner: str) -> int:
         """Leaves that are charged for what is kept."""

@@ -173,8 +173,10 @@ def preempt(cluster: Cluster, victim: Live, live: Live | None, now: float) -> Pr
                 " CPU, memory, ports or other resources that this one uses."
             )
         reason = Reason("guarantee", text, {"gpus": victim.gpus})
-    if live is not None and not victim.is_overdue and victim.extra_of is None:
-        cluster.preemptions.preempted(victim, live, is_inside=is_inside(live, victim))
+    if live is not None and victim.extra_of is None:
+        # Who was to be gone costs no budget.
+        inside = is_inside(live, victim) and not victim.is_overdue
+        cluster.preemptions.preempted(victim, live, is_inside=inside)
     for_gang = None if live is None else live.id
     cluster.tell_to_leave(victim, for_gang, until)
     if victim.extra_of is not None:

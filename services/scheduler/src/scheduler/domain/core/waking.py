@@ -41,9 +41,11 @@ class Waking:
     __slots__ = (
         "_asked",
         "_freed_under",
+        "_kept",
         "_left",
         "_machines",
         "_most",
+        "_passes",
         "_rooms",
         "_state",
         "_takers",
@@ -62,6 +64,8 @@ class Waking:
         self._state: Stamp = ()
         self._rooms: dict[object, int] = {}
         self._left: dict[GroupKey, int] = {}
+        self._kept: dict[str, int] = {}
+        self._passes: dict[object, bool] = {}
         self._freed_under: Stamp = ()
         self._takers: dict[Kind, tuple[Machine | None, int]] = {}
         self._machines: list[Machine] = []
@@ -81,13 +85,15 @@ class Waking:
         lines, queue.added = queue.added, {}
         if not queue.groups:
             return lines
-        state = cluster.stamps.state()
+        state = (*cluster.stamps.state(), cluster.reservations.version)
         if state == self._state and not lines:
             return ()
         if state != self._state:
             self._state = state
             self._rooms.clear()
             self._left.clear()
+            self._kept.clear()
+            self._passes.clear()
             self._look_at_freed()
         self._asked.update(lines)
         for group in queue.groups.values():
@@ -138,16 +144,27 @@ class Waking:
 
     def _helped_in_passing(self, alike: Collection[Line]) -> Iterable[Line]:
         """Of lines with the same need those that may go on cells that are kept for others."""
-        return (line for line in alike if self._may_pass(line))
+        return filter(self._may_pass, alike) if self._has_kept(next(iter(alike))) else ()
+
+    def _has_kept(self, line: Line) -> bool:
+        """Its virtual cluster has as many leaves left as it needs, with what is kept."""
+        owner = line.key[0]
+        kept = self._kept.get(owner)
+        if kept is None:
+            kept = self._kept[owner] = self.cluster.reservations.left(owner)
+        return line.leaves <= self._quota_left(line) + kept
 
     def _may_pass(self, line: Line) -> bool:
-        """One of its gangs might be gone in time, and there is quota with what is kept."""
-        owner, live = line.key[0], self.cluster.gangs[line.waiting[0][1]]
-        kept = self.cluster.reservations
-        left = self._quota_left(line) + kept.left(owner)
-        return line.leaves <= left and any(
-            may_pass(live, each, self.cluster.policy, self.cluster.now) for each in kept.of(owner)
-        )
+        """Its first gang would be gone in time."""
+        live, cluster = self.cluster.gangs[line.waiting[0][1]], self.cluster
+        key = line.key[0], live.apart[:2]
+        found = self._passes.get(key)
+        if found is None:
+            found = self._passes[key] = any(
+                may_pass(live, each, cluster.policy, cluster.now)
+                for each in cluster.reservations.of(line.key[0])
+            )
+        return found
 
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
@@ -158,7 +175,7 @@ class Waking:
             return False
         for group in line.groups:  # without what `_helps` asks for nobody is helped in common
             if group[0].startswith(PASSING):
-                is_helped = self._may_pass(line)
+                is_helped = self._has_kept(line) and self._may_pass(line)
             else:
                 is_helped = self._helps_guest(line) if group == GUESTS else self._helps(line)
             if is_helped:
@@ -311,7 +328,7 @@ def put_aside(cluster: "Cluster", line: Line) -> None:
         if _is_common(cluster, shape):
             groups.append(COMMON)
         groups.append((owner, priority))
-        if any(apart):
+        if cluster.is_keeping and any(apart[:2]):
             groups.append((PASSING + owner, priority))
     cluster.freed.most_ports = max(cluster.freed.most_ports, _ports_of(shape))
     is_pinned = any(kind.pin is not None for kind, _ in shape)
@@ -352,8 +369,10 @@ def stamp_of(cluster: "Cluster", group: Group) -> Stamp:
         return (cluster.freed.version,)
     if not owner:
         return hardware.usable_version, hardware.free_version
-    if owner.startswith(PASSING):
-        return hardware.usable_version, cluster.reservations.versions[owner.removeprefix(PASSING)]
+    if owner.startswith(PASSING):  # opportunistic gangs may have left what is kept
+        owner = owner.removeprefix(PASSING)
+        kept = cluster.reservations.versions[owner], hardware.free_version
+        return hardware.usable_version, *kept, *cluster.stamps.of_quota(owner, priority)
     return hardware.usable_version, *cluster.stamps.of_quota(owner, priority)
 
 

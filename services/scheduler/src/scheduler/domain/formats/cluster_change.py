@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from scheduler.domain.core.building import flaws
-from scheduler.domain.core.config import ClusterConfig, VirtualCluster
+from scheduler.domain.core.config import FAIR_SHARE, ClusterConfig, VirtualCluster
 from scheduler.domain.formats.cluster_file import (
     ClusterFile,
     cluster_data,
@@ -40,13 +40,33 @@ class ClusterChange:
             data = cluster_data(ClusterConfig(policy=config.policy))
             before = data[POLICY]
             assert isinstance(before, dict)
-            policy = {POLICY: before | dict(self.policy)}
+            policy = {POLICY: _merged(before, self.policy)}
             config = replace(config, policy=cluster_of(policy, Place(), Findings()).policy)
         return config
 
     def is_about(self, path: str) -> bool:
         """Whether it has the value of a changed configuration that this path leads to."""
         return self.whole is not None or path.startswith((POLICY, VIRTUAL_CLUSTERS))
+
+
+def _merged(before: dict[str, object], change: Mapping[str, object]) -> dict[str, object]:
+    """A policy with this change: with fair share in its order, or not, as the change says."""
+    merged, is_fair = before | dict(change), change.get("fairShare")
+    if is_fair is True:  # as it was
+        merged["fairShare"] = before["fairShare"]
+    if is_fair is not None and change.get("orderBy") is None:
+        known = before["orderBy"]
+        assert isinstance(known, list)
+        names = [name for name in known if name != FAIR_SHARE]
+        if is_fair is not False:
+            names = known if FAIR_SHARE in known else _with_fair_share(names)
+        merged["orderBy"] = names or None
+    return merged
+
+
+def _with_fair_share(names: list[str]) -> list[str]:
+    at = names.index("age") if "age" in names else len(names)
+    return [*names[:at], FAIR_SHARE, *names[at:]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from muster.protocol.shape import MAX_TIME_LIMIT_S
 from scheduler.domain.core.building import flaws
 from scheduler.domain.core.config import (
     ALL_TYPES,
+    FAIR_SHARE,
+    USUAL_ORDER,
     CellType,
     ClusterConfig,
     Finding,
@@ -25,7 +27,6 @@ from scheduler.domain.core.config import (
     QuotaCells,
     VirtualCluster,
 )
-from scheduler.domain.core.ordering import FAIR_SHARE
 from scheduler.domain.formats.fields import (
     MAX_NUMBER,
     MAX_PORT,
@@ -45,8 +46,6 @@ MAX_WEIGHT = 1_000_000
 
 MAX_POLICY_S = MAX_TIME_LIMIT_S
 """How long anything may take that a policy says: as long as a job may say of itself."""
-
-USUAL_ORDER = ("priority", FAIR_SHARE, "age")
 
 STRICT = "strict"
 """The order in which nobody passes."""
