@@ -29,12 +29,15 @@ async def test_a_pod_runs_to_its_end_and_its_report_follows(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     async with an_agent(settings):
-        await launcher.run("pod-1", "echo hello; sleep 0.3", gpus=(1,))
+        gate = settings.agent_home / "gate"
+        wait = f"until test -e {gate}; do sleep 0.01; done"
+        await launcher.run("pod-1", f"echo hello; {wait}", gpus=(1,))
         running = await launcher.status("pod-1", PodState.RUNNING)
         assert running.started_at is not None
         held = await launcher.report(lambda r: bool(r.pods))
         assert [gpu.pod for gpu in held.gpus] == [None, "pod-1"]
         assert all(gpu.simulated for gpu in held.gpus)
+        gate.touch()
         ended = await launcher.ended("pod-1")
         assert (ended.state, ended.exit_code, ended.signal) == (PodState.SUCCEEDED, 0, None)
         free = await launcher.report(lambda r: r.revision >= ended.report_revision)

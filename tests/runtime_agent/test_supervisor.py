@@ -178,9 +178,10 @@ def test_a_supervisor_that_is_ended_stops_its_pod_and_says_so(
 
 
 def test_pods_outlive_the_nursery(node: Any, patience: Patience) -> None:
-    node.start("read -r line < <(sleep 0.5; echo x) || true; echo survived")
+    node.start("until test -e go; do sleep 0.01; done; echo survived")
     node.until("pod", Phase.RUNNING)
     node.nursery.close()
+    (node.pods.work_path("pod") / "go").touch()
     assert node.until("pod", Phase.EXITED).exit.exit_code == 0
     assert node.log("pod", "stdout") == "survived\n"
 
@@ -301,10 +302,11 @@ def test_a_pod_is_held_to_its_cpus(node: Any) -> None:
 
 def test_control_groups_end_with_their_pod(node: Any) -> None:
     both = limits("cpu", 1) | limits("memory", 64 * 1024 * 1024)
-    node.start("read -r line < <(sleep 0.5; echo x) || true; cat /proc/self/cgroup", cgroups=both)
+    node.start("until test -e go; do sleep 0.01; done; cat /proc/self/cgroup", cgroups=both)
     start = node.until("pod", Phase.RUNNING).start
     assert len(start.cgroup_dirs) == len(both)
     assert all(Path(directory).is_dir() for directory in start.cgroup_dirs)
+    (node.pods.work_path("pod") / "go").touch()
     node.until("pod", Phase.EXITED)
     assert not any(Path(directory).exists() for directory in start.cgroup_dirs)
     assert Path(start.cgroup_dirs[0]).name in node.log("pod", "stdout")
