@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -154,7 +154,18 @@ class Answering:
     around: Around
     pool: Pool
     asked: list[str] = field(default_factory=list)
-    words: list[GangRequest] = field(default_factory=list)
+    words: dict[str, GangRequest] = field(default_factory=dict)
+
+    async def say(self, words: Sequence[GangRequest]) -> None:
+        """Words of the Launcher."""
+        self.words |= {each.gang: each for each in words if each.pods}
+        async with self.pool.acquire() as conn:
+            await store.gangs.save_requests(conn, words)
+
+    def ends_of(self, rows: Iterable[Mapping[str, Any]]) -> list[GangRequest]:
+        """That these gangs have ended, each told once."""
+        gone = [self.words.pop(str(row["gang"]), None) for row in rows]
+        return [each.model_copy(update={"pods": (), "revision": 2}) for each in gone if each]
 
     def cpu_s(self) -> float:
         return sum(map(cpu_s_of, (self.rest.process.pid, self.scheduler.process.pid)))
@@ -196,10 +207,12 @@ async def both(nodes: int, asked: int) -> AsyncIterator[Answering]:
         bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
         running = asyncio.create_task(bus.run())
         found = Answering(rest, scheduler, Around(pool, bus, random.Random(SEED)), pool)
+        leaving = asyncio.create_task(_leaving(found))
         try:
             await fill(found, sorted(config.nodes), asked)
             yield found
         finally:
+            leaving.cancel()
             running.cancel()
             await bus.close()
             scheduler.kill()
@@ -220,18 +233,18 @@ async def fill(service: Answering, nodes: Sequence[str], asked: int) -> None:
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(count, first + AT_ONCE))
         words = [word(rng, number, jobs.get(number, f"j{number:025d}")) for number in numbers]
-        service.words += words
-        async with service.pool.acquire() as conn:
-            await store.gangs.save_requests(conn, words)
-    await service.scheduler.until("muster_scheduler_gangs", count, START_S)
-    dirty = "SELECT count(*) FROM gang WHERE is_dirty"
+        await service.say(words)
+        async with asyncio.timeout(START_S):  # words that lie in wait are heard in the ids' order
+            while await service.pool.fetchval(_UNHEARD):
+                await asyncio.sleep(0.02)
     async with asyncio.timeout(START_S):
-        while await service.pool.fetchval(dirty):
-            await asyncio.sleep(0.5)
+        while await service.pool.fetch(_TOLD_TO_LEAVE):
+            await asyncio.sleep(MOVE_S)
     states = "SELECT DISTINCT gang FROM placement"
-    placed = {str(row["gang"]) for row in await service.pool.fetch(states)}
-    waiting = [name for name in named if f"{jobs[name]}-0" not in placed]
-    service.asked = [f"job-{number}" for number in waiting][:asked]
+    waiting = service.words.keys() - {str(row["gang"]) for row in await service.pool.fetch(states)}
+    service.asked = [f"job-{n}" for n in named if f"{jobs[n]}-0" in waiting][:asked]
+    if len(service.asked) < asked:
+        raise RuntimeError(f"only {len(service.asked)} of {2 * asked} jobs wait")
 
 
 @dataclass(slots=True)
@@ -257,22 +270,32 @@ class Took:
         return "; ".join(told)
 
 
-_RUNNING = "SELECT gang FROM placement ORDER BY random() LIMIT 1"
+_UNHEARD = "SELECT count(*) FROM gang WHERE is_dirty"
+_RUNNING = """
+SELECT gang FROM placement JOIN gang USING (gang) WHERE preempted_until IS NULL AND is_wanted
+ORDER BY random() LIMIT 1
+"""
+_TOLD_TO_LEAVE = """
+SELECT DISTINCT gang FROM placement JOIN gang USING (gang)
+WHERE preempted_until IS NOT NULL AND is_wanted
+"""
 
 
 async def _moving(service: Answering) -> None:
     """One gang ends and another comes, again and again."""
-    rng, revision, number = random.Random(SEED), 1, 10_000_000
-    words = {each.gang: each for each in service.words}
+    rng, number = random.Random(SEED), 10_000_000
     while True:
         await asyncio.sleep(MOVE_S)
-        gone = words.get(str(await service.pool.fetchval(_RUNNING)))
-        revision, number = revision + 1, number + 1
-        said = [word(rng, number, f"j{number:025d}")]
-        if gone is not None:
-            said.append(gone.model_copy(update={"pods": (), "revision": revision}))
-        async with service.pool.acquire() as conn:
-            await store.gangs.save_requests(conn, said)
+        gone = await service.pool.fetch(_RUNNING)
+        number += 1
+        await service.say([word(rng, number, f"j{number:025d}"), *service.ends_of(gone)])
+
+
+async def _leaving(service: Answering) -> None:
+    """Who is told to leave for others does so."""
+    while True:
+        await asyncio.sleep(MOVE_S)
+        await service.say(service.ends_of(await service.pool.fetch(_TOLD_TO_LEAVE)))
 
 
 async def run(nodes: int, asked: int) -> None:
