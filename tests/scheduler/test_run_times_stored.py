@@ -102,7 +102,7 @@ async def test_a_job_that_ran_twice_is_expected_to_take_as_long_also_after_a_res
         first = await runtime.pool.fetchval(EXPECTED, "g2")
         assert first is not None
         assert first >= 1
-        assert measured(runtime, "run_time_keys") == 1
+        await until(lambda: measured(runtime, "run_time_keys") == 1)  # it is counted now and then
     async with scheduler() as runtime:
         await asked(kit, others, "g3")
         assert await runtime.pool.fetchval(EXPECTED, "g3") == first

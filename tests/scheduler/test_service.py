@@ -100,7 +100,9 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
     port = free_port()
     async with scheduler(port):
         await others.report(kit.report("n0", gpus=1))
-        for age, name in enumerate("abc"):
+        await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
+        await others.until(lambda: others.states("a")[-1:] == ["placed"])
+        for age, name in enumerate("bc", start=1):
             await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1), age=age))
         await others.until(lambda: others.states("c") == others.states("b") == ["waiting"])
         base = f"http://127.0.0.1:{port}"

@@ -116,7 +116,8 @@ def lend(cluster: Cluster, below: float = EVERYBODY) -> Iterator[list[Decision]]
         lines, due = due, []
         return lines
 
-    for line, name in cluster.queue.candidates(woken, loans.has_failed, cluster.rank):
+    ranked = cluster.usage.ranked
+    for line, name in cluster.queue.candidates(woken, loans.has_failed, cluster.rank, ranked):
         live = cluster.gangs[name]
         if cluster.policy.is_strict and first_of(cluster, live) is not live:
             continue

@@ -24,7 +24,9 @@ in every cycle where they are so few; of more, one (`Rechecks`).
 """
 
 EXPLAINED_AT_ONCE = 4
-"""Lines whose reasons are found in one step where nodes are bad: in each all are thought well."""
+"""Lines whose reasons are found in one step: in each nothing is kept, and all nodes are well, in
+thought.
+"""
 
 UNEXPLAINED = Reason("waiting", "Nobody asks why.", {})
 """What gangs are told where nobody reads why they wait."""
@@ -127,7 +129,9 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     loans, class_tried = cluster.charges.loans, 0.0
     # Those that want the same are tried once, however long they run and whose they are.
     hopeless: dict[object, Sequence[tuple[Group, Stamp]]] = {}
-    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank):
+    ranked = cluster.usage.ranked
+    for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank, ranked):
+        waking.tried(line)
         live = cluster.gangs[gang]
         if loans.lines and live.order[0][0] > class_tried:  # who could not be placed may borrow
             class_tried = live.order[0][0]
@@ -258,10 +262,9 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
         for line in others:
             cluster.queue.explain(line, UNEXPLAINED, state)
         others.clear()
-    at_once = EXPLAINED_AT_ONCE if explainer.bad else 1
-    for first in range(0, len(others), at_once):
+    for first in range(0, len(others), EXPLAINED_AT_ONCE):
         versions = cluster.hardware.versions()
-        for line, reason in explainer.reasons(others[first : first + at_once]):
+        for line, reason in explainer.reasons(others[first : first + EXPLAINED_AT_ONCE]):
             cluster.queue.explain(line, reason, state)
         cluster.hardware.unchanged(versions)
         yield []

@@ -287,7 +287,7 @@ def _keep_first(
     if _kept_chains(cluster, kept.of(owner)) >= chains:
         # Only who goes before one of those can have some.
         lowest = max((each.live.order[0][:2] for each in kept.of(owner)), default=())
-        lines = [line for line in lines if line.waiting[0][0][:2] < lowest]
+        lines = cluster.queue.ahead_of(owner, lowest)
     last = None if until is None else cluster.rank_of(until)
     ranked = ((cluster.rank(line), cluster.gangs[line.waiting[0][1]]) for line in lines)
     firsts = (

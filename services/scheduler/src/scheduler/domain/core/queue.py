@@ -33,6 +33,9 @@ it grows, cells are kept for it, or its job is kept off others; or that it may b
 Place = tuple[str, bool]
 """Owner, and whether opportunistic gangs."""
 
+FirstRanks = tuple[float, ...]
+"""Ranks of a gang by the first of the policies of the order."""
+
 Stamp = tuple[int, ...]
 
 GroupKey = tuple[str, int]
@@ -101,7 +104,8 @@ class Queue:
     reason is looked for; ``version``: whenever who waits changes. ``tried``: in vain, of a virtual
     cluster's gangs of one class.
     ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
-    ``firsts``: who was tried as the first, where nobody may pass.
+    ``firsts``: who was tried as the first, where nobody may pass. ``_ahead``: by owner, what
+    `ahead_of` was asked last, and the lines that it found.
     """
 
     lines: dict[Key, Line] = field(default_factory=dict)
@@ -115,6 +119,7 @@ class Queue:
     tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
     firsts: dict[Place, str] = field(default_factory=dict)
     changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    _ahead: dict[str, tuple[FirstRanks, dict[Line, None]]] = field(default_factory=dict)
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -122,6 +127,8 @@ class Queue:
         if line is None:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
+        if line.groups and line.waiting[0] is live.order:
+            self._note_ahead(line)
         self.version += 1
         if line.reason is None:  # else the same holds for it as for the others in the line
             self.added[line] = None
@@ -172,11 +179,32 @@ class Queue:
         line.need = leaves, line.least_gpus, tuple((what, count) for what, _, count in wants)
         self.changes[line.key[0]] += 1
         self.tried.setdefault(place_of(line.key), {})[line] = None
+        self._note_ahead(line)
         for name in groups:
             group = self.groups.get(name)
             if group is None:
                 group = self.groups[name] = Group(name)
             group.lines.setdefault(line.need, {})[line] = None
+
+    def ahead_of(self, owner: str, ranks: FirstRanks) -> list[Line]:
+        """Lines tried in vain, of a virtual cluster's gangs with quota, whose first goes before
+        these first ranks.
+        """
+        lines, known = self.tried.get((owner, False), {}), self._ahead.get(owner)
+        among = lines if known is None or known[0] != ranks else known[1]
+        found = [
+            line for line in among if line in lines and line.waiting[0][0][: len(ranks)] < ranks
+        ]
+        self._ahead[owner] = ranks, dict.fromkeys(found)
+        return found
+
+    def _note_ahead(self, line: Line) -> None:
+        """Another gang is the line's first, which was tried in vain."""
+        known = self._ahead.get(line.key[0])
+        if known is not None and line.key[1] != OPPORTUNISTIC:
+            ranks, found = known
+            if line.waiting[0][0][: len(ranks)] < ranks:
+                found[line] = None
 
     def try_firsts(self, rank: Callable[[Line], Rank], held: Container[Place]) -> bool:
         """Where nobody may pass: who has become the first of a virtual cluster is tried. Whether
@@ -214,36 +242,38 @@ class Queue:
         woken: Callable[[], Collection[Line]],
         is_idle: Callable[[Line], bool],
         rank: Callable[[Line], Rank],
+        ranked: Callable[[], int],
     ) -> Iterator[tuple[Line, str]]:
         """The gangs to try now, in order. A gang that still waits when the next is asked for takes
         its line out. ``woken``: lines that may have been helped since it was last asked; those
         that are not reached are there again the next time. ``is_idle``: such a line is not helped
-        after all, as things are when it is its turn. ``rank``: of the first of a line, which may
-        fall behind as others are placed.
+        after all, as things are before it is its turn. ``rank``: of the first of a line, which may
+        fall behind as others are placed; ``ranked``: raised when some may be others than before.
         """
-        heads: list[tuple[Rank, int, Order, Line]] = []
+        heads: list[tuple[Rank, int, int, Order, Line]] = []
         inside: set[Line] = set()  # not by key: a line may be left by all and begun anew meanwhile
         number = 0
         lines, reached = woken(), None
         try:
             while lines or heads:
+                under = ranked()
                 for line in lines:
                     if line.waiting and line not in inside:
                         number += 1
                         inside.add(line)
                         only = ((), "") if len(lines) == 1 and not heads else None
-                        heappush(heads, (only or rank(line), number, line.waiting[0], line))
+                        heappush(heads, (only or rank(line), number, under, line.waiting[0], line))
                 lines = ()
                 if not heads:
                     break
-                known, _, order, reached = heappop(heads)
+                known, _, since, order, reached = heappop(heads)
                 inside.discard(reached)
                 if reached.waiting and reached.waiting[0] == order:
-                    if heads and known != rank(reached):
-                        lines, reached = (reached,), None
-                        continue
-                    if is_idle(reached):
+                    if is_idle(reached):  # of most; their ranks are left alone
                         reached = None
+                        continue
+                    if heads and since != under and known != rank(reached):
+                        lines, reached = (reached,), None
                         continue
                     yield reached, order[1]
                 lines = woken()

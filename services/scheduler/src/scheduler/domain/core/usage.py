@@ -59,6 +59,7 @@ class Usage:
         self._left: dict[str, list[tuple[UserKey, Amounts]]] = {}
         self._ranks: dict[UserKey, tuple[float, ...]] = {}
         self._ranks_at = 0.0
+        self._ranked = 0
 
     def begin(self, live: Live, pods: Iterable[Pod], now: float) -> None:
         """Pods of a gang run from now on."""
@@ -105,6 +106,10 @@ class Usage:
             found = self._ranks[key] = tuple(ranks)
         return found
 
+    def ranked(self) -> int:
+        """As long as this is the same, within a cycle, all ranks are."""
+        return self._ranked
+
     def of(self, key: UserKey, now: float) -> UserUsage:
         """What a user uses, and used lately."""
         virtual_cluster, _, user = key
@@ -144,6 +149,7 @@ class Usage:
             account.at = restored.at
             account.used = [restored.used.get(name, 0.0) for name in self._names]
             self._ranks.pop(key, None)
+            self._ranked += 1
             self.changed.add(key)
 
     def take_over(self, old: "Usage") -> None:
@@ -163,6 +169,7 @@ class Usage:
         if account is not None:
             account.used = [0.0] * len(self._names)
             self._ranks.pop(key, None)
+            self._ranked += 1
 
     def _account(self, key: UserKey, now: float) -> Account:
         account = self._accounts.get(key)
@@ -184,8 +191,8 @@ class Usage:
                 account.used = [0.0] * len(used)
         for number, amount in amounts:
             account.now[number] += amount
-        if self._ranks:
-            self._ranks.pop(key, None)
+        if self._ranks and self._ranks.pop(key, None) is not None:
+            self._ranked += 1
         self.changed.add(key)
 
     def _sweep(self, now: float) -> None:
@@ -196,6 +203,7 @@ class Usage:
             if not (any(account.now) or _is_some([used * left for used in account.used])):
                 del self._accounts[key]
                 self._ranks.pop(key, None)
+                self._ranked += 1
                 self.changed.add(key)
 
     def _faded(self, elapsed_s: float) -> tuple[float, float]:

@@ -166,10 +166,13 @@ class Waking:
             )
         return found
 
+    def tried(self, line: Line) -> None:
+        """It is the line's turn."""
+        self._asked.discard(line)
+
     def is_idle(self, line: Line) -> bool:
         """What helped the line is others' by now: its gangs wait for the reason that they know."""
         if line.reason is None or line in self._asked:
-            self._asked.discard(line)
             return False
         if self.cluster.gangs[line.waiting[0][1]].is_kept_for:
             return False
