@@ -1,6 +1,7 @@
 """The core behind the door that histories go through."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from scheduler.domain.core.cluster import Cluster
@@ -9,6 +10,14 @@ from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Nodes
 from scheduler.domain.core.waking import all_tried
+
+POLICIES = (
+    {},
+    {"is_backfilling": True, "assumed_s": 100.0, "max_pass_s": 500.0},
+    {"is_backfilling": True, "order_by": ("priority", "fair-share", "age")},
+    {"is_strict": True},
+)
+"""The plain one, with reservations, with the usual order, and where nobody may pass."""
 
 
 class CoreDoor:
@@ -31,3 +40,19 @@ class CoreDoor:
     def decide(self, now: float) -> Sequence[Decision]:
         """One cycle."""
         return run_cycle(self.core, now)
+
+
+def door(policy: dict[str, Any]) -> type[CoreDoor]:
+    """A core that goes by another policy than its configuration's."""
+
+    def told(config: ClusterConfig) -> ClusterConfig:
+        return replace(config, policy=replace(config.policy, **policy))
+
+    class Door(CoreDoor):
+        def __init__(self, config: ClusterConfig) -> None:
+            super().__init__(told(config))
+
+        def change(self, config: ClusterConfig, now: float) -> None:
+            super().change(told(config), now)
+
+    return Door

@@ -7,6 +7,7 @@ from copy import deepcopy
 from random import Random
 
 import pytest
+from core_door import POLICIES, door
 from histories import history
 from moves import is_free, move, nobody_waits, restored, spots_of
 from random_clusters import Traits
@@ -18,7 +19,6 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Placed, Role
 from scheduler.domain.core.occupants import Spot
 from test_borrowing_properties import a_history
-from test_counterfactual import POLICIES, door
 from unchanged import changed, fingerprint
 
 SEEDS, BUSY_SEEDS = 15, 60

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from core_door import POLICIES, door
 from histories import history
 from random_clusters import Traits
 from runs import Run
@@ -12,7 +13,6 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.model import Gang, Kind, Role
 from test_borrowing_properties import a_history
-from test_counterfactual import POLICIES, door
 
 SEEDS = 15
 

@@ -9,13 +9,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from core_door import CoreDoor
+from core_door import POLICIES, door
 from histories import history
 from random_clusters import Traits
 from runs import Run
 from scheduler.domain.core.answers import Answer, answer
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import OPPORTUNISTIC, Placed
@@ -26,29 +25,6 @@ SEEDS = 15
 CYCLE_S = 1.0
 
 PARTS = ("is_opportunistic", "is_borrowing", "ends", "fewer", "nodes")
-
-POLICIES = (
-    {},
-    {"is_backfilling": True, "assumed_s": 100.0, "max_pass_s": 500.0},
-    {"is_backfilling": True, "order_by": ("priority", "fair-share", "age")},
-    {"is_strict": True},
-)
-
-
-def door(policy: dict[str, Any]) -> type[CoreDoor]:
-    """A core that goes by another policy than its configuration's."""
-
-    def told(config: ClusterConfig) -> ClusterConfig:
-        return replace(config, policy=replace(config.policy, **policy))
-
-    class Door(CoreDoor):
-        def __init__(self, config: ClusterConfig) -> None:
-            super().__init__(told(config))
-
-        def change(self, config: ClusterConfig, now: float) -> None:
-            super().change(told(config), now)
-
-    return Door
 
 
 def next_cycle(cluster: Cluster, gang: str) -> str:

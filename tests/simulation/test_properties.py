@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from core_door import CoreDoor
+from core_door import POLICIES, CoreDoor, door
 from histories import history
 from oracle.private import fits_in_private
 from oracle.state import spare
@@ -95,6 +95,29 @@ def test_what_the_core_remembers_changes_no_decision(is_large: bool) -> None:
         traits = Traits(judges="", restarts=0.0, is_large=is_large)
         usual, forgetful = (history(seed, door, traits) for door in (CoreDoor, ForgetfulDoor))
         assert repr(usual.decisions) == repr(forgetful.decisions), f"seed {seed}"
+
+
+@pytest.mark.parametrize("policy", POLICIES[1:], ids=["backfill", "usual", "strict"])
+@pytest.mark.parametrize("is_large", [False, True])
+def test_what_is_remembered_of_kept_cells_changes_no_decision(
+    policy: dict[str, object], is_large: bool
+) -> None:
+    """Neither who was looked at for them in vain, nor in which state all was as it should be."""
+    usual = door(policy)
+
+    class Forgetful(usual):  # type: ignore[misc, valid-type]
+        def decide(self, now: float) -> Sequence[Decision]:
+            self.core.reservations.looked.clear()
+            self.core.reservations.full.clear()
+            self.core.queue.ahead.clear()
+            for live in self.core.gangs.values():
+                live.unplanned = None
+            return super().decide(now)  # type: ignore[no-any-return]
+
+    traits = Traits(judges="", restarts=0.0, is_large=is_large)
+    for seed in range(6170, 6170 + SEEDS):
+        found = [history(seed, each, traits).decisions for each in (usual, Forgetful)]
+        assert repr(found[0]) == repr(found[1]), f"seed {seed}"
 
 
 def free_leaves(hardware: Hardware) -> dict[tuple[str, int], int]:

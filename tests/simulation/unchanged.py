@@ -7,6 +7,7 @@ from typing import Any
 from scheduler.domain.core.cluster import Cluster
 
 REMEMBERED = {
+    "ahead",
     "blank",
     "can_hold",
     "fits_unwell",

@@ -183,12 +183,11 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
         if kept.left(owner) > before:
             kept.is_another(owner)
     has_lost = True
-    while lines and has_lost and kept.full.get(owner) != cluster.queue.changes[owner]:
-        changes = cluster.queue.changes[owner]
+    while lines and has_lost and kept.full.get(owner) != (known := _known(cluster, owner)):
         found = _keep_first(cluster, owner, lines, until)
         said += found
         if until is None and _kept_chains(cluster, kept.of(owner)) >= _own_chains(cluster, owner):
-            kept.full[owner] = changes
+            kept.full[owner] = known
         # Who has lost its cells to one before it may have others.
         has_lost = any(isinstance(each, Reserved) and each.starts_at is None for each in found)
         lines = cluster.queue.tried.get((owner, False))
@@ -330,6 +329,11 @@ def _keep_first(
 def _state(cluster: Cluster, owner: str) -> Stamp:
     """As long as this is so, nothing is found that was not found before."""
     return (*cluster.stamps.state(), cluster.reservations.versions[owner])
+
+
+def _known(cluster: Cluster, owner: str) -> Stamp:
+    """As long as this is so, the same gangs go before those for which cells are kept."""
+    return (cluster.queue.changes[owner], *_state(cluster, owner))
 
 
 def _has_no_chain(cluster: Cluster, live: Live, taken: set[str]) -> bool:

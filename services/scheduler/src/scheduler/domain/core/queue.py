@@ -104,7 +104,7 @@ class Queue:
     reason is looked for; ``version``: whenever who waits changes. ``tried``: in vain, of a virtual
     cluster's gangs of one class.
     ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
-    ``firsts``: who was tried as the first, where nobody may pass. ``_ahead``: by owner, what
+    ``firsts``: who was tried as the first, where nobody may pass. ``ahead``: by owner, what
     `ahead_of` was asked last, and the lines that it found.
     """
 
@@ -119,7 +119,7 @@ class Queue:
     tried: dict[Place, dict[Line, None]] = field(default_factory=dict)
     firsts: dict[Place, str] = field(default_factory=dict)
     changes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
-    _ahead: dict[str, tuple[FirstRanks, dict[Line, None]]] = field(default_factory=dict)
+    ahead: dict[str, tuple[FirstRanks, dict[Line, None]]] = field(default_factory=dict)
 
     def add(self, live: Live, key: Key) -> None:
         """A gang waits from now on."""
@@ -190,17 +190,17 @@ class Queue:
         """Lines tried in vain, of a virtual cluster's gangs with quota, whose first goes before
         these first ranks.
         """
-        lines, known = self.tried.get((owner, False), {}), self._ahead.get(owner)
+        lines, known = self.tried.get((owner, False), {}), self.ahead.get(owner)
         among = lines if known is None or known[0] != ranks else known[1]
         found = [
             line for line in among if line in lines and line.waiting[0][0][: len(ranks)] < ranks
         ]
-        self._ahead[owner] = ranks, dict.fromkeys(found)
+        self.ahead[owner] = ranks, dict.fromkeys(found)
         return found
 
     def _note_ahead(self, line: Line) -> None:
         """Another gang is the line's first, which was tried in vain."""
-        known = self._ahead.get(line.key[0])
+        known = self.ahead.get(line.key[0])
         if known is not None and line.key[1] != OPPORTUNISTIC:
             ranks, found = known
             if line.waiting[0][0][: len(ranks)] < ranks:

@@ -106,10 +106,10 @@ class Reservations:
 
     ``versions``: by owner, raised when more is kept, or other cells or until another time, and
     ``version`` with each; ``looked``: in which state it was last seen to that all is kept that
-    should be; ``full``: under which of `Queue.changes` each chain had one. ``changed``: gangs for
-    which something else may be kept than before, until the caller clears it. ``set_rank``: as
-    `Cluster` has it. ``passers``: by the gang on whose kept cells they are, those that should be
-    gone in time.
+    should be; ``full``: in which, and under which of `Queue.changes`, each chain had one.
+    ``changed``: gangs for which something else may be kept than before, until the caller clears it.
+    ``set_rank``: as `Cluster` has it. ``passers``: by the gang on whose kept cells they are, those
+    that should be gone in time.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Reservations:
         self.versions: defaultdict[str, int] = defaultdict(int)
         self.version = 0
         self.looked: dict[str, tuple[int, ...]] = {}
-        self.full: dict[str, int] = {}
+        self.full: dict[str, tuple[int, ...]] = {}
         self.changed: set[str] = set()
         self.passers: dict[str, dict[Live, None]] = {}
         self._numbered = 0
