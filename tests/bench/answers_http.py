@@ -44,7 +44,7 @@ from w2 import drawn_gang
 
 SEED = 7
 START = datetime(2026, 1, 1, tzinfo=UTC)
-WAITING = 10_000
+WAITING = 11_500
 PER_NODE = 5
 """Gangs that are asked for beside those that are to wait: more than start."""
 
