@@ -83,17 +83,26 @@ def _affordable_room(cluster: Cluster, live: Live) -> Room | None:
 def _cheapest_room(cluster: Cluster, live: Live) -> Room | None:
     """Who is to leave: the fewest GPUs, be it that others lose their cells beside that."""
     victims = _choose(cluster, live)
-    if victims is None:
-        lazy = protected_lazy(cluster, live)
+    lowered: Sequence[Live] = ()
+    if victims is not None:
+        room: Room | None = Room(victims, lowered)
     else:
-        lazy = list(islice(lazy_below(cluster, live), LOWERED)) if victims else []
-    room = None if victims is None else Room(victims, ())
-    if not lazy or (room is not None and cluster.hardware.is_late):
+        lowered = protected_lazy(cluster, live)
+        room = _lowering(cluster, live, lowered, None)
+    if room is None or not room.victims or cluster.hardware.is_late:
+        return room
+    others = [each for each in islice(lazy_below(cluster, live), LOWERED) if each not in lowered]
+    return _lowering(cluster, live, [*lowered, *others], room) if others else room
+
+
+def _lowering(cluster: Cluster, live: Live, lazy: Sequence[Live], room: Room | None) -> Room | None:
+    """The room that costs less, if there is one, where these lose their cells."""
+    if not lazy:
         return room
     removals = [Removal(cluster, other, lifts=False) for other in lazy]
     fewer = _choose(cluster, live)
     undo_all(removals)
-    if fewer is None or (victims is not None and price_of(fewer) >= price_of(victims)):
+    if fewer is None or (room is not None and price_of(fewer) >= price_of(room.victims)):
         return room
     if cluster.preemptions.is_too_much(live, fewer):
         return room
