@@ -207,6 +207,8 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
         seeker.undo()
         if found or live.is_guest:
             return found
+    if quota_short(cluster, live):
+        return False
     seeker = seeker_of(cluster, live, is_guest=False, is_bare=is_bare)
     found = seeker.place(live.waiting)
     seeker.undo()

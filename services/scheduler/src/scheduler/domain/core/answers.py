@@ -22,7 +22,7 @@ from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import is_alone
 from scheduler.domain.core.reasons import HEALTH
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.reservations import Reservation, may_pass
+from scheduler.domain.core.reservation import Reservation, may_pass
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.wellness import all_well

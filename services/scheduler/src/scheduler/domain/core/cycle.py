@@ -262,13 +262,23 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
         for line in others:
             cluster.queue.explain(line, UNEXPLAINED, state)
         others.clear()
-    for first in range(0, len(others), EXPLAINED_AT_ONCE):
+    for alike in _at_once(others):
         versions = cluster.hardware.versions()
-        for line, reason in explainer.reasons(others[first : first + EXPLAINED_AT_ONCE]):
+        for line, reason in explainer.reasons(alike):
             cluster.queue.explain(line, reason, state)
         cluster.hardware.unchanged(versions)
         yield []
     yield _tell(cluster)
+
+
+def _at_once(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    """So many at a time, of one virtual cluster: of no other anything is thought away."""
+    of_owners: dict[str, list[Line]] = {}
+    for line in lines:
+        of_owners.setdefault(line.key[0], []).append(line)
+    for of_owner in of_owners.values():
+        for first in range(0, len(of_owner), EXPLAINED_AT_ONCE):
+            yield of_owner[first : first + EXPLAINED_AT_ONCE]
 
 
 def _rechecked(cluster: Cluster, state: Stamp, began: float) -> list[Line]:

@@ -64,6 +64,10 @@ class Kind:
         """Such a pod may be where it costs no GPU."""
         return self.gpus == 0 and self.pin is None
 
+    def gpus_alone(self) -> "Kind":
+        """The same without what it wants beside them."""
+        return Kind(self.gpus, self.gpu_types, self.pin)
+
 
 @dataclass(slots=True, unsafe_hash=True)
 class Role:

@@ -17,7 +17,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved, Role
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
-from scheduler.domain.core.reservations import Leaves, Reservation, may_pass
+from scheduler.domain.core.reservation import Leaves, Reservation, may_pass
 from scheduler.domain.core.starting import start_at_once
 from scheduler.domain.core.waking import soon_to_start
 
@@ -139,7 +139,7 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     with out_of_the_way(cluster, passed):
         found = start_at_once(cluster, live, cluster.at)
     if found is not None:
-        whom = next((each for each in passed if _is_on(live, each)), None)
+        whom = next((each for each in passed if each.has(live)), None)
         if whom is not None:
             cluster.reservations.passes(live, whom.live.id)
     return found
@@ -149,14 +149,6 @@ def passed_by(cluster: Cluster, live: Live) -> tuple[str, ...]:
     """Whose kept cells it would be gone from in time."""
     kept, policy, now = cluster.reservations.of(live.owner), cluster.policy, cluster.now
     return tuple([each.live.id for each in kept if may_pass(live, each, policy, now)])
-
-
-def _is_on(live: Live, reservation: Reservation) -> bool:
-    """Some of its pods are on cells that are kept."""
-    return any(
-        pod.state is not None and pod.leaves & reservation.leaves.get(pod.state.slot.number, 0)
-        for pod in live.pods.values()
-    )
 
 
 def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decision]:

@@ -9,7 +9,7 @@ from scheduler.domain.core.borrowing import could_be_lent, may_borrow
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
-from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Kind, Numbers, Reason, Role
+from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC, Numbers, Reason, Role
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import first_of, goes_before, out_of_the_way
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, Line, key_of, wish_of
@@ -29,6 +29,7 @@ class Explainer:
         unwell = cluster.hardware.unwell
         self.bad = [unwell[number] for number in sorted(unwell)]
         self._known: dict[object, Reason] = {}
+        self._lying: dict[object, bool] = {}
 
     def refusal(self, line: Line) -> Reason | None:
         """Why no healthy, empty cluster of this configuration could hold the line's gangs."""
@@ -111,9 +112,7 @@ class Explainer:
         return True
 
     def reasons(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
-        """Why the gangs of each line wait: found once for those that want the same, however long
-        they run and whose they are.
-        """
+        """Why the gangs of each line of one virtual cluster wait: found once for equal wishes."""
         alike = {line: self._what_counts(line) for line in lines}
         one_of_each = {what: line for line, what in alike.items() if what not in self._known}
         for line, reason in self._found(list(one_of_each.values())):
@@ -126,9 +125,9 @@ class Explainer:
         return wish_of(line)
 
     def _found(self, lines: Sequence[Line]) -> Iterator[tuple[Line, Reason]]:
-        cluster, kept = self.cluster, self.cluster.reservations
-        owners = dict.fromkeys(line.key[0] for line in lines)
-        with out_of_the_way(cluster, [each for owner in owners for each in kept.of(owner)]):
+        cluster = self.cluster
+        kept = cluster.reservations.of(lines[0].key[0]) if lines else ()
+        with out_of_the_way(cluster, [*kept]):
             held = [(line, self._held(line)) for line in lines]
             yield from ((line, reason) for line, reason in held if reason is not None)
             for line, reason in self._others([line for line, reason in held if reason is None]):
@@ -148,7 +147,9 @@ class Explainer:
             return Reason(ORDER, text, _wanted(live) | {"for": first.id})
         others = cluster.reservations.of(live.owner)
         before = [each for each in others if not goes_before(live, each)]
-        if live.is_guest or not before or not could_be_placed(cluster, live):
+        if live.is_guest or not before or not self._would_lie_as_wanted(live):
+            return None
+        if not could_be_placed(cluster, live):
             return None
         oldest = before[0]
         whom, starts_at = oldest.live.id, oldest.starts_at
@@ -188,12 +189,16 @@ class Explainer:
         return Reason(SHAPE, f"{_wish(live)}: {_nowhere(live)}", _wanted(live))
 
     def _would_lie_as_wanted(self, live: Live) -> bool:
-        """It would be placed if its pods wanted GPUs alone."""
+        """It would be placed if its pods wanted GPUs alone: found once for all such."""
+        owner, priority, _, near, _, *others = self.cluster.queue.gangs[live.id].key
         roles = live.waiting
-        live.waiting = tuple(replace(role, kind=_gpus_alone(role.kind)) for role in roles)
-        found = could_be_placed(self.cluster, live, is_bare=True)
-        live.waiting = roles
-        return found
+        bare = tuple([replace(role, kind=role.kind.gpus_alone()) for role in roles])
+        key = owner, priority, tuple([(r.kind, len(r.pods)) for r in bare]), near, *others
+        if key not in self._lying:
+            live.waiting = bare
+            self._lying[key] = could_be_placed(self.cluster, live, is_bare=True)
+            live.waiting = roles
+        return self._lying[key]
 
     def _fitting_if_healthy(self, lives: Sequence[Live]) -> Collection[str]:
         """Those of the gangs that would be placed if all were well."""
@@ -366,10 +371,6 @@ def _wanted(live: Live) -> dict[str, int | float | str | None]:
         "cpu": sum(role.kind.cpu * len(role.pods) for role in roles),
         "memoryMB": sum(role.kind.memory_mb * len(role.pods) for role in roles),
     }
-
-
-def _gpus_alone(kind: Kind) -> Kind:
-    return Kind(kind.gpus, kind.gpu_types, kind.pin)
 
 
 def _too_little_beside(live: Live) -> str:

@@ -22,7 +22,7 @@ from scheduler.domain.core.queue import (
     Stamp,
     Want,
 )
-from scheduler.domain.core.reservations import may_pass
+from scheduler.domain.core.reservation import may_pass
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
