@@ -11,6 +11,7 @@ from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Gang,
+    Grown,
     Kind,
     Placed,
     Preempted,
@@ -322,3 +323,20 @@ def test_the_first_that_asks_for_less_is_tried_again_where_nobody_may_pass() -> 
     assert placed(scene.asks(a_gang("first", 2), a_gang("second", 1))) == []
     scene.core.release_pod("first", "p1")
     assert placed(scene.cycle()) == ["first"]
+
+
+@pytest.mark.parametrize("pods", [1, 2])
+def test_who_grows_takes_what_is_kept_for_a_lower_one_when_that_is_free(pods: int) -> None:
+    scene = Scene(config(policy=Policy(), x=owning(("rack", 2))))
+    scene.places(gang("high", "x", 4, priority=3))
+    scene.places(gang("b1", "x", 3, priority=3))
+    scene.places(gang("b2", "x", 3, priority=3))
+    scene.places(gang("b3", "x", 2, priority=3, expected_s=100.0))
+    scene.core.grow("high", (Role(Kind(4), ("more",)),))
+    scene.cycle()
+    scene.asks(gang("low", "x", 4, pods=pods, priority=2))
+    assert "low" in scene.core.reservations.by_gang
+    scene.leave("b3")
+    decided = scene.cycle()
+    assert [each.gang for each in decided if isinstance(each, Grown)] == ["high"]
+    assert not [each for each in decided if isinstance(each, Preempted)]

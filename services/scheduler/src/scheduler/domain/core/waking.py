@@ -265,6 +265,9 @@ class Waking:
     def _has_room(self, line: Line) -> bool:
         """There would be room for each kind of its pods if all who may go were gone."""
         owner, priority = line.key[:2]
+        kept = self.cluster.reservations.of(owner)
+        if any(each.live.gang.priority < priority for each in kept):
+            return True  # what is kept for those after it is neither free nor anybody's who may go
         for key, kind, count in line.wants:
             room = self._rooms.get(key)
             if room is None:
