@@ -19,6 +19,11 @@ POLICIES = (
 )
 """The plain one, with reservations, with the usual order, and where nobody may pass."""
 
+AGE_FIRST = {"is_backfilling": True, "order_by": ("age",)}
+"""Priority counts for who has to leave alone. A gang may start and leave in one cycle, which the
+oracle does not follow: such histories end there.
+"""
+
 
 class CoreDoor:
     """The core, with its cycle beside its other methods."""

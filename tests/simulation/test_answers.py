@@ -125,6 +125,15 @@ def test_with_fewer_pods_it_would_start_now() -> None:
     assert why(scene, "waits").fewer is None
 
 
+def test_with_fewer_it_does_not_start_before_one_for_which_others_leave_already() -> None:
+    scene = a_scene(Policy(is_strict=True))
+    half = frozenset({"n0", "n1"})
+    scene.places(a_gang("guest", 2, priority=-1, allowed_nodes=half))
+    scene.asks(a_gang("first", 2, allowed_nodes=half))
+    scene.asks(a_gang("second", 3))
+    assert why(scene, "second").fewer is None
+
+
 def test_without_a_guarantee_it_would_start_on_idle_cells_of_others() -> None:
     scene = Scene(config(x=owning(("rack", 1)), y=owning(("rack", 1))))
     scene.asks(a_gang("own", 2))

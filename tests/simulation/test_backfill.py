@@ -340,3 +340,32 @@ def test_who_grows_takes_what_is_kept_for_a_lower_one_when_that_is_free(pods: in
     decided = scene.cycle()
     assert [each.gang for each in decided if isinstance(each, Grown)] == ["high"]
     assert not [each for each in decided if isinstance(each, Preempted)]
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_where_priority_is_not_the_first_who_goes_before_is_tried_whoever_waits(
+    others: int,
+) -> None:
+    scene = a_scene(replace(KEEPING, order_by=("age",)))
+    scene.places(a_gang("half", 2, submitted_at=0.0, expected_s=1_000.0))
+    scene.asks(a_gang("large", 4, submitted_at=10.0))
+    for number in range(others):
+        scene.asks(a_gang(f"young{number}", 1, submitted_at=20.0))
+    assert placed(scene.asks(a_gang("old", 1, submitted_at=1.0))) == ["old"]
+
+
+def test_quota_that_is_wanting_for_kept_cells_is_kept_where_it_is() -> None:
+    """Of three nodes' quota one is in a fourth node, in which others could go on starting."""
+    scene = Scene(config(policy=KEEPING, x=owning(("rack/node", 3))))
+    elsewhere = frozenset({"n3"})
+    scene.places(gang("one", "x", 2, expected_s=100.0, allowed_nodes=elsewhere))
+    scene.asks(a_gang("large", 3, allowed_nodes=frozenset({"n0", "n1", "n2"})))
+    told = scene.asks(gang("long", "x", 2, expected_s=1_000.0, allowed_nodes=elsewhere))
+    assert placed(told) == []
+    assert code_of(told, "long") == "reservation"
+    short = gang("short", "x", 2, limit_s=50.0, allowed_nodes=elsewhere)
+    assert placed(scene.asks(short)) == ["short"]
+    scene.leave("one")
+    assert placed(scene.cycle()) == []
+    scene.leave("short")
+    assert placed(scene.cycle()) == ["large"]

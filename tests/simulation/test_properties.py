@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from core_door import POLICIES, CoreDoor, door
+from core_door import AGE_FIRST, POLICIES, CoreDoor, door
 from histories import history
 from oracle.private import fits_in_private
 from oracle.state import spare
@@ -97,7 +97,9 @@ def test_what_the_core_remembers_changes_no_decision(is_large: bool) -> None:
         assert repr(usual.decisions) == repr(forgetful.decisions), f"seed {seed}"
 
 
-@pytest.mark.parametrize("policy", POLICIES[1:], ids=["backfill", "usual", "strict"])
+@pytest.mark.parametrize(
+    "policy", [*POLICIES[1:], AGE_FIRST], ids=["backfill", "usual", "strict", "age"]
+)
 @pytest.mark.parametrize("is_large", [False, True])
 def test_what_is_remembered_of_kept_cells_changes_no_decision(
     policy: dict[str, object], is_large: bool

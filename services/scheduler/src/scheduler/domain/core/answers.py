@@ -17,7 +17,7 @@ from scheduler.domain.core.ends import by_end
 from scheduler.domain.core.forestalling import as_if_started, starting_first
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.passing import goes_before
+from scheduler.domain.core.passing import first_of, goes_before
 from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import is_alone
 from scheduler.domain.core.reasons import HEALTH
@@ -196,6 +196,8 @@ def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
     """When it asks anew nobody gets before it."""
     if not (cluster.policy.is_strict or live.is_kept_for):
         return True
+    if cluster.policy.is_strict and first_of(cluster, live) is not live:
+        return False
     ahead = cluster.forecast.ahead(cluster, live)
     return ahead is not None and ahead.position == 1
 

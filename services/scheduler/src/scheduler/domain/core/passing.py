@@ -42,7 +42,7 @@ def _tries_beside(
     before = [each for each in others if each not in behind]
     found: list[Decision] | None = None
     with out_of_the_way(cluster, behind):
-        for found in _attempts(cluster, live):
+        for found in _attempts(cluster, live, before):
             if found is not None:
                 unreserve(cluster, live)
                 break
@@ -54,13 +54,27 @@ def _tries_beside(
     yield found
 
 
-def _attempts(cluster: Cluster, live: Live) -> Iterator[list[Decision] | None]:
+def _attempts(
+    cluster: Cluster, live: Live, before: Sequence[Reservation]
+) -> Iterator[list[Decision] | None]:
+    """Where quota is wanting for what is kept for others ``before`` the gang, it gets none by
+    making others leave it.
+    """
     overdue = cluster.reservations.overdue(live, cluster.now)
-    if not overdue:
+    is_second = any(each.short and _wants(cluster, live, each.short) for each in before)
+    if not overdue and not is_second:
         yield from attempts(cluster, live)
     else:
-        with _overdue(cluster, overdue):
+        rank = OPPORTUNISTIC if is_second else live.reach
+        with _overdue(cluster, overdue), cluster.preemptions.guests_alone(live, rank):
             yield from attempts(cluster, live)
+
+
+def _wants(cluster: Cluster, live: Live, types: Container[str]) -> bool:
+    """Some of its pods may be on GPUs of these types."""
+    every = cluster.hardware.gpu_types
+    kinds = (role.kind for role in live.waiting)
+    return any(each in types for kind in kinds for each in kind.gpu_types or every)
 
 
 @contextmanager
@@ -136,10 +150,11 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
     if not passed:
         return None
+    short = next((each for each in passed if each.short), None)
     with out_of_the_way(cluster, passed):
         found = start_at_once(cluster, live, cluster.at)
-    if found is not None:
-        whom = next((each for each in passed if each.has(live)), None)
+    if found is not None:  # on its cells, or in the quota for them
+        whom = next((each for each in passed if each.has(live)), short)
         if whom is not None:
             cluster.reservations.passes(live, whom.live.id)
     return found

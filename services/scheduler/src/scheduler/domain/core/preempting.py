@@ -12,7 +12,7 @@ from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import those_near
-from scheduler.domain.core.model import Decision, Downgraded
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Downgraded
 from scheduler.domain.core.prices import may_leave, price_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
@@ -166,7 +166,11 @@ def is_alone(cluster: Cluster, live: Live) -> bool:
 
 
 def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
-    """Who could be downgraded for it, the smallest first: who has cells of its GPU types."""
+    """Who could be downgraded for it, the smallest first: who has cells of its GPU types. Nobody
+    where no cells of its virtual cluster are to be left for it.
+    """
+    if live.reach <= OPPORTUNISTIC:
+        return iter(())
     kinds = [role.kind for role in live.waiting]
     types = {each for kind in kinds for each in kind.gpu_types or cluster.hardware.gpu_types}
     below = cluster.charges.smallest_below(live.owner, live.gang.priority)

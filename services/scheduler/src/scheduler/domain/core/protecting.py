@@ -220,9 +220,11 @@ class Protection:
             self._keep_off(frozenset())
 
     @contextmanager
-    def guests_alone(self, live: Live) -> Iterator[None]:
-        """Nobody of its own virtual cluster leaves for this gang, for the moment."""
-        before, live.reach = live.reach, min(live.reach, NOBODY_OVER)
+    def guests_alone(self, live: Live, rank: int = NOBODY_OVER) -> Iterator[None]:
+        """Nobody of its own virtual cluster leaves for this gang, for the moment. ``rank``: as
+        `NOBODY_OVER`.
+        """
+        before, live.reach = live.reach, min(live.reach, rank)
         try:
             yield
         finally:

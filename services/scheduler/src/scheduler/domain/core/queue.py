@@ -129,6 +129,9 @@ class Queue:
         insort(line.waiting, live.order)
         if line.groups and line.waiting[0] is live.order:
             self._note_ahead(line)
+            if live.order[0][:2] < line.waiting[1][0][:2]:  # perhaps before who has cells kept
+                self.changes[key[0]] += 1
+                self.added[line] = None
         self.version += 1
         if line.reason is None:  # else the same holds for it as for the others in the line
             self.added[line] = None

@@ -22,7 +22,8 @@ class Reservation:
     others that would have to leave for it. ``number``: later ones have higher ones.
     ``doubted_at``: when somebody there should be gone, as it was last looked at. ``tried_at``: when
     it was last tried for somebody who is still there. ``patient_until``: as `RestoredReservation`
-    has it.
+    has it. ``short``: by GPU type, how many free leaves of it its virtual cluster has no quota left
+    for, as that is in cells elsewhere: of these as many are among ``held``.
     """
 
     live: Live
@@ -35,6 +36,7 @@ class Reservation:
     doubted_at: float = -inf
     tried_at: float = -inf
     patient_until: float | None = None
+    short: Mapping[str, int] = field(default_factory=dict)
 
     def cells(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """Nodes with the indices of their GPUs that are kept."""
@@ -50,6 +52,14 @@ class Reservation:
             pod.state is not None and pod.leaves & self.leaves.get(pod.state.slot.number, 0)
             for pod in live.pods.values()
         )
+
+    def beside(self) -> list[Pod]:
+        """What it is charged on other leaves than those that are kept."""
+        return [
+            pod
+            for pod in self.held
+            if pod.state is not None and pod.leaves & ~self.leaves.get(pod.state.slot.number, 0)
+        ]
 
     def charged_leaves(self) -> Leaves:
         """What it is charged."""

@@ -5,7 +5,7 @@ GPUs: others of its virtual cluster find them taken, and opportunistic gangs may
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from scheduler.domain.core.charges import Charges
@@ -192,23 +192,73 @@ class Reservations:
         cells: Iterable[CellUse] = (),
         only: Leaves | None = None,
     ) -> None:
-        """Charge what nobody is charged of it, in these cells if that can be."""
+        """Charge what nobody is charged of it, in these cells if that can be. Of what its virtual
+        cluster has no quota left for, as that is in cells elsewhere, as much is charged there: else
+        others would have those cells for ever.
+        """
         hardware, live = self.hardware, reservation.live
+        before, known = _as_is(reservation), (self.version, self.versions[live.owner])
+        versions = hardware.versions()
+        beside = reservation.beside()
+        for pod in beside:
+            self._give_back(reservation, pod)
         bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
+        short: dict[str, int] = {}
         for number, leaves in (reservation.leaves if only is None else only).items():
             state = hardware.states[number]
             for kind, owner, mask in self._parts(live, state, leaves & ~state.charged):
-                bindings = cover(hardware, owner, state, mask)
-                if bindings is not None:
-                    take = Take(0, (0,) * len(state.machine.free))
-                    pod = Pod("", live.id, kind, state.machine, take, state, mask, 0)
-                    hardware.recharge(pod, bindings)
-                    self.charges.count(live, pod, 1)
-                    reservation.held.append(pod)
-                    self.changed.add(live.id)
-                    self.is_another(live.owner)
+                if not self._charge(reservation, kind, owner, state, mask) and kind.pin is None:
+                    short[state.gpu_type] = short.get(state.gpu_type, 0) + mask.bit_count()
         uncover(hardware, (binding for binding in bound if binding is not None))
+        reservation.short = short
+        if short:
+            self._hold_beside(reservation)
+        if _as_is(reservation) != before:
+            self.is_another(live.owner)
+        elif beside:  # nobody is woken
+            hardware.unchanged(versions)
+            self.version, self.versions[live.owner] = known
         self.lend(reservation)
+
+    def _hold_beside(self, reservation: Reservation) -> None:
+        """Of what it is short of as much as is free in other cells of its virtual cluster."""
+        owner, states = reservation.live.owner, self.hardware.states
+        bindings = {
+            binding
+            for live in self.charges.charged_to(owner)
+            for pod in live.pods.values()
+            for binding in pod.bindings
+            if binding.owner == owner
+        }
+        around = {slot.number for binding in bindings for slot, _ in binding.masks()}
+        left = dict(reservation.short)
+        for number in sorted(around):
+            state = states[number]
+            own = state.bound.get(owner, 0) & ~reservation.leaves.get(number, 0)
+            mask = _lowest(own & ~state.charged, left.get(state.gpu_type, 0))
+            if mask and self._charge(reservation, NOTHING, owner, state, mask):
+                left[state.gpu_type] -= mask.bit_count()
+
+    def _charge(
+        self, reservation: Reservation, kind: Kind, owner: str, state: SlotState, mask: int
+    ) -> bool:
+        """False, with nothing changed: the owner has no quota left for these leaves."""
+        live, bindings = reservation.live, cover(self.hardware, owner, state, mask)
+        if bindings is None:
+            return False
+        take = Take(0, (0,) * len(state.machine.free))
+        pod = Pod("", live.id, kind, state.machine, take, state, mask, 0)
+        self.hardware.recharge(pod, bindings)
+        self.charges.count(live, pod, 1)
+        reservation.held.append(pod)
+        self.changed.add(live.id)
+        return True
+
+    def _give_back(self, reservation: Reservation, pod: Pod) -> None:
+        reservation.held.remove(pod)
+        self.charges.count(reservation.live, pod, -1)
+        self.hardware.discharge(pod)
+        self.changed.add(reservation.live.id)
 
     def lend(self, reservation: Reservation) -> None:
         """Who would have to leave its cells for its gang leaves them for nobody who comes after
@@ -245,11 +295,8 @@ class Reservations:
     def lift(self, reservation: Reservation) -> None:
         """It is charged nothing for the moment."""
         self.call_in(reservation)
-        for pod in reversed(reservation.held):
-            self.charges.count(reservation.live, pod, -1)
-            self.hardware.discharge(pod)
-            self.changed.add(reservation.live.id)
-        reservation.held.clear()
+        for pod in reservation.held[::-1]:
+            self._give_back(reservation, pod)
 
     @contextmanager
     def uncounted(self, owner: str) -> Iterator[None]:
@@ -298,3 +345,17 @@ class Reservations:
                 yield Kind(pin=pin), pin_owner(pin), pinned
         if mask:
             yield NOTHING, live.owner, mask
+
+
+def _as_is(reservation: Reservation) -> tuple[Leaves, Mapping[str, int]]:
+    return reservation.charged_leaves(), reservation.short
+
+
+def _lowest(leaves: int, count: int) -> int:
+    """Of leaves so many at the most."""
+    found = 0
+    while leaves and count > 0:
+        found |= leaves & -leaves
+        leaves &= leaves - 1
+        count -= 1
+    return found
