@@ -193,13 +193,18 @@ def _fewer(cluster: Cluster, live: Live, found: Answer) -> None:
 
 
 def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
-    """When it asks anew nobody gets before it."""
-    if not (cluster.policy.is_strict or live.is_kept_for):
-        return True
-    if cluster.policy.is_strict and first_of(cluster, live) is not live:
-        return False
-    ahead = cluster.forecast.ahead(cluster, live)
-    return ahead is not None and ahead.position == 1
+    """When it asks anew nobody gets before it: of its virtual cluster where nobody may pass; of any
+    where it gives up what is kept for it.
+    """
+    if cluster.policy.is_strict:
+        if first_of(cluster, live) is not live:
+            return False
+        ahead = cluster.forecast.ahead(cluster, live)
+        if ahead is None or ahead.position > 1:
+            return False
+    own = cluster.rank_of(live)
+    lines = cluster.queue.lines.values()
+    return not live.is_kept_for or all(cluster.rank(line) >= own for line in lines)
 
 
 def _starts_now(cluster: Cluster, live: Live) -> bool:
