@@ -45,6 +45,8 @@ from w2 import drawn_gang
 SEED = 7
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WAITING = 11_500
+"""More than the 10,000 that are to wait still when some have come for others that left."""
+
 PER_NODE = 5
 """Gangs that are asked for beside those that are to wait: more than start."""
 

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from scheduler.domain.core.aside import all_tried
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Decision
 from scheduler.domain.core.nodes import Nodes
-from scheduler.domain.core.waking import all_tried
 
 POLICIES = (
     {},

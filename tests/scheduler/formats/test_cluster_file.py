@@ -397,5 +397,4 @@ configs = st.builds(
 def test_what_is_written_is_read_as_the_same(config: ClusterConfig) -> None:
     findings = Findings()
     data = json.loads(json.dumps(cluster_data(config)))
-    assert cluster_of(data, Place(), findings) == config
-    assert findings.found == []
+    assert (cluster_of(data, Place(), findings), findings.found) == (config, [])

@@ -6,6 +6,7 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.domain.core.admitting import attempts
+from scheduler.domain.core.aside import put_aside, stamp_of
 from scheduler.domain.core.borrowing import lend
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
@@ -16,7 +17,7 @@ from scheduler.domain.core.queue import Group, Line, Stamp, wish_of
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.starting import preempt, start_if_free
 from scheduler.domain.core.upgrading import upgrade
-from scheduler.domain.core.waking import Waking, held_back, put_aside, soon_to_start, stamp_of
+from scheduler.domain.core.waking import Waking, held_back, soon_to_start
 
 EXPLAINED = 32
 """Lines whose reason may have become another one because others were placed are all looked at again

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from scheduler.domain.core.aside import put_aside
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import RestoredReservation
-from scheduler.domain.core.waking import put_aside
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster

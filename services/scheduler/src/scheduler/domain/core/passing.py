@@ -4,16 +4,16 @@ and others go there only where they will be gone in time.
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from math import inf
 
 from scheduler.domain.core.admitting import attempts
+from scheduler.domain.core.chains import beside, chains_of, has_no_chain, kept_chains, own_chains
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import ends_at
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.keeping import freed_by, set_apart, unreserve
 from scheduler.domain.core.machines import SlotState
-from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved, Role
+from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
@@ -193,7 +193,7 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     while lines and has_lost and kept.full.get(owner) != (known := _known(cluster, owner)):
         found = _keep_first(cluster, owner, lines, until)
         said += found
-        if until is None and _kept_chains(cluster, kept.of(owner)) >= _own_chains(cluster, owner):
+        if until is None and kept_chains(cluster, kept.of(owner)) >= own_chains(cluster, owner):
             kept.full[owner] = known
         # Who has lost its cells to one before it may have others.
         has_lost = any(isinstance(each, Reserved) and each.starts_at is None for each in found)
@@ -257,16 +257,16 @@ def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
     live = before.live
     others = [each for each in cluster.reservations.of(live.owner) if each is not before]
     behind = [each for each in others if goes_before(live, each)]
-    taken = _kept_chains(cluster, (each for each in others if each not in behind))
-    with out_of_the_way(cluster, [*behind, before]), _beside(cluster, live, taken):
+    taken = kept_chains(cluster, (each for each in others if each not in behind))
+    with out_of_the_way(cluster, [*behind, before]), beside(cluster, live, taken):
         found = plan(cluster, live, cluster.now)
-    wanted = set() if found is None else _chains(cluster, found.leaves)
+    wanted = set() if found is None else chains_of(cluster, found.leaves)
     if found is None or not taken.isdisjoint(wanted):
         return [_lose(cluster, before)]
     said: list[Decision] = [
         _lose(cluster, each)
         for each in behind
-        if not wanted.isdisjoint(_chains(cluster, each.leaves))
+        if not wanted.isdisjoint(chains_of(cluster, each.leaves))
     ]
     cluster.reservations.remove(before)
     after = Reservation(live, found.leaves, found.starts_at, before.since)
@@ -289,8 +289,8 @@ def _keep_first(
 ) -> list[Decision]:
     """Cells for the first gangs in order, in chains in which none are kept for others before."""
     kept = cluster.reservations
-    chains = _own_chains(cluster, owner)
-    if _kept_chains(cluster, kept.of(owner)) >= chains:
+    chains = own_chains(cluster, owner)
+    if kept_chains(cluster, kept.of(owner)) >= chains:
         # Only who goes before one of those can have some.
         lowest = max((each.live.order[0][:2] for each in kept.of(owner)), default=())
         lines = cluster.queue.ahead_of(owner, lowest)
@@ -308,22 +308,22 @@ def _keep_first(
     for _, live in sorted(firsts, key=lambda each: each[0]):
         behind = [each for each in kept.of(owner) if goes_before(live, each)]
         ahead = [each for each in kept.of(owner) if each not in behind]
-        taken = _kept_chains(cluster, ahead)
+        taken = kept_chains(cluster, ahead)
         if chains <= taken or not left:
             break
-        if _has_no_chain(cluster, live, taken) or not fits_when_empty(cluster, live):
+        if has_no_chain(cluster, live, taken) or not fits_when_empty(cluster, live):
             continue
         left -= 1
         if live.unplanned == _state(cluster, owner):
             continue
-        with out_of_the_way(cluster, behind), _beside(cluster, live, taken):
+        with out_of_the_way(cluster, behind), beside(cluster, live, taken):
             found = plan(cluster, live, cluster.now)
-        wanted = set() if found is None else _chains(cluster, found.leaves)
+        wanted = set() if found is None else chains_of(cluster, found.leaves)
         if found is None or not taken.isdisjoint(wanted):
             live.unplanned = _state(cluster, owner)
             continue
         for each in behind:
-            if not wanted.isdisjoint(_chains(cluster, each.leaves)):
+            if not wanted.isdisjoint(chains_of(cluster, each.leaves)):
                 said.append(_lose(cluster, each))
         mine = Reservation(live, found.leaves, found.starts_at, cluster.now)
         kept.add(mine)
@@ -341,67 +341,6 @@ def _state(cluster: Cluster, owner: str) -> Stamp:
 def _known(cluster: Cluster, owner: str) -> Stamp:
     """As long as this is so, the same gangs go before those for which cells are kept."""
     return (cluster.queue.changes[owner], *_state(cluster, owner))
-
-
-def _has_no_chain(cluster: Cluster, live: Live, taken: set[str]) -> bool:
-    """In all chains in which some of its pods can be cells are kept for others."""
-    return any(
-        _own_chains(cluster, live.owner, role.kind.gpu_types) <= taken
-        for role in live.waiting
-        if role.kind.pin is None
-    )
-
-
-@contextmanager
-def _beside(cluster: Cluster, live: Live, taken: set[str]) -> Iterator[None]:
-    """The gang wants no GPUs of the chains that are taken, for the moment."""
-    before, chains = (live.waiting, live.gang), cluster.hardware.forest.chains.values()
-    if taken:
-        free = {chain.leaf for chain in chains if chain.name not in taken}
-        live.waiting = tuple(_of_types(cluster, role, free) for role in live.waiting)
-        if any(chain.leaf in free for chain in chains if chain.name in taken):
-            nodes, allowed = _nodes_beside(cluster, taken), live.gang.allowed_nodes
-            nodes = nodes if allowed is None else nodes & allowed
-            live.gang = replace(live.gang, allowed_nodes=nodes)
-    try:
-        yield
-    finally:
-        live.waiting, live.gang = before
-
-
-def _nodes_beside(cluster: Cluster, taken: set[str]) -> frozenset[str]:
-    """Machines of which no GPU is in a chain that is taken."""
-    machines = cluster.hardware.machines.values()
-    return frozenset(
-        machine.name
-        for machine in machines
-        if not any(state.slot.chain.name in taken for state in machine.slots)
-    )
-
-
-def _of_types(cluster: Cluster, role: Role, types: Container[str]) -> Role:
-    """On GPUs of these types alone, where it may have some of them."""
-    kind = role.kind
-    wanted = kind.gpu_types or cluster.hardware.gpu_types
-    left = tuple(each for each in wanted if each in types)
-    if not kind.gpus or kind.pin is not None or not left or len(left) == len(wanted):
-        return role
-    return replace(role, kind=replace(kind, gpu_types=left))
-
-
-def _own_chains(cluster: Cluster, owner: str, types: Sequence[str] = ()) -> set[str]:
-    """Those in which a virtual cluster has quota: of these GPU types, or of all."""
-    quotas = cluster.hardware.owning.quotas.get(owner, ())
-    return {quota.chain.name for quota in quotas if not types or quota.chain.leaf in types}
-
-
-def _kept_chains(cluster: Cluster, reservations: Iterable[Reservation]) -> set[str]:
-    return {chain for each in reservations for chain in _chains(cluster, each.leaves)}
-
-
-def _chains(cluster: Cluster, leaves: Leaves) -> set[str]:
-    states = cluster.hardware.states
-    return {states[number].slot.chain.name for number in leaves}
 
 
 def _said(cluster: Cluster, reservation: Reservation) -> Reserved:

@@ -98,6 +98,7 @@ class Usage:
         if now != self._ranks_at:
             self._ranks.clear()
             self._ranks_at = now
+            self._ranked += 1
         key = live.account
         found = self._ranks.get(key)
         if found is None:

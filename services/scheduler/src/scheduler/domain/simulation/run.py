@@ -8,6 +8,7 @@ grace of 0) is another round at the same moment.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from scheduler.domain.core.aside import all_tried
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.cycle import run_cycle
@@ -21,7 +22,6 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.core.passing import has_passers
-from scheduler.domain.core.waking import all_tried
 from scheduler.domain.formats.fields import FormatError
 from scheduler.domain.formats.model import (
     ClusterChanged,
