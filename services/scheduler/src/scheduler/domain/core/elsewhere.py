@@ -33,12 +33,13 @@ def movable(cluster: Cluster, live: Live, ground: Ground, below: Price) -> list[
     pods = sum(len(role.pods) for role in live.waiting)
     looked = max(MOVED_LOOKED_AT_LEAST, MOVED_LOOKED // pods)
     own = islice(charges.smallest_below(live.owner, priority), looked)
-    charged = (pod for each in own if price_of((each,)) < below for pod in each.pods.values())
+    cheapest = (each for each in own if _costs_less(each, priority, below))
+    charged = (pod for each in cheapest for pod in each.pods.values())
     cheap: list[tuple[Price, int, list[Live], int]] = []
     for binding in _bindings(islice(charged, looked), ground.gpu_type):
         users = [cluster.gangs[gang] for gang in sorted(binding.users)]
         price = price_of(users)
-        if price < below and all(cost_of(each)[0] < priority for each in users):
+        if price < below and all(_costs_less(each, priority, below) for each in users):
             leaves = sum(mask.bit_count() for _, mask in binding.masks())
             cheap.append((price, len(cheap), users, leaves))
     found: list[list[Live]] = []
@@ -53,6 +54,12 @@ def movable(cluster: Cluster, live: Live, ground: Ground, below: Price) -> list[
             if len(found) == MOVED_TRIED:
                 break
     return found
+
+
+def _costs_less(live: Live, priority: int, below: Price) -> bool:
+    """It has to leave for a gang of this priority, and costs less than that."""
+    rank, price = cost_of(live)
+    return rank < priority and price < below
 
 
 def _bindings(charged: Iterable[Pod], gpu_type: str) -> Iterable[Binding]:

@@ -14,6 +14,7 @@ from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.leaving import those_near
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Downgraded
 from scheduler.domain.core.prices import may_leave, price_of
+from scheduler.domain.core.protecting import is_lazy
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.starting import preempt, reserve, start_at_once, start_reserved
@@ -110,11 +111,11 @@ def _lowering(cluster: Cluster, live: Live, lazy: Sequence[Live], room: Room | N
 
 
 def protected_lazy(cluster: Cluster, live: Live) -> list[Live]:
-    """Who could be downgraded for it, and does not have to leave as it is protected."""
-    protected = cluster.preemptions.of(live)
-    if not protected:
-        return []
-    return [each for each in islice(lazy_below(cluster, live), LOWERED) if each.id in protected]
+    """Who could be downgraded for it, and does not have to leave, as it is protected from it
+    (`Protection.kept_off`).
+    """
+    lazy = islice(lazy_below(cluster, live), LOWERED)
+    return [each for each in lazy if each.is_protected or each.rank >= live.reach]
 
 
 def _growths_in_the_way(
@@ -178,18 +179,11 @@ def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
         other
         for other in below
         if other.id not in cluster.reserved
-        and _is_lazy(cluster, other)
+        and is_lazy(cluster, other)
         and any(
             pod.leaves and pod.state.gpu_type in types for pod in other.pods.values() if pod.state
         )
     )
-
-
-def _is_lazy(cluster: Cluster, live: Live) -> bool:
-    """It is downgraded before it is killed."""
-    if live.gang.is_lazy is not None:
-        return live.gang.is_lazy
-    return cluster.policy.is_lazy or live.lender is not None
 
 
 @dataclass(slots=True)

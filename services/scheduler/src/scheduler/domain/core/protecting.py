@@ -264,6 +264,24 @@ class Protection:
             if (live := self._of(young, owner)) is not None:
                 yield live
 
+    def staying(self, owner: str, priority: int) -> int:
+        """Leaves of an owner's gangs of lower ranks that no gang of this priority gets, whichever
+        it is, as they have not run for long enough and are not downgraded.
+        """
+        return sum(
+            pod.leaves.bit_count()
+            for live in self._alive(owner)
+            if live.rank < priority and self._stays(live)
+            for pod in live.pods.values()
+            if pod.kind.pin is None
+        )
+
+    def _stays(self, live: Live) -> bool:
+        """It has cells that it does not lose before it is old enough."""
+        is_own = live.gang_class is GangClass.GUARANTEED and live.lender is None
+        is_whole = not (live.reserved or live.is_overdue)  # what it is to grow by may be taken
+        return is_own and is_whole and not is_lazy(self.cluster, live)
+
     def _of(self, young: Young, owner: str) -> Live | None:
         """The gang, as long as it runs in this owner's quota as it did then."""
         _, gang, began = young
@@ -336,6 +354,13 @@ class Protection:
                     yield first + HOUR_S
             if live.is_paired:
                 yield min(self.hour.pairs(live.job).values()) + HOUR_S
+
+
+def is_lazy(cluster: "Cluster", live: Live) -> bool:
+    """It is downgraded before it is killed."""
+    if live.gang.is_lazy is not None:
+        return live.gang.is_lazy
+    return cluster.policy.is_lazy or live.lender is not None
 
 
 def is_inside(live: Live, victim: Live) -> bool:

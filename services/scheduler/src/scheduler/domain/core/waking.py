@@ -38,6 +38,7 @@ class Waking:
     __slots__ = (
         "_asked",
         "_freed_under",
+        "_gettable",
         "_kept",
         "_left",
         "_machines",
@@ -61,6 +62,7 @@ class Waking:
         self._state: Stamp = ()
         self._rooms: dict[object, int] = {}
         self._left: dict[GroupKey, int] = {}
+        self._gettable: dict[GroupKey, int] = {}
         self._kept: dict[str, int] = {}
         self._passes: dict[object, bool] = {}
         self._freed_under: Stamp = ()
@@ -89,6 +91,7 @@ class Waking:
             self._state = state
             self._rooms.clear()
             self._left.clear()
+            self._gettable.clear()
             self._kept.clear()
             self._passes.clear()
             self._look_at_freed()
@@ -259,8 +262,21 @@ class Waking:
             left = self._left[group] = self.cluster.charges.left_of_all(owner, priority)
         return left
 
+    def _quota_without_stayers(self, line: Line) -> int:
+        """What is left without what lower ones have and nobody gets from them for now."""
+        owner, priority = group = line.key[:2]
+        found = self._gettable.get(group)
+        if found is None:
+            found = self.cluster.charges.left_of_all(owner, priority)
+            if self.cluster.charges.has_lower(owner, priority):
+                found -= self.cluster.preemptions.staying(owner, priority)
+            self._gettable[group] = found
+        return found
+
     def _has_room(self, line: Line) -> bool:
         """There would be room for each kind of its pods if all who may go were gone."""
+        if line.leaves > self._quota_without_stayers(line):
+            return False
         owner, priority = line.key[:2]
         kept = self.cluster.reservations.of(owner)
         if any(each.live.gang.priority < priority for each in kept):
