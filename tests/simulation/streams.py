@@ -7,7 +7,7 @@ has several chains, loans and faults beside.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
@@ -61,8 +61,16 @@ def a_policy(random: Random) -> dict[str, object]:
     return policy
 
 
-def a_cluster(racks: int, quota: dict[str, int], **policy: object) -> ClusterConfig:
-    """Racks of two nodes of four GPUs, of which virtual clusters own so many nodes."""
+Quota = int | Mapping[str, int]
+"""Nodes, or cells by type."""
+
+
+def a_cluster(racks: int, quota: Mapping[str, Quota], **policy: object) -> ClusterConfig:
+    """Racks of two nodes of four GPUs, of which virtual clusters own so many cells."""
+    owned = {
+        name: {"rack/node": cells} if isinstance(cells, int) else cells
+        for name, cells in quota.items()
+    }
     return from_file(
         {
             "cellTypes": TYPES,
@@ -75,8 +83,8 @@ def a_cluster(racks: int, quota: dict[str, int], **policy: object) -> ClusterCon
                 for number in range(racks)
             ],
             "virtualClusters": {
-                name: {"cells": [{"type": "rack/node", "count": count}]}
-                for name, count in quota.items()
+                name: {"cells": [{"type": each, "count": count} for each, count in cells.items()]}
+                for name, cells in owned.items()
             },
             "policy": policy,
         }

@@ -5,8 +5,8 @@ would not be gone in time.
 from dataclasses import replace
 
 import pytest
-from scenes import RACKS, Scene, code_of, config, gang, owning
-from scheduler.domain.core.config import PhysicalCell, Policy
+from scenes import RACKS, TYPES, Scene, code_of, config, gang, owning
+from scheduler.domain.core.config import CellType, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -369,3 +369,24 @@ def test_quota_that_is_wanting_for_kept_cells_is_kept_where_it_is() -> None:
     assert placed(scene.cycle()) == []
     scene.leave("short")
     assert placed(scene.cycle()) == ["large"]
+
+
+@pytest.mark.parametrize("budget", [None, 1])
+def test_cells_are_kept_for_who_waits_for_some_that_are_protected_and_some_that_are_not(
+    budget: int | None,
+) -> None:
+    policy = replace(KEEPING, min_run_s=100.0, preemptions_per_hour=budget)
+    types = TYPES | {"eight": CellType("switch", 4, is_node=True)}
+    world = config(
+        (PhysicalCell("eight", name="n0"),), policy=policy, x=owning(("eight/switch", 2))
+    )
+    scene = Scene(replace(world, cell_types=types))
+    scene.places(gang("old", "x", 2, expected_s=300.0))
+    scene.now = 60.0
+    scene.places(gang("young", "x", 2, expected_s=300.0))
+    scene.now = 120.0
+    told = scene.asks(gang("high", "x", 4, priority=1))
+    assert sum(len(gpus) for _, gpus in reserved(told, "high").cells) == 4
+    scene.leave("old")
+    low = scene.asks(gang("low", "x", 2, expected_s=1_000.0))
+    assert code_of(low, "low") == "reservation"

@@ -5,10 +5,15 @@ from random import Random
 import pytest
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Decision, Placed
-from streams import NODE_GPUS, Json, Mix, Stream, a_cluster, a_stream, blocks, run
+from streams import NODE_GPUS, Json, Mix, Quota, Stream, a_cluster, a_stream, blocks, run
 
 IN_ONE_TEST = 4
 NODES = 3
+QUOTAS: dict[str, Quota] = {
+    "nodes": NODES,
+    "gpus": {"rack/node/gpu": NODES * NODE_GPUS},
+    "both": {"rack/node": NODES - 1, "rack/node/pair": NODE_GPUS // 2},
+}
 RUNS_S = (10.0, 30.0, 60.0)
 LONGEST_S = 1.5 * max(RUNS_S)
 """No gang of these streams runs for longer."""
@@ -17,7 +22,7 @@ ASKS_AT_S = 100.0
 ERRORS = ((1.0,), (0.01, 0.1), (10.0, 100.0), (0.01, 0.1, 1.0, 10.0, 100.0))
 
 
-def a_world(random: Random) -> tuple[ClusterConfig, Mix]:
+def a_world(random: Random, cells: Quota) -> tuple[ClusterConfig, Mix]:
     """Some policy with which cells are kept, or nobody passes."""
     policy: Json = {
         "assumedSeconds": random.choice((20, 100, 1000)),
@@ -39,18 +44,21 @@ def a_world(random: Random) -> tuple[ClusterConfig, Mix]:
         runs_s=RUNS_S,
         load=1.5,
     )
-    quota = {"x": NODES} if random.random() < 0.5 else {"x": NODES, "y": 1}
+    quota: dict[str, Quota] = {"x": cells}
+    if random.random() >= 0.5 and isinstance(cells, int):  # else its GPUs could be on every node
+        quota["y"] = 1
     return a_cluster(2, quota, **policy), mix
 
 
-def large(priority: int) -> Json:
+def large(priority: int, quota: str) -> Json:
     """It wants all that its virtual cluster has."""
+    count, gpus = (2 * NODES, NODE_GPUS // 2) if quota == "both" else (NODES, NODE_GPUS)
     gang = {
         "id": "large",
         "user": "l",
         "virtualCluster": "x",
         "priority": priority,
-        "pods": [{"name": "w", "count": NODES, "gpus": NODE_GPUS}],
+        "pods": [{"name": "w", "count": count, "gpus": gpus}],
         "runSeconds": 10,
     }
     return {"at": ASKS_AT_S, "event": "gang-requested", "gang": gang}
@@ -84,14 +92,15 @@ QUOTA_ELSEWHERE = range(89, 90)
 
 
 @pytest.mark.parametrize("block", [*blocks(16, IN_ONE_TEST), QUOTA_ELSEWHERE])
-def test_a_large_gang_starts_however_many_small_ones_come(block: range) -> None:
+@pytest.mark.parametrize("quota", QUOTAS, ids=str)
+def test_a_large_gang_starts_however_many_small_ones_come(block: range, quota: str) -> None:
     waits = []
     for seed in block:
         random = Random(seed)
-        config, mix = a_world(random)
+        config, mix = a_world(random, QUOTAS[quota])
         start = Start()
         until_s = ASKS_AT_S + 2_000.0
-        events = [*a_stream(random, config, mix, until_s), large(max(mix.priorities))]
+        events = [*a_stream(random, config, mix, until_s), large(max(mix.priorities), quota)]
         events.sort(key=lambda each: float(each["at"]))
         run(config, events, start, until=until_s, is_over=lambda: start.at is not None)  # noqa: B023
         assert start.ahead is not None

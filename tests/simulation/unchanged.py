@@ -55,9 +55,8 @@ def _told(thing: Any, seen: dict[int, int]) -> Iterator[str]:
     if isinstance(thing, Mapping):
         is_plain = all(isinstance(key, str | int | tuple) for key in thing)
         for key, value in sorted(thing.items(), key=_key) if is_plain else thing.items():
-            is_nothing = (
-                not any(value.values()) if isinstance(value, Mapping) else value in (0, set())
-            )
+            values = value.values() if isinstance(value, Mapping) else (value,)
+            is_nothing = all(v == set() or (isinstance(v, int) and v == 0) for v in values)
             if not is_nothing:  # a place in a book that was looked at, or is empty again
                 yield from _told(key, seen)
                 yield from _told(value, seen)

@@ -37,7 +37,8 @@ async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> No
         "INSERT INTO gang (gang, request)"
         " SELECT gang, request::jsonb FROM unnest($1::text[], $2::text[]) AS n (gang, request)"
         " ON CONFLICT (gang) DO UPDATE SET request = excluded.request, is_dirty = true,"
-        " is_refused = gang.is_refused AND gang.request->'pods' = excluded.request->'pods'",
+        " is_refused = gang.is_refused"
+        " AND gang.request->'pods' IS NOT DISTINCT FROM excluded.request->'pods'",
         [request.gang for request in requests],
         [request.model_dump_json(exclude_defaults=True) for request in requests],
     )

@@ -5,7 +5,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import FEW_NODES
 from scheduler.domain.core.holdings import Live
@@ -13,7 +12,6 @@ from scheduler.domain.core.leaving import (
     is_room_after,
     is_room_without_cells,
     leaves_any_near,
-    those_near,
 )
 from scheduler.domain.core.model import (
     Decision,
@@ -21,7 +19,13 @@ from scheduler.domain.core.model import (
     GangClass,
 )
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.preempting import after_victims, is_alone, lazy_below, protected_lazy
+from scheduler.domain.core.preempting import (
+    after_victims,
+    is_alone,
+    lazy_below,
+    protected_lazy,
+    room_at_best,
+)
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
@@ -217,29 +221,10 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
     if is_alone(cluster, live) and not leaves_any_near(cluster, live):
         return False
     with cluster.preemptions.kept_off(live), cluster.hardware.ahead():
-        if _could_have_room(cluster, live, seeker):
+        if room_at_best(cluster, live, seeker) is not None:
             return True
         lazy = protected_lazy(cluster, live)
         removals = [Removal(cluster, other, lifts=False) for other in lazy]
-        found = bool(lazy) and _could_have_room(cluster, live, seeker)
+        found = bool(lazy) and room_at_best(cluster, live, seeker) is not None
         undo_all(removals)
         return found
-
-
-def _could_have_room(cluster: Cluster, live: Live, seeker: Seeker) -> bool:
-    chooser = Chooser(cluster, live, seeker)
-    if chooser.place():
-        victims = [removal.live for removal in chooser.removals]
-        chooser.undo()
-        if live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
-            with cluster.preemptions.guests_alone(live):
-                return _could_have_room(cluster, live, seeker)
-        return True
-    if chooser.is_hopeless():
-        return False
-    others = those_near(cluster, live, cluster.charges.candidates_for(live))
-    removals = [Removal(cluster, other) for other in others]
-    found = seeker.place(live.waiting)
-    seeker.undo()
-    undo_all(removals)
-    return found

@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from scheduler.domain.core.admitting import could_be_placed, may_be_guest
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
-from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
 from scheduler.domain.core.forestalling import as_if_started, starting_first
@@ -19,7 +18,7 @@ from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.passing import first_of, goes_before
 from scheduler.domain.core.planning import earliest
-from scheduler.domain.core.preempting import is_alone
+from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.reasons import HEALTH
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.reservation import Reservation, may_pass
@@ -357,20 +356,8 @@ def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
     if found is not None or is_alone(cluster, live):
         return found
     with cluster.preemptions.kept_off(live):
-        return _room_of_others(cluster, live)
-
-
-def _room_of_others(cluster: Cluster, live: Live) -> list[Spot] | None:
-    """Where others have to leave, as many as may."""
-    seeker = _seeker(cluster, live, is_guest=False)
-    chooser = Chooser(cluster, live, seeker)
-    found = _spots(seeker.pods) if chooser.place() else None
-    victims = [removal.live for removal in chooser.removals]
-    chooser.undo()
-    if found is not None and live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
-        with cluster.preemptions.guests_alone(live):
-            return _room_of_others(cluster, live)
-    return found
+        pods = room_at_best(cluster, live, _seeker(cluster, live, is_guest=False), FEW)
+    return None if pods is None else _spots(pods)
 
 
 def _place(cluster: Cluster, live: Live, *, is_guest: bool) -> list[Spot] | None:

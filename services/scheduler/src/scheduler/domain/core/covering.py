@@ -95,7 +95,7 @@ def ways_to_bind(
         if q.chain is slot.chain and left[q.path] and q.level >= floor
     ]
     for quota in sorted(quotas, key=lambda q: q.level) if len(quotas) > 1 else quotas:
-        for cell, part in _around(slot, quota.level, leaves):
+        for cell, part in around(slot, quota.level, leaves):
             if cells.may_bind(cell, part):
                 yield quota, cell, part
 
@@ -132,7 +132,7 @@ def chains_to_bind(hardware: Hardware, owner: str | None, gpu_type: str) -> Set[
     return {quota.chain for quota in hardware.owning.quotas[owner] if left[quota.path]}
 
 
-def _around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
+def around(slot: Slot, level: int, leaves: int) -> list[tuple[Cell, Part | None]]:
     """The cells of a level that some of the leaves are in."""
     cell: Cell | None = slot.cell
     if level < slot.cell.level:

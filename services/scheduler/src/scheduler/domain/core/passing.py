@@ -2,7 +2,7 @@
 and others go there only where they will be gone in time.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 
@@ -58,23 +58,17 @@ def _attempts(
     cluster: Cluster, live: Live, before: Sequence[Reservation]
 ) -> Iterator[list[Decision] | None]:
     """Where quota is wanting for what is kept for others ``before`` the gang, it gets none by
-    making others leave it.
+    making others leave it, if some of its pods can be in no other chain.
     """
     overdue = cluster.reservations.overdue(live, cluster.now)
-    is_second = any(each.short and _wants(cluster, live, each.short) for each in before)
+    short = {chain for each in before for chain in each.short}
+    is_second = bool(short) and has_no_chain(cluster, live, short)
     if not overdue and not is_second:
         yield from attempts(cluster, live)
     else:
         rank = OPPORTUNISTIC if is_second else live.reach
         with _overdue(cluster, overdue), cluster.preemptions.guests_alone(live, rank):
             yield from attempts(cluster, live)
-
-
-def _wants(cluster: Cluster, live: Live, types: Container[str]) -> bool:
-    """Some of its pods may be on GPUs of these types."""
-    every = cluster.hardware.gpu_types
-    kinds = (role.kind for role in live.waiting)
-    return any(each in types for kind in kinds for each in kind.gpu_types or every)
 
 
 @contextmanager
@@ -150,11 +144,12 @@ def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> lis
     passed = [each for each in before if may_pass(live, each, cluster.policy, cluster.now)]
     if not passed:
         return None
-    short = next((each for each in passed if each.short), None)
+    charged = [each.charged for each in passed]
     with out_of_the_way(cluster, passed):
         found = start_at_once(cluster, live, cluster.at)
     if found is not None:  # on its cells, or in the quota for them
-        whom = next((each for each in passed if each.has(live)), short)
+        lost = (each for each, count in zip(passed, charged, strict=True) if each.charged < count)
+        whom = next((each for each in passed if each.has(live)), next(lost, None))
         if whom is not None:
             cluster.reservations.passes(live, whom.live.id)
     return found
@@ -175,7 +170,7 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
     if not lines and not of_owner:
         return []
     said: list[Decision] = []
-    state = cluster.stamps.state()
+    state = (*cluster.stamps.state(), kept.version)
     is_over = until is None and any(each.starts_at <= cluster.now for each in of_owner)
     is_doubted = any(each.doubted_at <= cluster.now for each in of_owner)
     if kept.looked.get(owner) != state or is_over or is_doubted:
@@ -198,7 +193,7 @@ def keep(cluster: Cluster, owner: str, until: Live | None = None) -> list[Decisi
         # Who has lost its cells to one before it may have others.
         has_lost = any(isinstance(each, Reserved) and each.starts_at is None for each in found)
         lines = cluster.queue.tried.get((owner, False))
-    kept.looked[owner] = cluster.stamps.state()
+    kept.looked[owner] = (*cluster.stamps.state(), kept.version)
     return said
 
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from scheduler.domain.core.admitting import GANG_STEPS
-from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end, leaving_s
 from scheduler.domain.core.holdings import Live, Pod
-from scheduler.domain.core.preempting import is_alone
+from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, key_of
 from scheduler.domain.core.removing import Removal, undo_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
@@ -41,7 +40,9 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     hardware.limit = hardware.steps + GANG_STEPS
     try:
         with cluster.preemptions.kept_off(live), hardware.ahead():
-            found = earliest(cluster, ends, lambda: _leaves(cluster, live))
+            found = earliest(cluster, ends, lambda: _leaves(cluster, live, FEW))
+            if found is None and _fits_when_gone(cluster, live, ends):
+                found = earliest(cluster, ends, lambda: _leaves(cluster, live))
     finally:
         hardware.limit = limit
         hardware.unchanged(versions)
@@ -60,7 +61,7 @@ def _late(cluster: Cluster, live: Live, ends: list[End]) -> list[End]:
 
 def _protected(cluster: Cluster, live: Live, now: float) -> list[End]:
     """Gangs that would have to leave for it, and need not yet: when they end, or may have to."""
-    found = cluster.preemptions.of(live)
+    found = cluster.preemptions.held_by(live)
     if not found:
         return []
     ends = by_end((cluster.gangs[gang] for gang in sorted(found)), cluster.policy, now)
@@ -130,8 +131,22 @@ def earliest(
     return None if found is None else (found, fits)
 
 
-def _leaves(cluster: Cluster, live: Live) -> dict[int, int] | None:
-    """What the gang would be charged now, by node; None where it does not fit, or costs nothing."""
+def _fits_when_gone(cluster: Cluster, live: Live, ends: Sequence[End]) -> bool:
+    """It would fit if all had ended, and all had left who may have to: where that is not seen pod
+    by pod.
+    """
+    if not ends or cluster.charges.count_for(live) <= FEW:
+        return False  # or it was seen
+    removals = [Removal(cluster, other) for _, _, other in ends]
+    found = _leaves(cluster, live)
+    undo_all(removals)
+    return found is not None
+
+
+def _leaves(cluster: Cluster, live: Live, most: int | None = None) -> dict[int, int] | None:
+    """What the gang would be charged now, by node; None where it does not fit, or costs nothing.
+    ``most``: as `room_at_best` has it.
+    """
     if quota_short(cluster, live):
         return None
     seeker = seeker_of(cluster, live, is_guest=False)
@@ -141,10 +156,7 @@ def _leaves(cluster: Cluster, live: Live) -> dict[int, int] | None:
         return leaves or None
     if is_alone(cluster, live):
         return None
-    chooser = Chooser(cluster, live, seeker)
-    leaves = _of(seeker.pods) if chooser.place() else {}
-    chooser.undo()
-    return leaves or None
+    return _of(room_at_best(cluster, live, seeker, most) or ()) or None
 
 
 def _of(pods: Sequence[Pod]) -> dict[int, int]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.leaving import those_near
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Downgraded
 from scheduler.domain.core.prices import may_leave, price_of
@@ -158,6 +158,30 @@ def _placed(cluster: Cluster, live: Live, room: Room) -> tuple[Seeker, list[Remo
     seeker.is_thorough = True
     seeker.place(live.waiting)
     return seeker, removals
+
+
+def room_at_best(
+    cluster: Cluster, live: Live, seeker: Seeker, most: int | None = None
+) -> Sequence[Pod] | None:
+    """Where its pods could be if all were gone who may have to go for it; None: nowhere. ``most``:
+    where more may have to go, only what is found pod by pod.
+    """
+    chooser = Chooser(cluster, live, seeker)
+    if chooser.place():
+        pods, victims = tuple(seeker.pods), [removal.live for removal in chooser.removals]
+        chooser.undo()
+        if live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
+            with cluster.preemptions.guests_alone(live):
+                return room_at_best(cluster, live, seeker, most)
+        return pods
+    if chooser.is_hopeless() or (most is not None and cluster.charges.count_for(live) > most):
+        return None
+    others = those_near(cluster, live, cluster.charges.candidates_for(live))
+    removals = [Removal(cluster, other) for other in others if not other.is_away]
+    found = tuple(seeker.pods) if seeker.place(live.waiting) else None
+    seeker.undo()
+    undo_all(removals)
+    return found
 
 
 def is_alone(cluster: Cluster, live: Live) -> bool:

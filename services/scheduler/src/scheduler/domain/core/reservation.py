@@ -22,8 +22,8 @@ class Reservation:
     others that would have to leave for it. ``number``: later ones have higher ones.
     ``doubted_at``: when somebody there should be gone, as it was last looked at. ``tried_at``: when
     it was last tried for somebody who is still there. ``patient_until``: as `RestoredReservation`
-    has it. ``short``: by GPU type, how many free leaves of it its virtual cluster has no quota left
-    for, as that is in cells elsewhere: of these as many are among ``held``.
+    has it. ``short``: by chain, the GPUs of cells for which its virtual cluster has no
+    quota left, as that is in cells elsewhere: what is free in as many is among ``held``.
     """
 
     live: Live
@@ -42,7 +42,12 @@ class Reservation:
         """Nodes with the indices of their GPUs that are kept."""
         return _gpus_of(hardware, self.leaves)
 
-    def charged(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
+    @property
+    def charged(self) -> int:
+        """How many leaves it is charged."""
+        return sum(pod.leaves.bit_count() for pod in self.held)
+
+    def charged_gpus(self, hardware: Hardware) -> tuple[NodeGpus, ...]:
         """The same of what it is charged."""
         return _gpus_of(hardware, self.charged_leaves())
 

@@ -16,6 +16,7 @@ from scheduler.domain.core.machines import SlotState, Take
 from scheduler.domain.core.model import CellUse, Kind, NodeGpus, RestoredReservation
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.reservation import Leaves, Reservation, leaves_at
+from scheduler.domain.core.wanting import free_elsewhere, short_of
 
 NOTHING = Kind()
 
@@ -24,8 +25,9 @@ class Reservations:
     """At most one for each virtual cluster and chain.
 
     ``versions``: by owner, raised when more is kept, or other cells or until another time, and
-    ``version`` with each; ``looked``: in which state it was last seen to that all is kept that
-    should be; ``full``: in which, and under which of `Queue.changes`, each chain had one.
+    ``version`` with each; ``looked``: in which state, and under which ``version``, it was last seen
+    to that all is kept that should be; ``full``: in which state, and under which of
+    `Queue.changes`, each chain had one.
     ``changed``: gangs for which something else may be kept than before, until the caller clears it.
     ``set_rank``: as `Cluster` has it. ``passers``: by the gang on whose kept cells they are, those
     that should be gone in time.
@@ -63,7 +65,7 @@ class Reservations:
             reservation.starts_at,
             reservation.since,
             reservation.bound(),
-            reservation.charged(self.hardware),
+            reservation.charged_gpus(self.hardware),
             reservation.number,
             reservation.patient_until,
         )
@@ -192,9 +194,9 @@ class Reservations:
         cells: Iterable[CellUse] = (),
         only: Leaves | None = None,
     ) -> None:
-        """Charge what nobody is charged of it, in these cells if that can be. Of what its virtual
-        cluster has no quota left for, as that is in cells elsewhere, as much is charged there: else
-        others would have those cells for ever.
+        """Charge what nobody is charged of it, in these cells if that can be. Where its virtual
+        cluster has no quota left for some, as that is in cells elsewhere, what is free in as many
+        of these is charged: else others would have them for ever.
         """
         hardware, live = self.hardware, reservation.live
         before, known = _as_is(reservation), (self.version, self.versions[live.owner])
@@ -203,41 +205,24 @@ class Reservations:
         for pod in beside:
             self._give_back(reservation, pod)
         bound = [bind_exactly(hardware, live.owner, use.quota, use.cell) for use in cells]
-        short: dict[str, int] = {}
-        for number, leaves in (reservation.leaves if only is None else only).items():
+        for number, leaves in sorted((reservation.leaves if only is None else only).items()):
             state = hardware.states[number]
             for kind, owner, mask in self._parts(live, state, leaves & ~state.charged):
-                if not self._charge(reservation, kind, owner, state, mask) and kind.pin is None:
-                    short[state.gpu_type] = short.get(state.gpu_type, 0) + mask.bit_count()
+                if not self._charge(reservation, kind, owner, state, mask):
+                    for leaf in _each(mask):
+                        self._charge(reservation, kind, owner, state, leaf)
         uncover(hardware, (binding for binding in bound if binding is not None))
-        reservation.short = short
-        if short:
-            self._hold_beside(reservation)
+        reservation.short = short_of(hardware, reservation)
+        if reservation.short and only is None:
+            found = free_elsewhere(hardware, live.owner, reservation.leaves, reservation.short)
+            for state, mask in list(found):
+                self._charge(reservation, NOTHING, live.owner, state, mask)
         if _as_is(reservation) != before:
             self.is_another(live.owner)
         elif beside:  # nobody is woken
             hardware.unchanged(versions)
             self.version, self.versions[live.owner] = known
         self.lend(reservation)
-
-    def _hold_beside(self, reservation: Reservation) -> None:
-        """Of what it is short of as much as is free in other cells of its virtual cluster."""
-        owner, states = reservation.live.owner, self.hardware.states
-        bindings = {
-            binding
-            for live in self.charges.charged_to(owner)
-            for pod in live.pods.values()
-            for binding in pod.bindings
-            if binding.owner == owner
-        }
-        around = {slot.number for binding in bindings for slot, _ in binding.masks()}
-        left = dict(reservation.short)
-        for number in sorted(around):
-            state = states[number]
-            own = state.bound.get(owner, 0) & ~reservation.leaves.get(number, 0)
-            mask = _lowest(own & ~state.charged, left.get(state.gpu_type, 0))
-            if mask and self._charge(reservation, NOTHING, owner, state, mask):
-                left[state.gpu_type] -= mask.bit_count()
 
     def _charge(
         self, reservation: Reservation, kind: Kind, owner: str, state: SlotState, mask: int
@@ -351,11 +336,7 @@ def _as_is(reservation: Reservation) -> tuple[Leaves, Mapping[str, int]]:
     return reservation.charged_leaves(), reservation.short
 
 
-def _lowest(leaves: int, count: int) -> int:
-    """Of leaves so many at the most."""
-    found = 0
-    while leaves and count > 0:
-        found |= leaves & -leaves
+def _each(leaves: int) -> Iterator[int]:
+    while leaves:
+        yield leaves & -leaves
         leaves &= leaves - 1
-        count -= 1
-    return found
