@@ -8,7 +8,7 @@ import pytest
 from scenes import Scene, config, gang, owning, racks
 from scheduler.domain.core.answers import Answer, answer
 from scheduler.domain.core.auditing import audited
-from scheduler.domain.core.calibration import LEAST, NEWEST, Calibration
+from scheduler.domain.core.calibration import LEAST, NEWEST, PRIOR, Calibration
 from scheduler.domain.core.config import Policy
 from scheduler.domain.core.forecast import COUNTED, KEPT, Expected
 from scheduler.domain.core.model import Gang, Kind, Placed, Role, Shrunk
@@ -223,8 +223,20 @@ def test_what_came_of_expectations_scales_the_next_ones() -> None:
     scene.asks(a_gang("waits", 4))
     found = expected(scene, "waits")
     assert found is not None
-    assert found.at == pytest.approx(scene.now + 49.0)
-    assert (found.error, found.known) == (0.0, LEAST)
+    scale = (49 / 99) ** (LEAST / (LEAST + PRIOR))
+    assert found.at == pytest.approx(scene.now + 99.0 * scale)
+    assert found.error == pytest.approx(1 - 49 / 99 / scale)
+    assert found.known == LEAST
+    scene.now += 30.0
+    scene.cycle()
+    later = expected(scene, "waits")
+    assert later is not None
+    assert later.at == found.at, "it does not move with the clock"
+    scene.now = found.at + 1.0
+    scene.cycle()
+    late = expected(scene, "waits")
+    assert late is not None
+    assert late.at > scene.now, "what was scaled has passed"
 
 
 def test_the_newest_waits_count() -> None:
@@ -234,8 +246,9 @@ def test_the_newest_waits_count() -> None:
     assert calibration.factor("y") == 1.0
     for waited_s in (5.0, 20.0, 40.0) * NEWEST:
         calibration.note("x", 10.0, waited_s)
-    assert (calibration.known("x"), calibration.factor("x")) == (NEWEST, 2.0)
-    assert calibration.error("x") == 0.75
+    scale = 2.0 ** (NEWEST / (NEWEST + PRIOR))
+    assert (calibration.known("x"), calibration.factor("x")) == (NEWEST, scale)
+    assert calibration.error("x") == pytest.approx(1 - 0.5 / scale)
 
 
 def test_in_the_midst_of_a_cycle_nothing_is_tried() -> None:

@@ -1,6 +1,6 @@
 """Who goes first: priority, fair share, age, and a site's own policy in their place."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from math import nan
 
@@ -176,14 +176,29 @@ class Both(Smallest, Favoured):
     """Of gangs and of users: nobody knows which."""
 
 
-@pytest.mark.parametrize(("what", "has"), [("builtins:dict", "neither"), ("x:Both", "both")])
-def test_what_is_no_policy_is_told(monkeypatch: pytest.MonkeyPatch, what: str, has: str) -> None:
-    points = EntryPoints([EntryPoint("wrong", what, order_policies.GROUP)])
-    load = {"builtins:dict": dict, "x:Both": Both}
-    monkeypatch.setattr(EntryPoint, "load", lambda self: load[self.value])
+def _ends() -> None:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("load", "how"),
+    [
+        (lambda: dict, "neither of the methods"),
+        (lambda: Both, "both of the methods"),
+        (lambda: {}["gone"], "can't be loaded (KeyError: 'gone')"),
+        (_ends, "can't be loaded (SystemExit: 3)"),
+    ],
+)
+def test_what_can_not_be_loaded_or_is_no_policy_is_told_and_left_out(
+    monkeypatch: pytest.MonkeyPatch, load: Callable[[], object], how: str
+) -> None:
+    points = EntryPoints([EntryPoint(name, "x:y", order_policies.GROUP) for name in ("age", "own")])
+    monkeypatch.setattr(EntryPoint, "load", lambda self: load())
     monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
-    with pytest.raises(order_policies.WrongPolicyError, match=rf"wrong .* {has}"):
-        order_policies.load(_never)
+    told = dict[str, str]()
+    assert order_policies.load(told.__setitem__) == BUILT_IN
+    assert list(told) == ["age", "own"]
+    assert all(how in each for each in told.values())
 
 
 class Broken:
@@ -211,7 +226,7 @@ def test_who_a_policy_fails_to_rank_goes_last(monkeypatch: pytest.MonkeyPatch) -
         cluster.request(of(user, user, submitted_at=age))
     decided = [each.gang for each in run_cycle(cluster, 0.0) if isinstance(each, Placed)]
     assert decided == ["ann", "eve", "ben"]
-    assert told == [("broken", "KeyError: 'eve'")]
+    assert told == [("broken", "KeyError: 'eve'; who it is about goes last in it")]
     assert len(every) > 1
 
 

@@ -15,9 +15,10 @@ AHEAD_SHOWN = 3
 
 
 def numbers(reason: Mapping[str, Any] | None) -> str:
-    """A reason's numbers: ``wanted 8, free 3``."""
+    """A reason's numbers: ``wanted 8, free 3``; its text says for whom that is."""
     found = (reason or {}).get("numbers") or {}
-    return ", ".join(f"{name} {value}" for name, value in found.items() if value is not None)
+    told = ((name, value) for name, value in found.items() if value is not None and name != "for")
+    return ", ".join(f"{name} {value}" for name, value in told)
 
 
 def told_by_scheduler(said: object) -> Iterator[tuple[str, object]]:
@@ -43,10 +44,7 @@ def _gang(gang: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
         if text := numbers(reason):
             yield "numbers", text
     if gang.get("position") is not None:
-        ahead = [str(name) for name in gang.get("ahead") or ()]
-        behind = f", behind {', '.join(ahead[:AHEAD_SHOWN])}" if ahead else ""
-        more = ", …" if len(ahead) > AHEAD_SHOWN else ""
-        yield "place", f"{gang['position']} of {gang.get('waiting', '?')}{behind}{more}"
+        yield "place", f"{gang['position']} of {gang.get('waiting', '?')}"
     yield from _prospects(gang)
     downgrade = gang.get("downgrade")
     if isinstance(downgrade, dict):
@@ -133,7 +131,7 @@ def _so_far(expected: Mapping[str, Any]) -> str:
     error = expected.get("error")
     if not isinstance(error, int | float):
         return ""
-    return f" (so far off by {error:.0%} in the middle, of {expected.get('known')} starts)"
+    return f" (half of the last {expected.get('known')} starts were off by {error:.0%} or less)"
 
 
 def _counted(number: object, noun: str) -> str:

@@ -46,16 +46,12 @@ def content_of(path: Path) -> bytes:
 
 
 def load(path: Path, content: bytes) -> Loaded:
-    """The configuration that is this content of the file. Raises Refused, also where a site's own
-    policy of the order is none.
-    """
+    """The configuration that is this content of the file. Raises Refused."""
     try:
         file = read_cluster(content)
         warnings = _check(file)
     except FormatError as error:
         raise Refused(_told(path, error.findings, error.more)) from None
-    except order_policies.WrongPolicyError as error:
-        raise Refused([str(error)]) from None
     more = max(0, len(warnings) - MAX_FINDINGS)
     said = _told(path, file.placed(warnings[:MAX_FINDINGS]), more)
     return Loaded(content, file.config, tuple(said))
@@ -71,11 +67,14 @@ def load_or_exit(path: Path) -> Loaded:
 
 
 def _check(file: ClusterFile) -> list[Finding]:
-    policies = order_policies.load(lambda _name, _how: None)  # none is asked for a rank here
+    failed: list[Finding] = []  # to be loaded; none is asked for a rank here
+    policies = order_policies.load(
+        lambda name, how: failed.append(Finding("policy.orderBy", order_policies.said(name, how)))
+    )
     wrong, warnings = looked_at(file.config, policies)
     if wrong:
-        raise FormatError(file.placed(wrong))
-    return warnings
+        raise FormatError(file.placed([*wrong, *failed]))
+    return warnings + failed
 
 
 def _told(path: Path, findings: Iterable[Finding], more: int) -> list[str]:

@@ -20,6 +20,8 @@ GROUP = "muster.order"
 LAST = inf
 """The rank of who a policy fails to rank."""
 
+GOES_LAST = "who it is about goes last in it"
+
 Asked = TypeVar("Asked")
 Failed = Callable[[str, str], None]
 """What to do when a policy, by its name, has failed, and how it has."""
@@ -27,23 +29,25 @@ Failed = Callable[[str, str], None]
 _log = structlog.get_logger()
 
 
-class WrongPolicyError(Exception):
-    """An entry point is no policy of the order."""
-
-
 def load(failed: Failed) -> Mapping[str, OrderPolicy]:
-    """By name; a site's own comes before Muster's of the same name. Raises WrongPolicyError."""
+    """By name; a site's own comes before Muster's of the same name. One that can't be loaded, or is
+    none, has failed and is left out: an `orderBy` that names it is refused, if Muster has none.
+    """
     policies = dict(BUILT_IN)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        found = point.load()
-        policy = found() if isinstance(found, type) else found
+        where = f"its entry point {point.value} of {GROUP}"
+        try:
+            found = point.load()
+            policy = found() if isinstance(found, type) else found
+        except (Exception, SystemExit) as error:  # whatever a site's own code raises
+            failed(point.name, f"{where} can't be loaded ({type(error).__name__}: {error})")
+            continue
         is_of_gangs, is_of_users = isinstance(policy, GangOrder), isinstance(policy, UserOrder)
         if is_of_gangs == is_of_users:
             has = "both" if is_of_gangs else "neither"
-            raise WrongPolicyError(
-                f"The entry point {point.name} of {GROUP}, {point.value}, has {has} of the methods"
-                " rank(gang) and rank_user(usage), and needs one: see docs/scheduling.md, Order"
-            )
+            methods = "rank(gang) and rank_user(usage)"
+            failed(point.name, f"{where} has {has} of the methods {methods}, and needs one")
+            continue
         guard = GuardedGangOrder if is_of_gangs else GuardedUserOrder
         policies[point.name] = guard(point.name, policy, failed)
     return policies
@@ -74,7 +78,7 @@ def logged(count: Callable[[str], None]) -> Failed:
 
 def said(name: str, how: str) -> str:
     """A failure in words."""
-    return f"the policy {name} of the order failed ({how}): who it is about goes last in it"
+    return f"the policy {name} of the order failed: {how}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +110,10 @@ class GuardedUserOrder:
 def _rank(ask: Callable[[Asked], float], what: Asked, name: str, failed: Failed) -> float:
     try:
         found = float(ask(what))
-    except Exception as error:  # whatever a site's own code raises
-        failed(name, f"{type(error).__name__}: {error}")
+    except (Exception, SystemExit) as error:  # whatever a site's own code raises
+        failed(name, f"{type(error).__name__}: {error}; {GOES_LAST}")
         return LAST
     if isnan(found):
-        failed(name, "it answered NaN")
+        failed(name, f"it answered NaN; {GOES_LAST}")
         return LAST
     return found

@@ -252,6 +252,15 @@ async def set_execution_type(
     return Done(message=f"{username}~{name}: {wanted.value} is accepted.")
 
 
+def _why_it_waits(scheduler: Any) -> Any:
+    """The Scheduler's word of the first gang that waits, which is newer than the job's; None: it
+    has none.
+    """
+    gangs = scheduler.get("gangs") if isinstance(scheduler, dict) else None
+    waiting = (gang for gang in gangs or () if gang.get("state") != "placed")
+    return next((gang["reason"] for gang in waiting if gang.get("reason")), None)
+
+
 @router.get("/{job}/why", response_model=Why)
 async def why(job: JobName, here: Here, _caller: User) -> Response:
     """Why a job waits, or ended as it did; of one that waits or runs, also what the Scheduler says
@@ -264,10 +273,11 @@ async def why(job: JobName, here: Here, _caller: User) -> Response:
             scheduler = await here.peers.ask_scheduler(f"/jobs/{listed.id}/why")
         except Transient as error:
             problem = f"What the Scheduler knows is missing here. {error}"
+    latest = _why_it_waits(scheduler) if listed.state == "WAITING" else None
     content = {
         "name": f"{listed.username}~{listed.name}",
         "state": listed.state,
-        "reason": found.reason or verdict_reason(status_of(found)),
+        "reason": latest or found.reason or verdict_reason(status_of(found)),
         "scheduler": scheduler,
         "schedulerProblem": problem,
     }

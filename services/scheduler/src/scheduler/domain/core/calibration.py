@@ -15,8 +15,14 @@ LEAST = 5
 SHORTEST_S = 1.0
 """Waits count as so long at the least."""
 
-SCALED_AT_MOST = 100.0
+SCALED_AT_MOST = 10.0
 """Expectations are made so many times longer, or shorter, at the most."""
+
+PRIOR = 10
+"""That nothing is to be scaled counts as much as so many waits: of n known ones the scale is drawn
+towards 1 by n / (n + PRIOR), as a power (credibility, after H. Bühlmann, "Experience rating and
+credibility", 1967).
+"""
 
 
 class Calibration:
@@ -47,10 +53,14 @@ class Calibration:
         return len(self._ratios.get(kind, ()))
 
     def factor(self, kind: str) -> float:
-        """What expectations are multiplied by: the median of what they should have been."""
-        if self.known(kind) < LEAST:
+        """What expectations are multiplied by: the median of what they should have been, the nearer
+        to it the more are known.
+        """
+        known = self.known(kind)
+        if known < LEAST:
             return 1.0
-        return min(max(median(self._ratios[kind]), 1 / SCALED_AT_MOST), SCALED_AT_MOST)
+        middle = min(max(median(self._ratios[kind]), 1 / SCALED_AT_MOST), SCALED_AT_MOST)
+        return float(middle ** (known / (known + PRIOR)))
 
     def error(self, kind: str) -> float | None:
         """By which part of it the middle one of the remembered waits missed what is expected now;

@@ -131,9 +131,11 @@ class Forecast:
                 return None
             found, source = at, COUNTED
         now, kind = cluster.now, _kind(live, source)
-        self.told.setdefault(live.id, Told(now, found, kind))
+        since = self.told.setdefault(live.id, Told(now, found, kind)).since
         calibration = self.calibration
-        at = now + max(found - now, 0.0) * calibration.factor(kind)
+        at = since + max(found - since, 0.0) * calibration.factor(kind)
+        if at <= now:  # what was scaled has passed
+            at = max(found, now)
         return Expected(at, source, calibration.error(kind), calibration.known(kind))
 
     def kept_at(self, cluster: "Cluster", live: Live) -> float | None:
