@@ -136,3 +136,15 @@ async def test_a_report_that_makes_no_sense_hurts_nobody(
         await others.ask(kit.gang("g", *kit.pods("g", 1, gpus=1)))
         await others.until(lambda: others.states("g") == ["placed"])
         assert others.decisions["g"].pods[0].node == "n0"
+
+
+async def test_a_gang_that_was_refused_is_forgotten_when_it_is_let_go(
+    kit: Kit, scheduler: RunScheduler, others: Others
+) -> None:
+    async with scheduler() as runtime:
+        await others.report(kit.report("n0", gpus=1))
+        await others.ask(kit.gang("two", *kit.pods("two", 2, gpus=1)))
+        await others.until(lambda: others.states("two") == ["refused", "refused"])
+        await others.ask(kit.gang("two"))
+        await others.until(lambda: others.is_over("two"))
+        assert await runtime.pool.fetchval("SELECT count(*) FROM gang") == 0

@@ -301,9 +301,9 @@ class State:
                 self.telling.untold[gang.name] = None
                 return False
             case Refused(reason=reason):
-                gang.is_refused, gang.said = True, told(reason)
+                gang.is_refused, gang.said = True, told(reason, self.gangs)
             case Preempted() | Shrunk():
-                give_back(gang, decision)
+                give_back(gang, decision, self.gangs)
             case Downgraded(for_gang=for_gang):
                 gang.downgrade = Downgrade(for_gang, at)
             case Upgraded():
@@ -366,7 +366,7 @@ class State:
         if not self.cluster.hardware.machines:
             text = "No node has reported yet: the gang starts when enough nodes have."
             return Reason(code=HEALTH, text=text, numbers=dict(reason.numbers))
-        return told(reason, self.cluster.forecast.kept_at(self.cluster, live))
+        return told(reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live))
 
     def is_waiting(self, gang: str) -> bool:
         """Pods of it are to be placed, or have a reservation."""

@@ -1,7 +1,7 @@
 """Who is told when why it waits: at once where that is new, else once in a while."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from muster.contracts.gangs import Preemption
 from muster.contracts.model import Reason
@@ -94,8 +94,12 @@ TIMES = {
 """Numbers of a reason that are seconds of the clock, and how its text has them."""
 
 
-def told(reason: model.Reason, expected_at: float | None = None) -> Reason:
-    """A reason as it is said, with the expected start where it is known."""
+def told(
+    reason: model.Reason, gangs: Mapping[str, Asked], expected_at: float | None = None
+) -> Reason:
+    """A reason as it is said, with the expected start where it is known; the gang that it is about
+    as its owner calls it.
+    """
     numbers, text = dict(reason.numbers), reason.text
     for name, words in TIMES.items():
         at = numbers.get(name)
@@ -104,12 +108,24 @@ def told(reason: model.Reason, expected_at: float | None = None) -> Reason:
             text = text.replace(words.format(f"{at:.15g}"), words.format(when))
     if expected_at is not None:
         numbers["expectedStart"] = time_of(expected_at)
+    text = _named(text, numbers.get("for"), gangs)
     return Reason(code=reason.code, text=text, numbers=numbers)
 
 
-def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
+def _named(text: str, gang: object, gangs: Mapping[str, Asked]) -> str:
+    """A text with the name of a gang in place of its id."""
+    asked = gangs.get(gang) if isinstance(gang, str) else None
+    if asked is None:
+        return text
+    return text.replace(asked.name, f"{asked.request.user}~{asked.request.name}")
+
+
+def give_back(
+    gang: Asked, decision: model.Preempted | model.Shrunk, gangs: Mapping[str, Asked]
+) -> None:
     """A gang is told to leave, or some of its pods are."""
-    when, reason = moment(decision.until), told(decision.reason)
+    when, said = moment(decision.until), told(decision.reason, gangs)
+    reason = said.model_copy(update={"text": _named(said.text, decision.for_gang, gangs)})
     if isinstance(decision, model.Shrunk):
         if gang.leaving and gang.preemption is not None:  # others are awaited, earlier
             when = min(when, gang.preemption.until)
@@ -122,6 +138,6 @@ def give_back(gang: Asked, decision: model.Preempted | model.Shrunk) -> None:
 def until_left(reason: model.Reason) -> Reason:
     """The same for a gang with a reservation, in the words of a clock and a calendar."""
     if reason.numbers["until"] is not None:
-        return told(reason)
+        return told(reason, {})
     text = "It starts when what ended pods held is free."
     return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))
