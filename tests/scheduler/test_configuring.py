@@ -116,6 +116,9 @@ async def test_what_is_set_is_taken_refused_where_it_cannot_be_and_removed(
         await others.until(lambda: others.states("b") == ["placed"])
         assert others.states("a") == ["placed"]
         assert measured(runtime, "configuration_version") == 1
+        alone = await client.post("/configuration/check", content="policy: {graceSeconds: 6}\n")
+        (warning,) = alone.json()["warnings"]
+        assert "leaves out speech, in which gangs are (1)" in warning["message"]
 
         await set_(others, 2, owning(default=3))
         await until(lambda: measured(runtime, "configuration_behind") == 1)

@@ -68,6 +68,7 @@ def _show(found: Any) -> None:
         return
     of = "the first " if report["isPartial"] else ""
     days = f"{report['days']:g} day{'' if report['days'] == 1 else 's'}"
+    days = days if report["days"] else "less than a day"
     sys.stdout.write(f"On the events of {of}{days}:\n{report['table']}\n")
     sys.stdout.flush()
 

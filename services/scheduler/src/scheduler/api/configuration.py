@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from scheduler.api.answers import Answer
 from scheduler.comparisons import Comparisons, Question
 from scheduler.configuring import Configuring
-from scheduler.domain.configured import Content, Setting, checked, in_force
+from scheduler.domain.configured import Setting, checked, in_force
 from scheduler.domain.core.config import ClusterConfig, Finding
 from scheduler.domain.core.model import NO_ONE
 from scheduler.domain.core.ordering import OrderPolicy
@@ -82,7 +82,8 @@ class Configurations:
             plan = state.plan(self._decider.configuring.config)
             answer = await asyncio.to_thread(_check, text, plan, state.cluster.policies)
             if answer["content"] is not None:
-                answer["warnings"] += _told(_left_out(self._decider.state, answer["content"]))
+                after = Setting(0, None, answer["content"]).of(plan.config())
+                answer["warnings"] += _told(_left_out(self._decider.state, after))
             return _json({"asOf": state.cluster.cycle, **answer})
 
     async def what_if(self, request: Request) -> Response:
@@ -170,20 +171,17 @@ def _question(
     )
 
 
-def _left_out(state: State, content: Content) -> list[Finding]:
+def _left_out(state: State, after: ClusterConfig) -> list[Finding]:
     """Virtual clusters in which gangs are, and which would go."""
-    kept = content.get(VIRTUAL_CLUSTERS)
-    if not isinstance(kept, Mapping):
-        return []
     gangs = Counter(live.gang.virtual_cluster for live in state.cluster.gangs.values())
     return [
         Finding(
             VIRTUAL_CLUSTERS,
-            f"leaves out {name}, in which gangs are ({count}): what runs goes on without cells,"
-            " what waits is refused",
+            f"leaves out {name}, in which gangs are ({count}): what runs goes on without cells, so"
+            " that it may have to leave for others; what waits, or is to run again, is refused",
         )
         for name, count in sorted(gangs.items())
-        if name != NO_ONE and name not in kept
+        if name != NO_ONE and name not in after.virtual_clusters
     ][:MAX_FINDINGS]
 
 
