@@ -15,7 +15,7 @@ LEAST = 5
 SHORTEST_S = 1.0
 """Waits count as so long at the least."""
 
-SCALED_AT_MOST = 10.0
+SCALED_AT_MOST = 100.0
 """Expectations are made so many times longer, or shorter, at the most."""
 
 PRIOR = 10

@@ -15,6 +15,7 @@ from scheduler.domain.core.extras import (
     lives_of,
     parted,
     restore_extras,
+    wait_no_more,
     without_extras,
 )
 from scheduler.domain.core.forecast import Forecast
@@ -342,11 +343,9 @@ class Cluster:
 
     def tell_to_leave(self, live: Live, for_gang: str | None, until: float) -> None:
         """The gang is to leave; its cells are another's by now."""
+        wait_no_more(self, live)
         for extra in lives_of(self, live.id):
-            if not extra.pods:
-                live.surplus = joined(live.surplus, extra.waiting)
-                self.release(extra.id)
-            elif not extra.is_leaving:
+            if not extra.is_leaving:
                 self.withdraw_cells(extra)
                 self.tell_to_leave(extra, for_gang, until)
         self.queue.remove(live)

@@ -137,7 +137,17 @@ def adopt(cluster: "Cluster", live: Live) -> bool:
         cluster.hardware.told_to_leave(live.pods.values())
     cluster.sort_in(live)
     cluster.release(extra.id)
+    if live.is_leaving:
+        wait_no_more(cluster, live)
     return True
+
+
+def wait_no_more(cluster: "Cluster", live: Live) -> None:
+    """A gang that is to leave grows no more: what it waits for it wants when it starts again."""
+    for extra in lives_of(cluster, live.id):
+        if not extra.pods:
+            live.surplus = joined(live.surplus, extra.waiting)
+            cluster.release(extra.id)
 
 
 def pod_of(extra: Live) -> str:
