@@ -202,3 +202,16 @@ def test_gangs_and_pods_that_leave_are_told_apart() -> None:
     assert reason.text == (
         "It starts when 1 gang and 1 pod of 1 elastic gang have left, by 33 at the latest."
     )
+
+
+def test_who_is_left_with_pods_that_leave_does_not_grow() -> None:
+    scene = a_scene()
+    scene.asks(elastic("e", 1, 4, allowed_nodes=frozenset({"n0", "n1"})))
+    scene.places(gang("other", "x", 4, pods=2))
+    decided = scene.asks(gang("first", "x", 4, priority=1, allowed_nodes=frozenset({"n0", "n1"})))
+    (leaves,) = pods_of(decided, Shrunk, "e")
+    (stays,) = {"p0", "p1"} - {leaves}
+    scene.core.release_pod("e", stays)
+    assert pods_of(scene.cycle(), Grown, "e") == []
+    scene.core.release_pod("e", leaves)
+    assert pods_of(scene.cycle(), Placed, "first") == ["p0"]
