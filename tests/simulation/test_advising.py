@@ -110,6 +110,13 @@ def test_several_cells_are_freed_together() -> None:
     assert advice(scene, "node", 4).reason is not None
 
 
+def test_more_cells_than_there_are_are_not_looked_for() -> None:
+    scene = Scene(config(x=owning(("rack/node", 4))))
+    found = advice(scene, "rack", 3)
+    assert found.reason is not None
+    assert found.reason.text == "There are 2 complete cells rack, not 3."
+
+
 def test_cells_inside_nodes_can_be_freed() -> None:
     scene = Scene(config(x=owning(("rack/node/switch", 8))))
     placed(scene, **{f"g{number}": (f"n{number}", 1) for number in range(4)})

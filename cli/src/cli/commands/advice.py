@@ -62,7 +62,8 @@ def _print_moves(found: Mapping[str, Any]) -> None:
     )
     lost = found["lostGpuSeconds"] / HOUR_S
     sys.stdout.write(
-        f"\n{found['gpus']} GPUs move, {lost:.1f} GPU-hours since the last checkpoints are lost."
+        f"\n{found['gpus']} {'GPU moves' if found['gpus'] == 1 else 'GPUs move'},"
+        f" {lost:.1f} GPU-hours since the last checkpoints are lost."
         f"{'' if found['isLeast'] else ' Cheaper moves may exist: not all were tried.'}\n"
     )
     sys.stdout.write("Nothing was moved; -o json has each pod's GPUs.\n")

@@ -341,6 +341,9 @@ def _reason(search: Search) -> Reason:
     else:
         known = sum(obstacles[each] for each in TEXTS if each != UNTRIED)
         obstacles[UNTRIED] = count - known
+    if wish.cells > count:
+        cells = "is 1 complete cell" if count == 1 else f"are {count} complete cells"
+        return Reason(CELLS, f"There {cells} {what}, not {wish.cells}.", {"cells": count})
     told = ", ".join(f"{obstacles[each]} {text}" for each, text in texts.items() if obstacles[each])
     text = f"{wanted} can be freed by moving the gangs there{': ' if told else ''}{told}."
     text += f" {search.free} GPUs of type {wish.chain.leaf} are free in all."
