@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -140,23 +140,36 @@ def _print_record(record: ConsumerRecord) -> None:
 
 
 def _told(said: object, key: str, most: int) -> str:
-    """What a record says: its plain values, each of `most` characters at the most, and how many
-    entries its lists have.
+    """What a record says: its plain values and reasons, also those one level deeper, each of `most`
+    characters at the most, and how many entries its lists have.
     """
     if said is None:
         return "(removed)"
     if not isinstance(said, dict):
         return str(said)
+    parts = {name: value for name, value in said.items() if name not in BOOKKEEPING}
+    deeper = {
+        f"{name}.{each}": part
+        for name, value in parts.items()
+        if isinstance(value, dict) and "text" not in value
+        for each, part in value.items()
+    }
     plain = {
         name: f"[{len(value)}]" if isinstance(value, list) else value
-        for name, value in said.items()
-        if isinstance(value, str | int | float | list) and name not in BOOKKEEPING
+        for name, value in _with_texts(parts | deeper)
+        if isinstance(value, str | int | float | list)
     }
     return " ".join(
         f"{name}={cut(' '.join(str(value).split()), most)}"
         for name, value in plain.items()
         if value != key
     )
+
+
+def _with_texts(parts: dict[str, Any]) -> Iterator[tuple[str, object]]:
+    """The same, with a reason's text in its place."""
+    for name, value in parts.items():
+        yield name, value.get("text", value) if isinstance(value, dict) else value
 
 
 def _print_json(record: ConsumerRecord) -> None:

@@ -325,7 +325,7 @@ class Cluster:
         self.reserved.discard(live.id)
         roles = [replace(r, pods=tuple(p for p in r.pods if p in names)) for r in live.gang.roles]
         live.waiting = tuple(role for role in roles if role.pods)
-        if not live.pods:
+        if not (live.pods or live.strangers or adopt(self, live)):
             live.gang_class = None
         live.told = None
         self.sort_in(live)

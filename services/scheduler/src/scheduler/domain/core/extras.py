@@ -138,6 +138,7 @@ def adopt(cluster: "Cluster", live: Live) -> bool:
     cluster.sort_in(live)
     cluster.release(extra.id)
     if live.is_leaving:
+        cluster.queue.remove(live)
         wait_no_more(cluster, live)
     return True
 
