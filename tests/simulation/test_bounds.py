@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 from scenes import Scene, config, gang, nodes_of, owning, racks
-from scheduler.domain.core import capacity, reasons, seeking
+from scheduler.domain.core import capacity, refusing, seeking
 from scheduler.domain.core.config import ClusterConfig, NodeLimits, PhysicalCell, VirtualCluster
 from scheduler.domain.core.model import Decision, Deferred, Gang, Kind, Placed, Refused, Role
 
@@ -111,7 +111,7 @@ def test_who_is_not_searched_in_every_way_is_not_refused_on_few_nodes(
     one = Gang("a", "x", "user", 0, (Role(Kind(3), ("a", "b")), Role(Kind(2), ("c",))))
     (refused,) = Scene(config(x=quota)).asks(one)
     assert isinstance(refused, Refused)
-    monkeypatch.setattr(reasons, "REFUSAL_STEPS", 1)
+    monkeypatch.setattr(refusing, "REFUSAL_STEPS", 1)
     (waits,) = Scene(config(x=quota)).asks(one)
     assert isinstance(waits, Deferred)
 

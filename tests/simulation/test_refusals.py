@@ -2,7 +2,7 @@
 
 import pytest
 from scenes import Scene, config, gang, nodes_of, owning
-from scheduler.domain.core import reasons, seeking
+from scheduler.domain.core import refusing, seeking
 from scheduler.domain.core.config import NodeLimits, PhysicalCell
 from scheduler.domain.core.model import Deferred, Gang, Kind, Refused, Role
 
@@ -112,7 +112,7 @@ def test_a_gang_without_gpus_but_with_a_pin_is_never_sought_a_place_as_opportuni
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Which it can't have; that not every way was tried so keeps it from no refusal."""
-    monkeypatch.setattr(reasons, "REFUSAL_STEPS", 1)
+    monkeypatch.setattr(refusing, "REFUSAL_STEPS", 1)
     cells = [PhysicalCell("old-node", name="m0"), PhysicalCell("old-node", name="m1", pin="lab")]
     limits = {"m0": NodeLimits(resources={"r": 1}), "m1": NodeLimits(cpu=8, resources={"r": 0})}
     scene = Scene(config(cells, limits, x=owning(pins=("lab",)), y=owning(("old-node", 1))))

@@ -217,3 +217,39 @@ def test_to_try_everybody_once_more_changes_nothing(first: int) -> None:
                 run.apply(event)
             run.apply(("cycle", number * 10.0))
             assert not run.problems, f"seed {seed}, step {number}: {run.problems[0][:300]}"
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_who_was_tried_in_vain_is_tried_again_when_another_has_made_room(gpus: int) -> None:
+    """In the same cycle: who wants as much as it, or more, too."""
+    both = owning(("node", 1))
+    policy = Policy(order_by=("age",), is_lazy=True, is_backfilling=False)
+    scene = Scene(config(GPU_NODES, policy=policy, x=both, y=both))
+    scene.asks(gang("large", "x", 4, priority=4))
+    first = gang("first", "x", 1, priority=3, submitted_at=1.0)
+    higher = gang("higher", "x", 1, priority=5, submitted_at=2.0)
+    later = gang("later", "x", gpus, priority=3, submitted_at=3.0)
+    decided = scene.asks(first, higher, later)
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["large"]
+    assert placed(decided) == ["higher", "first", "later"]
+
+
+@pytest.mark.parametrize(
+    ("much", "less"),
+    [
+        ({"cpu": 5}, {"cpu": 4}),
+        ({"memory_mb": 50}, {"memory_mb": 40}),
+        ({"ports": 5}, {"ports": 4}),
+        ({"resources": (("rdma", 3),)}, {"resources": (("rdma", 2),)}),
+        ({"resources": (("rdma", 3),)}, {}),
+    ],
+)
+def test_who_wants_less_of_anything_is_tried_though_another_did_not_fit(
+    much: dict[str, object], less: dict[str, object]
+) -> None:
+    limits = NodeLimits(cpu=4, memory_mb=40, ports=(20_000, 20_003), resources={"rdma": 2})
+    nodes = {"n0": limits, "n1": NodeLimits(cpu=5, memory_mb=50, resources={"rdma": 3})}
+    scene = Scene(config(GPU_NODES, nodes, x=owning(("node", 1)), y=owning(("node", 1))))
+    scene.asks(gang("there", "y", 4, cpu=5, memory_mb=50, ports=5, resources=(("rdma", 3),)))
+    decided = scene.asks(gang("first", "x", 1, **much), gang("later", "x", 1, **less))
+    assert placed(decided) == ["later"]

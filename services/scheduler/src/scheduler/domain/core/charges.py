@@ -34,9 +34,11 @@ class Charges:
         self.left_over: dict[str, int] = {}
         self.loans = Loans(hardware.forest.config.virtual_clusters)
         self.sizes = SizeOrder()
+        self._guests: list[str] | None = None  # in order
 
     def sort_in(self, live: Live) -> None:
         """The gang's class may have changed, or it is over."""
+        before = live.among
         if live.among is not None:
             live.among.discard(live.id)
             live.among = None
@@ -49,6 +51,8 @@ class Charges:
             self.left_over[live.id] = live.booked
         elif self.left_over:  # it has given up a part after another
             self.left_over.pop(live.id, None)
+        if live.among is not before and (before is self.guests or live.among is self.guests):
+            self._guests = None
         if live.lender is not None:
             self.loans.note(live, is_charged=live.among is not None and live.is_lent)
 
@@ -157,7 +161,9 @@ class Charges:
         """Who could have to leave for a gang, by id: guests of any owner, and its own with lower
         priority; who is protected does not.
         """
-        found = [self.gangs[gang] for gang in sorted(self.guests) if gang != live.id]
+        if self._guests is None:
+            self._guests = sorted(self.guests)
+        found = [self.gangs[gang] for gang in self._guests if gang != live.id]
         return found + list(filter(may_leave, self.below(live.owner, live.reach)))
 
 

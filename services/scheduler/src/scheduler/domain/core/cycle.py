@@ -6,16 +6,18 @@ It goes by steps, a gang in each, and may be left after any of them to be gone o
 from collections.abc import Callable, Iterator, Sequence
 
 from scheduler.domain.core.admitting import attempts
-from scheduler.domain.core.aside import put_aside, stamp_of
+from scheduler.domain.core.aside import put_aside
 from scheduler.domain.core.borrowing import lend
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
 from scheduler.domain.core.passing import first_of, keep, passed_by, tries
-from scheduler.domain.core.queue import Group, Line, Stamp, wish_of
+from scheduler.domain.core.queue import Line, Stamp, kin_of
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
+from scheduler.domain.core.refusing import refusal
 from scheduler.domain.core.starting import preempt, start_if_free
+from scheduler.domain.core.tried import Tried
 from scheduler.domain.core.upgrading import upgrade
 from scheduler.domain.core.waking import Waking, held_back, soon_to_start
 
@@ -128,8 +130,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
     waking, is_keeping = Waking(cluster), cluster.is_keeping
     tried, kept = cluster.queue.tried, cluster.reservations.by_gang
     loans, class_tried = cluster.charges.loans, 0.0
-    # Those that want the same are tried once, however long they run and whose they are.
-    hopeless: dict[object, Sequence[tuple[Group, Stamp]]] = {}
+    known = Tried(cluster)
     ranked = cluster.usage.ranked
     for line, gang in cluster.queue.candidates(waking.woken, waking.is_idle, cluster.rank, ranked):
         waking.tried(line)
@@ -143,7 +144,8 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
-        if hopeless and not _is_helped(cluster, hopeless.get(_wish(cluster, line))):
+        kin, shape = _kin(cluster, line), line.key[2]
+        if known.is_vain(kin, shape):
             _set_aside(cluster, line, live, failed)
             yield []
             continue
@@ -158,9 +160,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         else:
             cluster.hardware.unchanged(versions)
             _set_aside(cluster, line, live, failed)
-            groups = (cluster.queue.groups[name] for name in line.groups)
-            seen = [(group, stamp_of(cluster, group)) for group in groups]
-            hopeless[_wish(cluster, line)] = seen
+            known.note_vain(kin, shape, line.groups)
             yield []
     if loans.lines:
         yield from lend(cluster)
@@ -173,14 +173,9 @@ def _keep(cluster: Cluster) -> Iterator[list[Decision]]:
         yield keep(cluster, owner)
 
 
-def _wish(cluster: Cluster, line: Line) -> object:
-    """What decides whether the first of a line can be placed, as things are."""
-    return wish_of(line), passed_by(cluster, cluster.gangs[line.waiting[0][1]])
-
-
-def _is_helped(cluster: Cluster, known: Sequence[tuple[Group, Stamp]] | None) -> bool:
-    """Something that could help has changed since one with the same wish was tried in vain."""
-    return known is None or any(stamp_of(cluster, group) != stamp for group, stamp in known)
+def _kin(cluster: Cluster, line: Line) -> object:
+    """What its first gang has in common with all that may be in the same places, as things are."""
+    return kin_of(line), passed_by(cluster, cluster.gangs[line.waiting[0][1]])
 
 
 def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:
@@ -250,14 +245,14 @@ def _explain(cluster: Cluster, failed: list[Line], began: float) -> Iterator[lis
     explainer, others = Explainer(cluster), list[Line]()
     for line in lines:
         versions = cluster.hardware.versions()
-        refusal = explainer.refusal(line)
+        refused = refusal(cluster, line)
         cluster.hardware.unchanged(versions)
-        if refusal is None:
+        if refused is None:
             others.append(line)
         elif cluster.is_settled:
-            yield _refuse(cluster, line, refusal)
+            yield _refuse(cluster, line, refused)
         else:
-            cluster.queue.explain(line, unsettled(refusal), state)
+            cluster.queue.explain(line, unsettled(refused), state)
             yield []
     if not cluster.is_explaining:
         for line in others:

@@ -1,25 +1,42 @@
 """Gangs that a gang might follow: where they are it might go, and whether that could help it."""
 
+from collections.abc import Iterable, Iterator
+
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import Ground
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.machines import Machine, SlotState
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.seeking import Seeker
 
 
 def leaves_any_near(cluster: Cluster, live: Live) -> bool:
     """Some gang that leaves already is where the gang might go."""
-    owners = _owners(live)
     leaving = (cluster.gangs[gang] for gang in cluster.told_to_leave)
-    return any(owners is None or _is_near(cluster, other, owners) for other in leaving)
+    return next(_near(cluster, live, leaving), None) is not None
 
 
-def those_near(cluster: Cluster, live: Live, others: list[Live]) -> list[Live]:
+def those_near(cluster: Cluster, live: Live, others: Iterable[Live]) -> list[Live]:
     """Of these gangs the ones that are where the gang might go."""
+    return list(_near(cluster, live, others))
+
+
+def _near(cluster: Cluster, live: Live, others: Iterable[Live]) -> Iterator[Live]:
     owners = _owners(live)
-    return [other for other in others if owners is None or _is_near(cluster, other, owners)]
+    if owners is None:
+        yield from others
+        return
+    near: dict[int, bool] = {}
+    for other in others:
+        for pod in other.pods.values():
+            number = pod.machine.number
+            is_near = near.get(number)
+            if is_near is None:
+                is_near = near[number] = _is_near(cluster, pod.machine, owners)
+            if is_near:
+                yield other
+                break
 
 
 def _owners(live: Live) -> set[str] | None:
@@ -29,13 +46,12 @@ def _owners(live: Live) -> set[str] | None:
     return {live.owner if r.kind.pin is None else pin_owner(r.kind.pin) for r in live.waiting}
 
 
-def _is_near(cluster: Cluster, other: Live, owners: set[str]) -> bool:
+def _is_near(cluster: Cluster, machine: Machine, owners: set[str]) -> bool:
     spaces = cluster.hardware.spaces
-    for pod in other.pods.values():
-        for state in pod.machine.slots:
-            number = state.slot.number
-            if spaces[number][number] or not owners.isdisjoint(state.bound):
-                return True
+    for state in machine.slots:
+        number = state.slot.number
+        if spaces[number][number] or not owners.isdisjoint(state.bound):
+            return True
     return False
 
 

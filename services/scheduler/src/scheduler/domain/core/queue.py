@@ -308,8 +308,13 @@ def wish_of(line: Line) -> object:
     """What its first gang has in common with all that want the same and come as far before others
     by what counts for kept cells: however long they run, and whose they are.
     """
-    owner, priority, shape, near, _, *others = line.key
-    return owner, priority, shape, near, *others, line.waiting[0][0][:2]
+    return line.key[2], kin_of(line)
+
+
+def kin_of(line: Line) -> object:
+    """The same with all that may be in the same places, whatever they want there."""
+    owner, priority, _, near, _, *others = line.key
+    return owner, priority, near, *others, line.waiting[0][0][:2]
 
 
 def key_of(live: Live) -> Key:
