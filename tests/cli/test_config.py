@@ -72,6 +72,7 @@ def would(state: str, *, is_harm: bool = False, **report: Any) -> dict[str, Any]
         "reason": None if state == "done" else "Nothing was recorded.",
         "needsAcceptance": is_harm,
         "report": found | report if state == "done" else None,
+        "warnings": [{"path": "policy.mood", "message": "has no effect", "line": 3}],
     }
 
 
@@ -197,6 +198,7 @@ def test_what_it_would_have_done_is_shown_before_it_is_set(rest: Rest, tmp_path:
     rest.answer(WHAT_IF, would("done", isPartial=True, days=1.0))
     ran = muster(rest, tmp_path, *words, "--dry-run", text=YAML)
     assert (ran.code, ran.out) == (0, table.replace("7 days", "the first 1 day"))
+    assert ran.err == "note: line 3: policy.mood: has no effect\n"
     ran = muster(rest, tmp_path, *words, "--dry-run", "-o", "json", text=YAML)
     assert json.loads(ran.out) == would("done", isPartial=True, days=1.0)
     assert len(sent(rest)) == asked

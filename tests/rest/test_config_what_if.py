@@ -3,7 +3,18 @@
 from typing import Any
 
 import pytest
-from rest_config import CHECK, PATH, PROBLEM, SPEECH, TEXT, WHAT_IF, audited, can_be_set, put
+from rest_config import (
+    CHECK,
+    PATH,
+    PROBLEM,
+    SPEECH,
+    TEXT,
+    WARNING,
+    WHAT_IF,
+    audited,
+    can_be_set,
+    put,
+)
 
 
 def row(virtual_cluster: str, later: int, mean_s: float | None, **more: Any) -> dict[str, Any]:
@@ -37,7 +48,7 @@ async def test_a_change_that_delays_is_made_when_that_is_accepted(
     start_rest: Any, scheduler: Any
 ) -> None:
     """14 gangs of speech by 40 minutes; vision's few seconds would be no hindrance."""
-    scheduler.answers[CHECK] = can_be_set(SPEECH)
+    scheduler.answers[CHECK] = can_be_set(SPEECH, WARNING)
     answer = would(row("speech", 14, 2400), row("vision", 3, 599), isPartial=True)
     scheduler.answers[WHAT_IF] = answer
     async with start_rest(scheduler_url=scheduler.url) as rest:
@@ -53,16 +64,20 @@ async def test_a_change_that_delays_is_made_when_that_is_accepted(
         assert (looked["state"], looked["needsAcceptance"]) == ("done", True)
         assert looked["report"]["users"] == [{"user": "eve", "gangs": 14}]
         assert looked["report"]["table"] == "a table\n"
+        assert [each["message"] for each in looked["warnings"]] == [WARNING["message"]]
 
         made = await put(rest, 0, acceptDelays="true")
-        assert (made.status_code, made.json()["whatIf"]) == (202, looked)
+        assert (made.status_code, made.json()["warnings"]) == (202, looked["warnings"])
+        assert made.json()["whatIf"] | {"warnings": looked["warnings"]} == looked
         said = ["This delays 14 gangs of speech.", "This delays 3 gangs of vision."]
         what_if = {"text": said, "days": 7.0, "isPartial": True, "accepted": True}
         assert await audited(rest) == [
             ("config.set", "scheduling", {"version": 1, "whatIf": what_if})
         ]
         again = (await rest.client.post(f"{PATH}/versions/1/what-if")).json()
-        assert again == looked
+        (told,) = again["warnings"]
+        assert (told["path"], "line" in told) == (WARNING["path"], False)  # nobody has its text
+        assert again | {"warnings": looked["warnings"]} == looked
 
 
 @pytest.mark.parametrize(

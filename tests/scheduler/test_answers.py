@@ -87,6 +87,21 @@ async def test_the_whole_cluster_is_taken_between_two_cycles(kit: Kit) -> None:
         assert (await asked).status_code == 503
 
 
+async def test_who_asks_in_the_midst_of_a_cycle_waits_a_little_for_its_end(kit: Kit) -> None:
+    """Nothing is tried then, which the answer says."""
+    state = crowded(kit)
+    state.request(kit.gang("p000"), 2.0, 2.0)
+    state.decide(2.0, 2.0, lambda: True)
+    assert state.is_under_way
+    async with served(state) as (leader, client):
+        for is_over in (False, True):
+            if is_over:
+                leader.beside = lambda: state.is_under_way and kit.decide(state, 3.0)
+            answer = (await client.get("/gangs/w001")).json()
+            assert bool(answer["counterfactual"]["leftOut"]) != is_over
+            assert state.is_under_way != is_over
+
+
 CLUSTER = """
 cellTypes:
   switch: {child: t, count: 2}

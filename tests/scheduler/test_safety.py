@@ -200,9 +200,10 @@ class History(Invariants):
 
     @staticmethod
     def _is_same(decisions: list[Any], others: list[Any]) -> None:
-        """All but what is said about waits, whose rhythm begins anew."""
+        """In whichever order, all but what is said about waits, whose rhythm begins anew."""
         one, other = (
-            [d for d in found if not isinstance(d, Deferred)] for found in (decisions, others)
+            sorted((d for d in found if not isinstance(d, Deferred)), key=repr)
+            for found in (decisions, others)
         )
         assert one == other
 
@@ -254,21 +255,21 @@ class History(Invariants):
                 continue
             # A lost node's pods may go on, out of sight or until the Launcher's answer comes.
             lost = self.state.ledger.nodes[node].is_lost or ask.pod in self.world.leftover
-            if not lost:
-                self.world.running[node].pop(ask.pod, None)
-            ends.append(
-                PodRelease(
-                    pod=ask.pod,
-                    journal=f"journal-of-{node}",
-                    report_revision=self.world.revision[node] + 1,
+            ran = not lost and self.world.running[node].pop(ask.pod, None) is not None
+            if told or ran:  # else the Launcher may not know more than that it is over
+                ends.append(
+                    PodRelease(
+                        pod=ask.pod,
+                        journal=f"journal-of-{node}",
+                        report_revision=self.world.revision[node] + 1,
+                    )
                 )
-            )
             if report and not lost:
                 self.state.report(self.world.report(node), self.now)
         word = request.model_copy(
             update={
                 "pods": keep,
-                "released": ends if told else (),
+                "released": ends,
                 "end": None if keep else end,
             }
         )

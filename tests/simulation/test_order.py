@@ -1,5 +1,10 @@
-"""Who goes first: priority, fair share, age, and a site's own policy in their place."""
+"""Who goes first: priority, fair share, age, and a site's own policy in their place.
 
+`ORDER_BY`: names of policies, of which some may be a site's that are installed beside; what any
+order promises is asked of them too.
+"""
+
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from math import nan
@@ -32,7 +37,13 @@ class Favoured:
         return 0.0 if usage.user == "eve" else 1.0
 
 
+def _never(name: str, how: str) -> None:
+    raise AssertionError(f"{name} failed: {how}")
+
+
 OWN = {"smallest": Smallest(), "favoured": Favoured()}
+
+INSTALLED = [tuple(names.split(",")) for names in [os.environ.get("ORDER_BY")] if names]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +55,13 @@ OWN = {"smallest": Smallest(), "favoured": Favoured()}
         ("fair-share",),
         ("priority", "smallest", "age"),
         ("favoured", "smallest"),
+        *INSTALLED,
     ],
 )
 def test_any_order_keeps_its_promises(order_by: tuple[str, ...]) -> None:
+    policies = {**order_policies.load(_never), **OWN}
     for seed in range(5):
-        check(OWN, order_by, seed)
+        check(policies, order_by, seed)
 
 
 def placed(scene: Scene) -> list[str]:
@@ -151,10 +164,6 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, OrderPolicy]:
     monkeypatch.setattr(EntryPoint, "load", lambda self: globals()[self.value.partition(":")[2]])
     monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
     return order_policies.load(_never)
-
-
-def _never(name: str, how: str) -> None:
-    raise AssertionError(f"{name} failed: {how}")
 
 
 def test_a_site_offers_its_own_policies(offered: Mapping[str, OrderPolicy]) -> None:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from cli.client import API, Answer, Client, CommandError, Exit, told
 from cli.commands.session import Output, client, read_given
-from cli.commands.what_if import Wishes, looked_at
+from cli.commands.what_if import Wishes, looked_at, say_warnings
 from cli.output import Format, print_json, print_table, when
 
 PATH = "/cluster/config"
@@ -226,8 +226,7 @@ def _print_made(answer: Answer, output: Format) -> None:
         return
     sys.stdout.write(f"version {made['version']}\n")
     sys.stdout.flush()
-    for warning in made["warnings"]:
-        sys.stderr.write(f"note: {told(warning)}\n")
+    say_warnings(made)
 
 
 def _set_by(newest: Mapping[str, Any] | None) -> list[str]:

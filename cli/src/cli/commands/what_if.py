@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from cli.client import Answer, CommandError, Exit
+from cli.client import Answer, CommandError, Exit, told
 from cli.output import Format, print_json
 
 AGAIN_S, LONGEST_S = 1.0, 900.0
@@ -30,11 +30,10 @@ def looked_at(ask: Callable[[], Answer], wishes: Wishes) -> dict[str, bool] | No
     can't be known, or is not meant.
     """
     found = _found(ask)
-    if wishes.is_dry and wishes.output is Format.JSON:
-        print_json(found)
-    elif wishes.output is Format.TABLE:
+    if wishes.output is Format.TABLE:
         _show(found)
     if wishes.is_dry:
+        (print_json if wishes.output is Format.JSON else say_warnings)(found)
         return None
     if found["state"] == "failed":
         message = f"What it would have done is not known: {found['reason']}"
@@ -45,6 +44,12 @@ def looked_at(ask: Callable[[], Answer], wishes: Wishes) -> dict[str, bool] | No
         said = " ".join(found["report"]["text"])
         raise CommandError(Exit.REFUSED, f"Nothing is changed. {said} --yes sets it all the same.")
     return {"acceptDelays": True}
+
+
+def say_warnings(answer: Any) -> None:
+    """What may not be meant in what is set."""
+    for warning in answer["warnings"]:
+        sys.stderr.write(f"note: {told(warning)}\n")
 
 
 def _found(ask: Callable[[], Answer]) -> Any:

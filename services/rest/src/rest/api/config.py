@@ -1,16 +1,17 @@
 """What administrators set of virtual clusters and policy, in versions."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse, Response
-from muster.errors import Rejected, Transient
+from muster.errors import Problem, Rejected, Transient
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here
-from rest.handlers.configure import Made, Who
+from rest.handlers.configure import Compared, Made, Who
 from rest.handlers.submit import problem_json
 from rest.handlers.what_if import Report
 from rest.store.scheduling import Version
@@ -77,6 +78,12 @@ class ShownWhatIf(BaseModel):
     reason: str | None
     needsAcceptance: bool
     report: Report | None
+
+
+class ShownComparison(ShownWhatIf):
+    """The same of a change that is not made. ``warnings``: as they would be told with it."""
+
+    warnings: list[ShownProblem]
 
 
 class AcceptedVersion(WholeVersion):
@@ -213,24 +220,24 @@ async def set_config(request: Request, here: Here, asked: Accepting) -> Response
     return _accepted(await here.configuration.set(await request.body(), asked))
 
 
-@router.post("/what-if", response_model=ShownWhatIf, openapi_extra=_TEXT)
+@router.post("/what-if", response_model=ShownComparison, openapi_extra=_TEXT)
 async def compare_config(request: Request, here: Here, _caller: Admin) -> Response:
     """What such a text would have made of the last days, by virtual cluster and user. Nothing is
     set. While it is looked at the answer is `running`: ask the same again in some seconds.
     """
-    return JSONResponse((await here.configuration.what_if(await request.body())).content)
+    return _compared(await here.configuration.what_if(await request.body()))
 
 
-@router.post("/removal/what-if", response_model=ShownWhatIf)
+@router.post("/removal/what-if", response_model=ShownComparison)
 async def compare_removal(here: Here, _caller: Admin) -> Response:
     """The same of nothing being set any more."""
-    return JSONResponse((await here.configuration.what_if_removed()).content)
+    return _compared(await here.configuration.what_if_removed())
 
 
-@router.post("/versions/{number}/what-if", response_model=ShownWhatIf)
+@router.post("/versions/{number}/what-if", response_model=ShownComparison)
 async def compare_version(number: Number, here: Here, _caller: Admin) -> Response:
     """The same of what a version has."""
-    return JSONResponse((await here.configuration.what_if_again(number)).content)
+    return _compared(await here.configuration.what_if_again(number))
 
 
 @router.post("/rollback", status_code=202, response_model=AcceptedVersion)
@@ -273,9 +280,17 @@ def _etag(number: int) -> dict[str, str]:
     return {"ETag": f'"{number}"'}
 
 
+def _compared(found: Compared) -> Response:
+    return JSONResponse(found.what_if.content | {"warnings": _told(found.warnings)})
+
+
+def _told(warnings: Iterable[Problem]) -> list[dict[str, Any]]:
+    return [problem_json(each) for each in warnings]
+
+
 def _accepted(made: Made) -> Response:
-    warnings = [problem_json(each) for each in made.warnings]
-    content = _whole(made.version) | {"warnings": warnings, "whatIf": made.what_if.content}
+    told = {"warnings": _told(made.warnings), "whatIf": made.what_if.content}
+    content = _whole(made.version) | told
     return JSONResponse(content, 202, _etag(made.version.number))
 
 

@@ -49,6 +49,10 @@ class _Checked(BaseModel):
     errors: list[_Told]
     warnings: list[_Told]
 
+    def told(self) -> tuple[Problem, ...]:
+        """The warnings."""
+        return tuple(each.problem() for each in self.warnings)
+
 
 class Running(BaseModel):
     """What the Scheduler says of what it runs; ``revision`` None: nothing that was ever set."""
@@ -85,6 +89,14 @@ class Made:
     version: Version
     warnings: tuple[Problem, ...]
     what_if: WhatIf
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a change would have made of the last days. ``warnings``: what would be told with it."""
+
+    what_if: WhatIf
+    warnings: tuple[Problem, ...] = ()
 
 
 class Configuration:
@@ -162,26 +174,26 @@ class Configuration:
             change = Change(None, who.username, who.comment)
             return await self._made(change, who, await self._compared(REMOVAL, who))
 
-    async def what_if(self, text: bytes) -> WhatIf:
+    async def what_if(self, text: bytes) -> Compared:
         """What a text would have made of the last days; nothing is set.
 
         Raises Rejected, Transient.
         """
-        await self._checked(text, "The configuration")
-        return await self._what_ifs.ask(text)
+        checked = await self._checked(text, "The configuration")
+        return Compared(await self._what_ifs.ask(text), checked.told())
 
-    async def what_if_removed(self) -> WhatIf:
+    async def what_if_removed(self) -> Compared:
         """The same of nothing being set any more."""
-        return await self._what_ifs.ask(REMOVAL)
+        return Compared(await self._what_ifs.ask(REMOVAL))
 
-    async def what_if_again(self, number: int) -> WhatIf:
+    async def what_if_again(self, number: int) -> Compared:
         """The same of what a version has."""
         content = (await self.find(number)).change.content
         if content is None:
             return await self.what_if_removed()
         text = json.dumps(content).encode()
-        await self._checked(text, f"Version {number}", has_lines=False)
-        return await self._what_ifs.ask(text)
+        checked = await self._checked(text, f"Version {number}", has_lines=False)
+        return Compared(await self._what_ifs.ask(text), checked.told())
 
     async def _compared(self, text: bytes, who: Who) -> WhatIf:
         if not who.asks_what_if:
@@ -252,8 +264,7 @@ class Configuration:
             )
             await audit.record(conn, [entry])
         self._wake()
-        warnings = () if checked is None else tuple(each.problem() for each in checked.warnings)
-        return Made(version, warnings, what_if)
+        return Made(version, () if checked is None else checked.told(), what_if)
 
 
 def _action(change: Change) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Protocol
@@ -53,8 +54,10 @@ DIGITS = 9
 RETRY_AFTER_S = 5
 """An export of a large cluster is made by then."""
 
-LOOKS, LOOK_S = 10, 0.005
-"""So often, and after so long, it is looked whether a cycle is over that is to be asked about."""
+LOOK_S, WAIT_S = 0.005, 0.05
+"""So often, and for so long at the most, it is looked whether a cycle is over that is to be asked
+about: a part of it holds the process for about as long.
+"""
 
 LINES = "application/x-ndjson"
 AS_OF = "X-As-Of"
@@ -145,9 +148,8 @@ async def _advice(decider: Leading, request: Request) -> Response:
 
 async def _between_cycles(decider: Leading) -> None:
     """Wait a little for the end of a cycle that goes on in parts: in its midst nothing is tried."""
-    for _ in range(LOOKS):
-        if not decider.state.is_under_way:
-            return
+    until = time.monotonic() + WAIT_S
+    while decider.state.is_under_way and time.monotonic() < until:
         await asyncio.sleep(LOOK_S)
 
 
