@@ -2,7 +2,7 @@
 
 import pytest
 from scenes import Scene, code_of, config, gang, owning
-from scheduler.domain.core.config import Policy
+from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
@@ -273,3 +273,22 @@ def test_who_was_told_to_leave_is_protected_no_longer() -> None:
     assert not scene.core.gangs["guest"].is_protected
     scene.core.looked_at_anew(scene.core.gangs["guest"])
     assert not scene.core.gangs["guest"].is_protected
+
+
+def test_of_many_protected_gangs_those_are_downgraded_that_make_room() -> None:
+    """Not the smallest, on whose nodes there is no CPU for the gang."""
+    names = [f"m{number}" for number in range(131)]
+    cells = [PhysicalCell("node", name=name) for name in names]
+    limits = {name: NodeLimits(cpu=8) for name in names}
+    policy = Policy(is_lazy=True, min_run_s=1_000.0)
+    scene = Scene(config(cells, limits, policy, x=owning(("node", 131))))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    scene.places(gang("large", "x", 2, cpu=7))
+    scene.places(gang("guest", "x", 2, cpu=1, priority=-1, allowed_nodes=frozenset({"m0"})))
+    for name in names[1:]:
+        scene.core.request(gang(f"on-{name}", "x", 1, cpu=8))
+    assert len(scene.cycle()) == 130
+    decided = scene.asks(gang("high", "x", 2, cpu=1, priority=5))
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["large"]
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["guest"]

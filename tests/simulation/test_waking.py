@@ -253,3 +253,20 @@ def test_who_wants_less_of_anything_is_tried_though_another_did_not_fit(
     scene.asks(gang("there", "y", 4, cpu=5, memory_mb=50, ports=5, resources=(("rdma", 3),)))
     decided = scene.asks(gang("first", "x", 1, **much), gang("later", "x", 1, **less))
     assert placed(decided) == ["later"]
+
+
+def test_who_could_have_cells_of_a_protected_gang_that_is_downgraded_is_tried() -> None:
+    """It runs on where it is; its cells beside its GPUs are had, and the guest leaves them."""
+    policy = Policy(is_lazy=True, min_run_s=1_000.0)
+    nodes = {"n0": NodeLimits(cpu=8), "n1": NodeLimits(cpu=8)}
+    both = owning(("node", 1))
+    scene = Scene(config(GPU_NODES, nodes, policy, x=both, y=both))
+    scene.places(gang("low", "x", 2, cpu=8))
+    scene.places(gang("other", "y", 4, priority=9))
+    scene.places(gang("guest", "y", 2, priority=-1))
+    scene.core.cordon("n0")
+    assert [type(each) for each in scene.asks(gang("high", "x", 2, priority=5))] == [Deferred]
+    scene.core.uncordon("n0")
+    decided = scene.cycle()
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["low"]
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["guest"]

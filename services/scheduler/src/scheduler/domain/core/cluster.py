@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from scheduler.domain.core.attainable import Attainable
 from scheduler.domain.core.building import build
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
@@ -56,8 +57,7 @@ class Cluster:
     ``cycle``: how often `run_cycle` was called, ``at``: when last; ``now``: when that cycle began,
     by which all of it is judged; ``under_way``: the rest of it, to be gone on with.
     ``is_settled``: what can never be placed is refused. ``moved``: gangs that got other cells for
-    the same place, until the caller clears it. ``is_explaining``: gangs are told why they wait;
-    else only that they do, which takes half of a cycle's time or less.
+    the same place, until the caller clears it. ``is_explaining``: gangs are told why they wait.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Cluster:
         self.reservations = Reservations(self.hardware, self.charges, self.set_rank)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
+        self.attainable: dict[tuple[str | None, str, int], Attainable] = {}
         self.ways = Ways(self)
         self.extras: dict[str, dict[str, str]] = {}
         self.told_to_leave: set[str] = set()

@@ -144,8 +144,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
-        kin, shape = _kin(cluster, line), line.key[2]
-        if known.is_vain(kin, shape):
+        if not known.is_empty and known.is_vain(_kin(cluster, line), line.key[2]):
             _set_aside(cluster, line, live, failed)
             yield []
             continue
@@ -160,7 +159,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         else:
             cluster.hardware.unchanged(versions)
             _set_aside(cluster, line, live, failed)
-            known.note_vain(kin, shape, line.groups)
+            known.note_vain(_kin(cluster, line), line.key[2], line.groups)
             yield []
     if loans.lines:
         yield from lend(cluster)

@@ -27,3 +27,20 @@ class Kinds:
                 role = Role(kind, role.pods, role.name, role.least)
             found.append(role)
         return tuple(found)
+
+
+def wants_as_much(kind: Kind, less: Kind) -> bool:
+    """Wherever a pod of this kind fits one of the other would."""
+    if kind.gpu_types != less.gpu_types or kind.pin != less.pin:
+        return False
+    if (
+        kind.gpus < less.gpus
+        or kind.cpu < less.cpu
+        or kind.memory_mb < less.memory_mb
+        or kind.ports < less.ports
+    ):
+        return False
+    if not less.resources:
+        return True
+    counted = dict(kind.resources)
+    return all(counted.get(name, 0) >= count for name, count in less.resources)

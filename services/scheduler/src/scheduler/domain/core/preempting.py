@@ -4,10 +4,11 @@ docs/scheduling.md, "Whom it costs".
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
 
+from scheduler.domain.core.attainable import chargers_there
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
@@ -27,6 +28,10 @@ cluster among which the first is sought that may have to.
 
 LOWERED = 128
 """Gangs that may lose their cells so that fewer have to leave, at the most."""
+
+
+CHARGERS_LOOKED = 4_096
+"""Gangs that have cells where it could be, and are looked at for that, at the most."""
 
 
 class Room(NamedTuple):
@@ -114,7 +119,11 @@ def protected_lazy(cluster: Cluster, live: Live) -> list[Live]:
     """Who could be downgraded for it, and does not have to leave, as it is protected from it
     (`Protection.kept_off`).
     """
-    lazy = islice(lazy_below(cluster, live), LOWERED)
+    lazy = list(islice(lazy_below(cluster, live), LOWERED + 1))
+    if len(lazy) > LOWERED:  # of those that have cells where it could be then
+        there = dict.fromkeys(islice(chargers_there(cluster, live), CHARGERS_LOOKED))
+        found = filter(partial(_is_lowerable, cluster, live), map(cluster.gangs.__getitem__, there))
+        lazy = sorted(found, key=lambda each: (each.gpus, -each.saved_ms, each.id))[:LOWERED]
     return [each for each in lazy if each.is_protected or each.rank >= live.reach]
 
 
@@ -196,16 +205,22 @@ def lazy_below(cluster: Cluster, live: Live) -> Iterator[Live]:
     """
     if live.reach <= OPPORTUNISTIC:
         return iter(())
-    kinds = [role.kind for role in live.waiting]
-    types = {each for kind in kinds for each in kind.gpu_types or cluster.hardware.gpu_types}
     below = cluster.charges.smallest_below(live.owner, live.gang.priority)
+    return filter(partial(_is_lowerable, cluster, live), below)
+
+
+def _is_lowerable(cluster: Cluster, live: Live, other: Live) -> bool:
+    """It could be downgraded for the gang, and has cells of its GPU types."""
     return (
-        other
-        for other in below
-        if other.id not in cluster.reserved
+        other.rank < live.gang.priority
+        and other.owner == live.owner
+        and other.id not in cluster.reserved
         and is_lazy(cluster, other)
         and any(
-            pod.leaves and pod.state.gpu_type in types for pod in other.pods.values() if pod.state
+            not role.kind.gpu_types or pod.state.gpu_type in role.kind.gpu_types
+            for pod in other.pods.values()
+            if pod.state is not None and pod.leaves
+            for role in live.waiting
         )
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.domain.core.aside import stamp_of
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.kinds import wants_as_much
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.queue import Group, GroupKey, Shape, Stamp
 
@@ -25,6 +26,11 @@ class Tried:
         self._least: dict[object, dict[Kind, Seen]] = {}
         self._room: dict[object, set[Shape]] = {}
         self._most: dict[object, dict[Kind, None]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody was tried in vain."""
+        return not self._vain
 
     def is_vain(self, kin: object, shape: Shape) -> bool:
         """Such a gang can't be placed, as long as nothing changes that could help."""
@@ -67,23 +73,6 @@ class Tried:
     def _is_helped(self, seen: Seen) -> bool:
         """Something that could help has changed since."""
         return any(stamp_of(self.cluster, group) != stamp for group, stamp in seen)
-
-
-def wants_as_much(kind: Kind, less: Kind) -> bool:
-    """Wherever a pod of this kind fits one of the other would."""
-    if kind.gpu_types != less.gpu_types or kind.pin != less.pin:
-        return False
-    if (
-        kind.gpus < less.gpus
-        or kind.cpu < less.cpu
-        or kind.memory_mb < less.memory_mb
-        or kind.ports < less.ports
-    ):
-        return False
-    if not less.resources:
-        return True
-    counted = dict(kind.resources)
-    return all(counted.get(name, 0) >= count for name, count in less.resources)
 
 
 def _only(shape: Shape) -> Kind | None:

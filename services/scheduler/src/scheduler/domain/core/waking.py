@@ -4,8 +4,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from scheduler.domain.core.aside import ports_of, stamp_of
+from scheduler.domain.core.attainable import has_room
 from scheduler.domain.core.freed import PORTS, Freed
 from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.kinds import wants_as_much
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind
 from scheduler.domain.core.owning import owner_of
@@ -39,6 +41,7 @@ class Waking:
         "_asked",
         "_freed_under",
         "_gettable",
+        "_holds",
         "_kept",
         "_left",
         "_machines",
@@ -47,6 +50,7 @@ class Waking:
         "_rooms",
         "_state",
         "_takers",
+        "_tight",
         "cluster",
         "common",
         "crowded",
@@ -65,6 +69,8 @@ class Waking:
         self._gettable: dict[GroupKey, int] = {}
         self._kept: dict[str, int] = {}
         self._passes: dict[object, bool] = {}
+        self._holds: dict[object, bool] = {}
+        self._tight: dict[object, list[Kind]] = {}
         self._freed_under: Stamp = ()
         self._takers: dict[Kind, tuple[Machine | None, int]] = {}
         self._machines: list[Machine] = []
@@ -94,6 +100,8 @@ class Waking:
             self._gettable.clear()
             self._kept.clear()
             self._passes.clear()
+            self._holds.clear()
+            self._tight.clear()
             self._look_at_freed()
         self._asked.update(lines)
         for group in queue.groups.values():
@@ -133,7 +141,9 @@ class Waking:
         first = next(iter(alike))
         if not self._has_quota(first):
             return ()
-        return alike if self._has_room(first) else filter(_is_untold, alike)
+        if not self._has_room(first):
+            return filter(_is_untold, alike)
+        return (line for line in alike if _is_untold(line) or self._could_be_held(line))
 
     def _helped_in_common(self, alike: Collection[Line]) -> Iterable[Line]:
         """Of lines with the same need those that may be placed by what is in nobody's quota."""
@@ -249,7 +259,9 @@ class Waking:
 
     def _helps(self, line: Line) -> bool:
         """It has the quota, and there would be room for it; or that there is none is to be told."""
-        return self._has_quota(line) and (_is_untold(line) or self._has_room(line))
+        if not self._has_quota(line):
+            return False
+        return _is_untold(line) or (self._has_room(line) and self._could_be_held(line))
 
     def _has_quota(self, line: Line) -> bool:
         """Its virtual cluster has as many leaves left as it needs at the least."""
@@ -288,6 +300,28 @@ class Waking:
             if room < count:
                 return False
         return True
+
+    def _could_be_held(self, line: Line) -> bool:
+        """The same with all that its pods want, node by node."""
+        owner, priority = group = line.key[:2]
+        kept = self.cluster.reservations.of(owner)
+        if any(each.live.gang.priority < priority for each in kept):
+            return True
+        return all(self._has_room_for(group, kind, count) for _, kind, count in line.wants)
+
+    def _has_room_for(self, group: GroupKey, kind: Kind, count: int) -> bool:
+        """For so many such pods."""
+        key = group, kind, count
+        found = self._holds.get(key)
+        if found is None:
+            tight = self._tight.setdefault(group, [])
+            found = not any(wants_as_much(kind, less) for less in tight)
+            if found:
+                found = has_room(self.cluster, group, kind, count)
+                if not found and count == 1:
+                    tight.append(kind)
+            self._holds[key] = found
+        return found
 
 
 def soon_to_start(cluster: "Cluster") -> dict[Place, list[Live]]:

@@ -1,0 +1,171 @@
+"""What gangs could have of each node if all were gone that may have to go for them, and all that
+can be downgraded had lost their cells: more than that nobody gets there.
+
+It is exact for a pod on a node but for where inside it its leaves are, and whether they can all be
+had at once. Nodes that have changed are looked at again when somebody asks.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.model import Kind
+from scheduler.domain.core.prices import cost_of, floor_of
+from scheduler.domain.core.protecting import is_lazy
+from scheduler.domain.core.queue import GroupKey
+
+if TYPE_CHECKING:
+    from scheduler.domain.core.cluster import Cluster
+
+LISTS_KEPT = 256
+"""So many owners, types and priorities are known; then all begin anew."""
+
+
+class Left(NamedTuple):
+    """Of a node, beside what is kept for others: leaves that could be charged, GPUs of those that
+    could be used, and amounts of what is limited beside them.
+    """
+
+    leaves: int
+    gpus: int
+    amounts: tuple[int, ...]
+
+
+class Attainable:
+    """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
+    space in no bound cell, where only guests are.
+    """
+
+    def __init__(self, cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> None:
+        self.cluster = cluster
+        self.owner = owner
+        self.gpu_type = gpu_type
+        self.priority = priority
+        self._read = -1
+        self._left: dict[int, Left] = {}
+
+    def room(self, kind: Kind, most: int) -> int:
+        """How many such pods there would be room for, if that is less than ``most``."""
+        found = 0
+        for _, count in self.each(kind):
+            found += count
+            if found >= most:
+                break
+        return found
+
+    def each(self, kind: Kind) -> Iterator[tuple[int, int]]:
+        """The nodes on which there would be room for such pods, and for how many."""
+        self._update()
+        hardware = self.cluster.hardware
+        needs = hardware.demands.wish(kind, is_guest=False)[0]
+        for number, left in self._left.items():
+            state = hardware.states[number]
+            need = needs[state.sort]
+            if left.leaves < need or left.gpus < kind.gpus:
+                continue
+            take = state.machine.sort.take(kind)
+            if take is None:
+                continue
+            count = left.leaves // need
+            if kind.gpus:
+                count = min(count, left.gpus // kind.gpus)
+            for have, amount in zip(left.amounts, take.amounts, strict=True):
+                if amount:
+                    count = min(count, have // amount)
+            if count > 0:
+                yield number, count
+
+    def _update(self) -> None:
+        hardware, owner = self.cluster.hardware, self.owner
+        self._read, numbers = hardware.changed_since(self._read)
+        if numbers is None:
+            self._left.clear()
+            region = hardware.index.empty.get(self.gpu_type)
+            if owner is not None:
+                region = hardware.index.regions.get(owner, {}).get(self.gpu_type)
+            numbers = [] if region is None else list(region.tags)
+        for number in dict.fromkeys(numbers):
+            state = hardware.states[number]
+            space = hardware.spaces[number][number]
+            mine = space if owner is None else state.bound.get(owner, 0)
+            if not mine or state.gpu_type != self.gpu_type:
+                self._left.pop(number, None)
+            else:
+                self._left[number] = self._of(state, (mine | space) & state.usable)
+
+    def _of(self, state: SlotState, mine: int) -> Left:
+        gangs, machine = self.cluster.gangs, state.machine
+        leaves = gpus = mine
+        amounts = list(machine.later)
+        for gang in machine.pods:
+            live = gangs[gang]
+            if live.is_leaving:  # it is charged nothing, and `later` knows what it takes
+                continue
+            is_there = self._stays(live)
+            if is_there or is_there is None:
+                gpus &= ~state.holders.get(gang, 0)
+                if is_there:
+                    leaves &= ~state.chargers.get(gang, 0)
+            elif amounts:
+                for pod in live.pods.values():
+                    if pod.machine is machine:
+                        for index, amount in enumerate(pod.take.amounts):
+                            amounts[index] += amount
+        for gang, mask in state.chargers.items():
+            if gang not in machine.pods:  # it is kept for it
+                leaves &= ~mask
+        return Left(leaves.bit_count(), (leaves & gpus).bit_count(), tuple(amounts))
+
+    def _stays(self, live: Live) -> bool | None:
+        """It would not go; None: but might lose its cells."""
+        if (live.cost or cost_of(live))[0] < self.priority or live.reserved:
+            return False
+        is_below = live.owner == self.owner and live.rank < self.priority
+        return None if is_below and is_lazy(self.cluster, live) else True
+
+
+def has_room(cluster: "Cluster", group: GroupKey, kind: Kind, count: int) -> bool:
+    """There could be room for so many such pods of an owner's gangs of a priority, on GPUs of one
+    type (for pods without GPUs of any), beside what is kept for others; or that is not known.
+    """
+    hardware, charges = cluster.hardware, cluster.charges
+    owner, priority = group
+    if kind.pin is not None or hardware.demands.least_leaves(kind) == 0:
+        return True
+    may_move, floor = charges.has_below(owner, priority), floor_of(cluster, owner, priority)
+    found = 0
+    for gpu_type in kind.gpu_types or hardware.gpu_types:
+        if kind.gpus:
+            found = 0
+        found += _list(cluster, owner, gpu_type, floor).room(kind, count - found)
+        if found < count and (may_move or hardware.may_bind_more(owner, gpu_type)):
+            space = _list(cluster, None, gpu_type, 0)
+            found += space.room(kind, count - found)
+        if found >= count:
+            return True
+    return False
+
+
+def chargers_there(cluster: "Cluster", live: Live) -> Iterator[str]:
+    """Gangs with cells of a gang's virtual cluster where there could be room for one of its pods,
+    in the order of the nodes; a gang may come more than once.
+    """
+    owner, priority, states = live.owner, live.gang.priority, cluster.hardware.states
+    floor, numbers = floor_of(cluster, owner, priority), set[int]()
+    for kind in {role.kind for role in live.waiting}:
+        for gpu_type in kind.gpu_types or cluster.hardware.gpu_types:
+            there = _list(cluster, owner, gpu_type, floor).each(kind)
+            numbers.update(number for number, _ in there)
+    for number in sorted(numbers):
+        yield from states[number].chargers
+
+
+def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Attainable:
+    key = (owner, gpu_type, priority)
+    found = cluster.attainable.get(key)
+    if found is None:
+        if len(cluster.attainable) >= LISTS_KEPT:
+            cluster.attainable.clear()
+        found = cluster.attainable[key] = Attainable(cluster, owner, gpu_type, priority)
+    return found
