@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live
-from scheduler.domain.core.machines import SlotState
+from scheduler.domain.core.machines import SlotState, Take
 from scheduler.domain.core.model import Kind
 from scheduler.domain.core.prices import cost_of, floor_of
 from scheduler.domain.core.protecting import is_lazy
@@ -35,6 +35,8 @@ class Left(NamedTuple):
 class Attainable:
     """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
     space in no bound cell, where only guests are.
+
+    ``_left``: by number of leaves, the nodes of which so many could be had; ``_leaves``: how many.
     """
 
     def __init__(self, cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> None:
@@ -43,7 +45,8 @@ class Attainable:
         self.gpu_type = gpu_type
         self.priority = priority
         self._read = -1
-        self._left: dict[int, Left] = {}
+        self._left: dict[int, dict[int, Left]] = {}
+        self._leaves: dict[int, int] = {}
 
     def room(self, kind: Kind, most: int) -> int:
         """How many such pods there would be room for, if that is less than ``most``."""
@@ -59,28 +62,25 @@ class Attainable:
         self._update()
         hardware = self.cluster.hardware
         needs = hardware.demands.wish(kind, is_guest=False)[0]
-        for number, left in self._left.items():
-            state = hardware.states[number]
-            need = needs[state.sort]
-            if left.leaves < need or left.gpus < kind.gpus:
+        least = min(needs)
+        for leaves, nodes in self._left.items():
+            if leaves < least:
                 continue
-            take = state.machine.sort.take(kind)
-            if take is None:
-                continue
-            count = left.leaves // need
-            if kind.gpus:
-                count = min(count, left.gpus // kind.gpus)
-            for have, amount in zip(left.amounts, take.amounts, strict=True):
-                if amount:
-                    count = min(count, have // amount)
-            if count > 0:
-                yield number, count
+            for number, left in nodes.items():
+                state = hardware.states[number]
+                need = needs[state.sort]
+                if leaves < need or left.gpus < kind.gpus:
+                    continue
+                take = state.machine.sort.take(kind)
+                if take is not None and (count := _fitting(kind, take, need, left)):
+                    yield number, count
 
     def _update(self) -> None:
         hardware, owner = self.cluster.hardware, self.owner
         self._read, numbers = hardware.changed_since(self._read)
         if numbers is None:
             self._left.clear()
+            self._leaves.clear()
             region = hardware.index.empty.get(self.gpu_type)
             if owner is not None:
                 region = hardware.index.regions.get(owner, {}).get(self.gpu_type)
@@ -89,10 +89,13 @@ class Attainable:
             state = hardware.states[number]
             space = hardware.spaces[number][number]
             mine = space if owner is None else state.bound.get(owner, 0)
-            if not mine or state.gpu_type != self.gpu_type:
-                self._left.pop(number, None)
-            else:
-                self._left[number] = self._of(state, (mine | space) & state.usable)
+            if (known := self._leaves.pop(number, None)) is not None:
+                del self._left[known][number]
+            if mine and state.gpu_type == self.gpu_type:
+                left = self._of(state, (mine | space) & state.usable)
+                if left.leaves:
+                    self._leaves[number] = left.leaves
+                    self._left.setdefault(left.leaves, {})[number] = left
 
     def _of(self, state: SlotState, mine: int) -> Left:
         gangs, machine = self.cluster.gangs, state.machine
@@ -123,6 +126,17 @@ class Attainable:
             return False
         is_below = live.owner == self.owner and live.rank < self.priority
         return None if is_below and is_lazy(self.cluster, live) else True
+
+
+def _fitting(kind: Kind, take: Take, need: int, left: Left) -> int:
+    """How many such pods there would be room for on a node."""
+    count = left.leaves // need
+    if kind.gpus:
+        count = min(count, left.gpus // kind.gpus)
+    for have, amount in zip(left.amounts, take.amounts, strict=True):
+        if amount:
+            count = min(count, have // amount)
+    return max(count, 0)
 
 
 def has_room(cluster: "Cluster", group: GroupKey, kind: Kind, count: int) -> bool:
