@@ -212,6 +212,7 @@ def test_what_delays_much_is_set_by_who_is_sure(rest: Rest, tmp_path: Path) -> N
     assert ran.code == 4
     assert ran.out.startswith("On the events of 7 days:\nThis delays 14 gangs of speech.\n")
     assert ran.err.startswith(
+        "note: line 3: policy.mood: has no effect\n"
         "muster: Nothing is changed. This delays 14 gangs of speech by 40m00s"
     )
     assert sent(rest) == []

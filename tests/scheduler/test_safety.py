@@ -200,7 +200,9 @@ class History(Invariants):
 
     @staticmethod
     def _is_same(decisions: list[Any], others: list[Any]) -> None:
-        """In whichever order, all but what is said about waits, whose rhythm begins anew."""
+        """All but what is said about waits, whose rhythm begins anew. In whichever order: cells are
+        kept for a gang when the next one is tried, and after a restart it may be another that is.
+        """
         one, other = (
             sorted((d for d in found if not isinstance(d, Deferred)), key=repr)
             for found in (decisions, others)

@@ -292,3 +292,52 @@ def test_of_many_protected_gangs_those_are_downgraded_that_make_room() -> None:
     decided = scene.asks(gang("high", "x", 2, cpu=1, priority=5))
     assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["large"]
     assert [each.gang for each in decided if isinstance(each, Preempted)] == ["guest"]
+
+
+@pytest.mark.parametrize("count", [128, 130])
+def test_of_many_protected_gangs_one_gives_its_quota_for_cells_elsewhere(count: int) -> None:
+    """Where it runs nothing could be had; another node is free but for a guest."""
+    names = [f"m{number}" for number in range(count + 1)]
+    cells = [PhysicalCell("node", name=name) for name in names]
+    policy = Policy(is_lazy=True, min_run_s=1_000.0)
+    owned = {"x": owning(("node", count)), "y": owning(("node", 1))}
+    scene = Scene(config(cells, policy=policy, **owned))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    scene.places(gang("guest", "y", 4, priority=-1, allowed_nodes=frozenset({names[-1]})))
+    for name in names[:-1]:
+        scene.core.request(gang(f"on-{name}", "x", 4))
+    assert len(scene.cycle()) == count
+    assert victims(scene.asks(gang("high", "x", 4, priority=5))) == ["guest"]
+
+
+@pytest.mark.parametrize("count", [100, 130])
+def test_of_many_protected_gangs_the_one_in_the_pin_is_downgraded(count: int) -> None:
+    names = [f"m{number}" for number in range(count)]
+    cells = [PhysicalCell("node", name=name) for name in names]
+    cells.append(PhysicalCell("node", name="lab0", pin="lab"))
+    policy = Policy(is_lazy=True, min_run_s=1_000.0)
+    limits = {name: NodeLimits(cpu=8) for name in (*names, "lab0")}
+    scene = Scene(config(cells, limits, policy, x=owning(("node", count), pins=("lab",))))
+    for name in limits:
+        scene.core.set_node_health(name, True)
+    scene.places(gang("low", "x", 2, cpu=8, pin="lab"))
+    scene.places(gang("guest", "x", 2, priority=-1, allowed_nodes=frozenset({"lab0"})))
+    for name in names:
+        scene.core.request(gang(f"on-{name}", "x", 4))
+    assert len(scene.cycle()) == count
+    decided = scene.asks(gang("high", "x", 2, priority=5, pin="lab"))
+    assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["low"]
+    assert victims(decided) == ["guest"]
+
+
+def test_who_wants_more_may_cost_fewer_gangs_than_a_budget_has_left() -> None:
+    """Two small ones are fewer GPUs than the large one, and more gangs."""
+    cells = [PhysicalCell("node", name=name) for name in ("n0", "n1")]
+    policy = Policy(order_by=("priority", "age"), is_backfilling=False, preemptions_per_hour=1)
+    scene = Scene(config(cells, policy=policy, x=owning(("node", 2))))
+    scene.places(gang("four", "x", 4))
+    scene.asks(gang("a", "x", 1), gang("b", "x", 1), gang("other", "x", 2, priority=9))
+    two = gang("two", "x", 2, priority=5, submitted_at=1.0)
+    three = gang("three", "x", 3, priority=5, submitted_at=2.0)
+    assert victims(scene.asks(two, three)) == ["four"]

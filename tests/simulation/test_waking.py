@@ -25,6 +25,7 @@ from scheduler.domain.core.model import (
     Kind,
     Placed,
     Preempted,
+    Reserved,
     Role,
 )
 from scheduler.domain.core.owning import owner_of
@@ -35,6 +36,8 @@ STEPS = 30
 
 MANY_PORTS = 20_000
 """Two such pods fill most of a node that has no range of ports."""
+
+TREES = (("v100", (0, 1)), ("k80", (2, 3)))
 
 GPU_NODES = (PhysicalCell("node", name="n0"), PhysicalCell("node", name="n1"))
 ONE_CPU_NODE = config(
@@ -270,3 +273,47 @@ def test_who_could_have_cells_of_a_protected_gang_that_is_downgraded_is_tried() 
     decided = scene.cycle()
     assert [each.gang for each in decided if isinstance(each, Downgraded)] == ["low"]
     assert [each.gang for each in decided if isinstance(each, Preempted)] == ["guest"]
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+def test_who_could_have_what_a_gang_takes_beside_other_gpus_is_tried(is_bound: bool) -> None:
+    """A machine of two trees, of whose CPU half is nobody's: a gang on one tree is protected no
+    longer, and has what a gang on the other wants, whose cells are bound or not.
+    """
+    gpus = [[PhysicalCell(each, index=index) for index in two] for each, two in TREES]
+    cells = [
+        PhysicalCell("old-node", name="m0", children=tuple(gpus[0])),
+        PhysicalCell("k80-node", name="m0", children=tuple(gpus[1])),
+        PhysicalCell("old-node", name="m1"),
+    ]
+    policy = Policy(order_by=("priority", "age"), is_backfilling=False, min_run_s=50.0)
+    limits = {"m0": NodeLimits(cpu=8), "m1": NodeLimits(cpu=8)}
+    owned = owning(("old-node", 2), ("k80-node", 1))
+    scene = Scene(config(cells, limits, policy, x=owned))
+    scene.core.core.is_explaining = False  # else all is looked at anew for that
+    scene.core.block("m0", amounts={"cpu": 4})
+    old, new = {"gpu_types": ("v100",)}, {"gpu_types": ("k80",)}
+    scene.places(gang("low", "x", 2, cpu=4, allowed_nodes=frozenset({"m0"}), **old))
+    scene.places(gang("other", "x", 1, allowed_nodes=frozenset({"m1"}), **old))
+    if is_bound:
+        scene.places(gang("beside", "x", 1, priority=9, min_run_s=0.0, **new))
+    scene.asks(gang("high", "x", 1, cpu=2, priority=5, **new))
+    scene.leave("other")  # what could help is looked at, in vain
+    assert scene.cycle() == []
+    decided = scene.cycle(60.0)
+    assert [each.gang for each in decided if isinstance(each, Preempted)] == ["low"]
+
+
+def test_who_goes_before_who_has_cells_kept_by_age_is_tried_when_what_it_lacks_is_there() -> None:
+    policy = Policy(order_by=("age",), is_backfilling=True, assumed_s=1_000.0)
+    limits = {"n0": NodeLimits(cpu=8)}
+    scene = Scene(config(GPU_NODES[:1], limits, policy, x=owning(("node", 1))))
+    scene.places(Gang("first", "x", "user", 0, (Role(Kind(1), ("p0",), "a"),)))
+    scene.places(gang("beside", "x", 1, submitted_at=0.5))
+    scene.core.block("n0", amounts={"cpu": 8})
+    scene.core.grow("first", (Role(Kind(2, cpu=2), ("p1",), "b"),))
+    scene.cycle()
+    kept = scene.asks(gang("later", "x", 4, submitted_at=10.0))
+    assert [each.gang for each in kept if isinstance(each, Reserved)] == ["later"]
+    scene.core.block("n0")
+    assert placed(scene.cycle()) == ["first"]

@@ -30,10 +30,15 @@ def looked_at(ask: Callable[[], Answer], wishes: Wishes) -> dict[str, bool] | No
     can't be known, or is not meant.
     """
     found = _found(ask)
-    if wishes.output is Format.TABLE:
+    is_table = wishes.output is Format.TABLE
+    if is_table:
         _show(found)
+    elif wishes.is_dry:
+        print_json(found)
+    is_asked = found["needsAcceptance"] and not wishes.is_sure
+    if is_table and (wishes.is_dry or is_asked):  # else they are told when it is set
+        say_warnings(found)
     if wishes.is_dry:
-        (print_json if wishes.output is Format.JSON else say_warnings)(found)
         return None
     if found["state"] == "failed":
         message = f"What it would have done is not known: {found['reason']}"

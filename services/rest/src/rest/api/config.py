@@ -281,16 +281,18 @@ def _etag(number: int) -> dict[str, str]:
 
 
 def _compared(found: Compared) -> Response:
-    return JSONResponse(found.what_if.content | {"warnings": _told(found.warnings)})
+    return JSONResponse(found.what_if.content | {"warnings": _shown_problems(found.warnings)})
 
 
-def _told(warnings: Iterable[Problem]) -> list[dict[str, Any]]:
+def _shown_problems(warnings: Iterable[Problem]) -> list[dict[str, Any]]:
     return [problem_json(each) for each in warnings]
 
 
 def _accepted(made: Made) -> Response:
-    told = {"warnings": _told(made.warnings), "whatIf": made.what_if.content}
-    content = _whole(made.version) | told
+    content = _whole(made.version) | {
+        "warnings": _shown_problems(made.warnings),
+        "whatIf": made.what_if.content,
+    }
     return JSONResponse(content, 202, _etag(made.version.number))
 
 

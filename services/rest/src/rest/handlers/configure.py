@@ -49,8 +49,8 @@ class _Checked(BaseModel):
     errors: list[_Told]
     warnings: list[_Told]
 
-    def told(self) -> tuple[Problem, ...]:
-        """The warnings."""
+    def problems(self) -> tuple[Problem, ...]:
+        """The warnings, as they are told."""
         return tuple(each.problem() for each in self.warnings)
 
 
@@ -180,7 +180,7 @@ class Configuration:
         Raises Rejected, Transient.
         """
         checked = await self._checked(text, "The configuration")
-        return Compared(await self._what_ifs.ask(text), checked.told())
+        return Compared(await self._what_ifs.ask(text), checked.problems())
 
     async def what_if_removed(self) -> Compared:
         """The same of nothing being set any more."""
@@ -193,7 +193,7 @@ class Configuration:
             return await self.what_if_removed()
         text = json.dumps(content).encode()
         checked = await self._checked(text, f"Version {number}", has_lines=False)
-        return Compared(await self._what_ifs.ask(text), checked.told())
+        return Compared(await self._what_ifs.ask(text), checked.problems())
 
     async def _compared(self, text: bytes, who: Who) -> WhatIf:
         if not who.asks_what_if:
@@ -264,7 +264,7 @@ class Configuration:
             )
             await audit.record(conn, [entry])
         self._wake()
-        return Made(version, () if checked is None else checked.told(), what_if)
+        return Made(version, () if checked is None else checked.problems(), what_if)
 
 
 def _action(change: Change) -> str:

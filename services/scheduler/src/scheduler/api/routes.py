@@ -55,8 +55,8 @@ RETRY_AFTER_S = 5
 """An export of a large cluster is made by then."""
 
 LOOK_S, WAIT_S = 0.005, 0.05
-"""So often, and for so long at the most, it is looked whether a cycle is over that is to be asked
-about: a part of it holds the process for about as long.
+"""Who asks about a cycle that is under way waits for its end for `WAIT_S` at the most, and looks
+each `LOOK_S`.
 """
 
 LINES = "application/x-ndjson"

@@ -16,12 +16,12 @@ from scheduler.domain.core.ends import by_end
 from scheduler.domain.core.forestalling import as_if_started, starting_first
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.names import wrong_name
-from scheduler.domain.core.passing import first_of, goes_before
+from scheduler.domain.core.passing import first_of
 from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.reasons import HEALTH
 from scheduler.domain.core.removing import Removal, undo_all
-from scheduler.domain.core.reservation import Reservation, may_pass
+from scheduler.domain.core.reservation import Reservation, goes_before, may_pass
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.wellness import all_well

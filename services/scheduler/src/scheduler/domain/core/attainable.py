@@ -1,8 +1,8 @@
 """What gangs could have of each node if all were gone that may have to go for them, and all that
 can be downgraded had lost their cells: more than that nobody gets there.
 
-It is exact for a pod on a node but for where inside it its leaves are, and whether they can all be
-had at once. Nodes that have changed are looked at again when somebody asks.
+It may be less: whether cells can be bound there, which leaves of a node lie together, and what
+can't be had at once is not asked. Nodes that have changed are looked at again when somebody asks.
 """
 
 from collections.abc import Iterator
@@ -17,6 +17,9 @@ from scheduler.domain.core.queue import GroupKey
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
+
+Key = tuple[str, str, int, bool]
+"""Owner, GPU type, priority, and whether of space in no bound cell."""
 
 LISTS_KEPT = 256
 """So many owners, types and priorities are known; then all begin anew."""
@@ -33,17 +36,15 @@ class Left(NamedTuple):
 
 
 class Attainable:
-    """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
-    space in no bound cell, where only guests are.
+    """Of the nodes in an owner's bound cells, for its gangs of one priority; ``is_space``: of those
+    with space in no bound cell.
 
     ``_left``: by number of leaves, the nodes of which so many could be had; ``_leaves``: how many.
     """
 
-    def __init__(self, cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> None:
+    def __init__(self, cluster: "Cluster", key: Key) -> None:
         self.cluster = cluster
-        self.owner = owner
-        self.gpu_type = gpu_type
-        self.priority = priority
+        self.owner, self.gpu_type, self.priority, self.is_space = key
         self._read = -1
         self._left: dict[int, dict[int, Left]] = {}
         self._leaves: dict[int, int] = {}
@@ -62,7 +63,7 @@ class Attainable:
         self._update()
         hardware = self.cluster.hardware
         needs = hardware.demands.wish(kind, is_guest=False)[0]
-        least = min(needs)
+        least = min(needs, default=0)
         for leaves, nodes in self._left.items():
             if leaves < least:
                 continue
@@ -81,14 +82,15 @@ class Attainable:
         if numbers is None:
             self._left.clear()
             self._leaves.clear()
-            region = hardware.index.empty.get(self.gpu_type)
-            if owner is not None:
-                region = hardware.index.regions.get(owner, {}).get(self.gpu_type)
-            numbers = [] if region is None else list(region.tags)
-        for number in dict.fromkeys(numbers):
-            state = hardware.states[number]
+            of_type = (
+                hardware.index.empty if self.is_space else hardware.index.regions.get(owner, {})
+            )
+            numbers = list(of_type[self.gpu_type].tags) if self.gpu_type in of_type else []
+        machines = (hardware.states[number].machine for number in numbers)
+        for state in dict.fromkeys(state for machine in machines for state in machine.slots):
+            number = state.slot.number
             space = hardware.spaces[number][number]
-            mine = space if owner is None else state.bound.get(owner, 0)
+            mine = space if self.is_space else state.bound.get(owner, 0)
             if (known := self._leaves.pop(number, None)) is not None:
                 del self._left[known][number]
             if mine and state.gpu_type == self.gpu_type:
@@ -152,9 +154,9 @@ def has_room(cluster: "Cluster", group: GroupKey, kind: Kind, count: int) -> boo
     for gpu_type in kind.gpu_types or hardware.gpu_types:
         if kind.gpus:
             found = 0
-        found += _list(cluster, owner, gpu_type, floor).room(kind, count - found)
+        found += _list(cluster, (owner, gpu_type, floor, False)).room(kind, count - found)
         if found < count and (may_move or hardware.may_bind_more(owner, gpu_type)):
-            space = _list(cluster, None, gpu_type, 0)
+            space = _list(cluster, (owner, gpu_type, floor, True))
             found += space.room(kind, count - found)
         if found >= count:
             return True
@@ -162,24 +164,23 @@ def has_room(cluster: "Cluster", group: GroupKey, kind: Kind, count: int) -> boo
 
 
 def chargers_there(cluster: "Cluster", live: Live) -> Iterator[str]:
-    """Gangs with cells of a gang's virtual cluster where there could be room for one of its pods,
-    in the order of the nodes; a gang may come more than once.
+    """Gangs with cells of a gang's virtual cluster where there could be room for one of its pods
+    that is in no pin, in the order of the nodes; a gang may come more than once.
     """
     owner, priority, states = live.owner, live.gang.priority, cluster.hardware.states
     floor, numbers = floor_of(cluster, owner, priority), set[int]()
-    for kind in {role.kind for role in live.waiting}:
+    for kind in {role.kind for role in live.waiting if role.kind.pin is None}:
         for gpu_type in kind.gpu_types or cluster.hardware.gpu_types:
-            there = _list(cluster, owner, gpu_type, floor).each(kind)
+            there = _list(cluster, (owner, gpu_type, floor, False)).each(kind)
             numbers.update(number for number, _ in there)
     for number in sorted(numbers):
         yield from states[number].chargers
 
 
-def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Attainable:
-    key = (owner, gpu_type, priority)
+def _list(cluster: "Cluster", key: Key) -> Attainable:
     found = cluster.attainable.get(key)
     if found is None:
         if len(cluster.attainable) >= LISTS_KEPT:
             cluster.attainable.clear()
-        found = cluster.attainable[key] = Attainable(cluster, owner, gpu_type, priority)
+        found = cluster.attainable[key] = Attainable(cluster, key)
     return found

@@ -153,9 +153,12 @@ class Charges:
 
     def count_for(self, live: Live) -> int:
         """How many could have to leave for a gang."""
-        charged, priority = self.guaranteed.get(live.owner, {}), live.reach
-        lower = sum(len(gangs) for other, gangs in charged.items() if other < priority)
-        return len(self.guests) + lower
+        return len(self.guests) + self.count_below(live)
+
+    def count_below(self, live: Live) -> int:
+        """The same of its own virtual cluster."""
+        charged = self.guaranteed.get(live.owner, {})
+        return sum(len(gangs) for other, gangs in charged.items() if other < live.reach)
 
     def candidates_for(self, live: Live) -> list[Live]:
         """Who could have to leave for a gang, by id: guests of any owner, and its own with lower

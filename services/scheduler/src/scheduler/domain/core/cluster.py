@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler.domain.core.attainable import Attainable
+from scheduler.domain.core import attainable
 from scheduler.domain.core.building import build
 from scheduler.domain.core.charges import Charges
 from scheduler.domain.core.config import ClusterConfig, Finding
@@ -78,7 +78,7 @@ class Cluster:
         self.reservations = Reservations(self.hardware, self.charges, self.set_rank)
         self.stamps = Stamps(self.hardware, self.charges)
         self.prices: dict[tuple[str | None, str, int], Prices] = {}
-        self.attainable: dict[tuple[str | None, str, int], Attainable] = {}
+        self.attainable: dict[attainable.Key, attainable.Attainable] = {}
         self.ways = Ways(self)
         self.extras: dict[str, dict[str, str]] = {}
         self.told_to_leave: set[str] = set()

@@ -12,8 +12,8 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import NO_ROOM
 from scheduler.domain.core.holdings import Live, Order
 from scheduler.domain.core.model import Decision, Deferred, Reason, Refused
-from scheduler.domain.core.passing import first_of, keep, passed_by, tries
-from scheduler.domain.core.queue import Line, Stamp, kin_of
+from scheduler.domain.core.passing import first_of, keep, tries
+from scheduler.domain.core.queue import Line, Stamp
 from scheduler.domain.core.reasons import Explainer, preempting, unsettled
 from scheduler.domain.core.refusing import refusal
 from scheduler.domain.core.starting import preempt, start_if_free
@@ -144,7 +144,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         if is_keeping and (tried or kept) and (said := keep(cluster, live.owner, live)):
             yield said
         line = cluster.queue.gangs[gang]  # another by now, if cells are kept for it no longer
-        if not known.is_empty and known.is_vain(_kin(cluster, line), line.key[2]):
+        if known.is_vain(live):
             _set_aside(cluster, line, live, failed)
             yield []
             continue
@@ -159,7 +159,7 @@ def _admit(cluster: Cluster, failed: list[Line]) -> Iterator[list[Decision]]:
         else:
             cluster.hardware.unchanged(versions)
             _set_aside(cluster, line, live, failed)
-            known.note_vain(_kin(cluster, line), line.key[2], line.groups)
+            known.note_vain(live, line.groups)
             yield []
     if loans.lines:
         yield from lend(cluster)
@@ -170,11 +170,6 @@ def _keep(cluster: Cluster) -> Iterator[list[Decision]]:
     owners = {owner for owner, is_guest in cluster.queue.tried if not is_guest}
     for owner in sorted(owners.union(cluster.reservations.owners())):
         yield keep(cluster, owner)
-
-
-def _kin(cluster: Cluster, line: Line) -> object:
-    """What its first gang has in common with all that may be in the same places, as things are."""
-    return kin_of(line), passed_by(cluster, cluster.gangs[line.waiting[0][1]])
 
 
 def _set_aside(cluster: Cluster, line: Line, live: Live, failed: list[Line]) -> None:

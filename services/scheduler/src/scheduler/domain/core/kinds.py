@@ -30,7 +30,7 @@ class Kinds:
 
 
 def wants_as_much(kind: Kind, less: Kind) -> bool:
-    """Wherever a pod of this kind fits one of the other would."""
+    """Wherever there is room for a pod of this kind there is for one of the other."""
     if kind.gpu_types != less.gpu_types or kind.pin != less.pin:
         return False
     if (

@@ -106,12 +106,16 @@ def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Orderin
 
 
 class Ordering:
-    """These policies, one after another. ``has_users``: some are of users."""
+    """These policies, one after another. ``has_users``: some are of users; ``is_by_priority``: of
+    those of gangs the first is Muster's own, by priority.
+    """
 
     def __init__(self, policies: Sequence[OrderPolicy]) -> None:
         self.policies = tuple(policies)
         self.of_users = [each for each in policies if isinstance(each, UserOrder)]
-        self._of_gangs = [each.rank for each in policies if not isinstance(each, UserOrder)]
+        of_gangs = [each for each in policies if not isinstance(each, UserOrder)]
+        self._of_gangs = [each.rank for each in of_gangs]
+        self.is_by_priority = isinstance(next(iter(of_gangs), None), ByPriority)
         places = {True: count(), False: count(1)}  # a gang's own ranks come after its class
         is_of_user = [isinstance(each, UserOrder) for each in policies]
         self.has_users = bool(self.of_users)

@@ -17,7 +17,7 @@ from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Reserved
 from scheduler.domain.core.owning import pin_owner
 from scheduler.domain.core.planning import fits_when_empty, plan
 from scheduler.domain.core.queue import Line, Stamp, place_of
-from scheduler.domain.core.reservation import Leaves, Reservation, may_pass
+from scheduler.domain.core.reservation import Leaves, Reservation, goes_before, may_pass
 from scheduler.domain.core.starting import start_at_once
 from scheduler.domain.core.waking import soon_to_start
 
@@ -102,12 +102,6 @@ def has_passers(cluster: Cluster) -> bool:
     """Some gang may yet have to go for one whose cells it is on."""
     kept = cluster.reservations
     return any(gang in kept.by_gang for gang in kept.passers)
-
-
-def goes_before(live: Live, reservation: Reservation) -> bool:
-    """It is the reservation's own gang, or of a higher rank; age does not count."""
-    other = reservation.live
-    return live is other or live.order[0][:2] < other.order[0][:2]
 
 
 @contextmanager

@@ -5,6 +5,7 @@ docs/scheduling.md, "Whom it costs".
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,7 +29,6 @@ cluster among which the first is sought that may have to.
 
 LOWERED = 128
 """Gangs that may lose their cells so that fewer have to leave, at the most."""
-
 
 CHARGERS_LOOKED = 4_096
 """Gangs that have cells where it could be, and are looked at for that, at the most."""
@@ -119,11 +119,12 @@ def protected_lazy(cluster: Cluster, live: Live) -> list[Live]:
     """Who could be downgraded for it, and does not have to leave, as it is protected from it
     (`Protection.kept_off`).
     """
-    lazy = list(islice(lazy_below(cluster, live), LOWERED + 1))
-    if len(lazy) > LOWERED:  # of those that have cells where it could be then
+    smallest = list(islice(lazy_below(cluster, live), LOWERED + 1))
+    lazy = dict.fromkeys(smallest[:LOWERED])
+    if len(smallest) > LOWERED:  # and some that have cells where it could be then
         there = dict.fromkeys(islice(chargers_there(cluster, live), CHARGERS_LOOKED))
         found = filter(partial(_is_lowerable, cluster, live), map(cluster.gangs.__getitem__, there))
-        lazy = sorted(found, key=lambda each: (each.gpus, -each.saved_ms, each.id))[:LOWERED]
+        lazy.update(dict.fromkeys(nsmallest(LOWERED, found, key=lambda each: (each.gpus, each.id))))
     return [each for each in lazy if each.is_protected or each.rank >= live.reach]
 
 

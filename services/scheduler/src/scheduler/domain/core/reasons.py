@@ -10,8 +10,9 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import NO_ONE, Reason
-from scheduler.domain.core.passing import first_of, goes_before, out_of_the_way
-from scheduler.domain.core.queue import Line, kin_of, wish_of
+from scheduler.domain.core.passing import first_of, out_of_the_way
+from scheduler.domain.core.queue import Line, wish_of
+from scheduler.domain.core.reservation import goes_before
 from scheduler.domain.core.shortages import Shortage, shortage
 from scheduler.domain.core.tried import Tried
 from scheduler.domain.core.wellness import all_well
@@ -22,7 +23,12 @@ RESERVATION, ORDER = "reservation", "order"
 
 
 class Explainer:
-    """Explains lines whose head could not be placed. ``bad``: nodes on which not all is usable."""
+    """Explains lines whose head could not be placed. ``bad``: nodes on which not all is usable.
+
+    What is known of who could be placed: ``_if_alone``, with nothing kept for others; ``_if_well``,
+    if all nodes were well; ``_if_bare``, if pods wanted GPUs alone. ``_protected``: how many are
+    protected from gangs of an owner and priority, and until when.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -139,14 +145,12 @@ class Explainer:
 
     def _could_be_placed(self, live: Live, known: Tried, *, is_bare: bool = False) -> bool:
         """As `could_be_placed`, if that is not known from others."""
-        kin = kin_of(self.cluster.queue.gangs[live.id])
-        shape = tuple([(role.kind, len(role.pods)) for role in live.waiting])
-        if known.fits(kin, shape):
+        if known.fits(live):
             return True
-        if known.is_vain(kin, shape):
+        if known.is_vain(live):
             return False
         found = could_be_placed(self.cluster, live, is_bare=is_bare)
-        (known.note_fitting if found else known.note_vain)(kin, shape)
+        (known.note_fitting if found else known.note_vain)(live)
         return found
 
     def _with_protected(self, live: Live, reason: Reason) -> Reason:

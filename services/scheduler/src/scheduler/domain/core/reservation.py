@@ -93,6 +93,12 @@ def _gpus_of(hardware: Hardware, leaves: Leaves) -> tuple[NodeGpus, ...]:
     return tuple((machine, tuple(sorted(gpus))) for machine, gpus in found.items())
 
 
+def goes_before(live: Live, reservation: Reservation) -> bool:
+    """It is the reservation's own gang, or of a higher rank; age does not count."""
+    other = reservation.live
+    return live is other or live.order[0][:2] < other.order[0][:2]
+
+
 def leaves_at(live: Live, reservation: Reservation) -> float:
     """When a gang that runs on kept cells should be gone: at the reservation's time where its limit
     ends before that, else when it expected to be.

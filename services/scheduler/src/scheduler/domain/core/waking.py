@@ -21,7 +21,7 @@ from scheduler.domain.core.queue import (
     Place,
     Stamp,
 )
-from scheduler.domain.core.reservation import may_pass
+from scheduler.domain.core.reservation import goes_before, may_pass
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -41,11 +41,11 @@ class Waking:
         "_asked",
         "_freed_under",
         "_gettable",
-        "_holds",
         "_kept",
         "_left",
         "_machines",
         "_most",
+        "_nodes_for",
         "_passes",
         "_rooms",
         "_state",
@@ -69,7 +69,7 @@ class Waking:
         self._gettable: dict[GroupKey, int] = {}
         self._kept: dict[str, int] = {}
         self._passes: dict[object, bool] = {}
-        self._holds: dict[object, bool] = {}
+        self._nodes_for: dict[object, bool] = {}
         self._tight: dict[object, list[Kind]] = {}
         self._freed_under: Stamp = ()
         self._takers: dict[Kind, tuple[Machine | None, int]] = {}
@@ -100,7 +100,7 @@ class Waking:
             self._gettable.clear()
             self._kept.clear()
             self._passes.clear()
-            self._holds.clear()
+            self._nodes_for.clear()
             self._tight.clear()
             self._look_at_freed()
         self._asked.update(lines)
@@ -139,11 +139,24 @@ class Waking:
     def _helped(self, alike: Collection[Line]) -> Iterable[Line]:
         """Of lines with the same need those that may be placed in their virtual cluster."""
         first = next(iter(alike))
-        if not self._has_quota(first):
-            return ()
-        if not self._has_room(first):
-            return filter(_is_untold, alike)
-        return (line for line in alike if _is_untold(line) or self._could_be_held(line))
+        if not self._has_quota(first):  # nor has one of a higher priority with what is kept
+            is_by_priority = self.cluster.ordering.is_by_priority
+            return () if is_by_priority else filter(self._may_take_kept, alike)
+        is_tight = not self._has_room(first)
+        return (
+            line
+            for line in alike
+            if _is_untold(line)
+            or self._may_take_kept(line)
+            or not (is_tight or self._is_too_tight(line))
+        )
+
+    def _may_take_kept(self, line: Line) -> bool:
+        """What is kept for gangs after its first, and is neither free nor anybody's who may go, is
+        out of its way.
+        """
+        live = self.cluster.gangs[line.waiting[0][1]]
+        return any(goes_before(live, each) for each in self.cluster.reservations.of(line.key[0]))
 
     def _helped_in_common(self, alike: Collection[Line]) -> Iterable[Line]:
         """Of lines with the same need those that may be placed by what is in nobody's quota."""
@@ -259,9 +272,10 @@ class Waking:
 
     def _helps(self, line: Line) -> bool:
         """It has the quota, and there would be room for it; or that there is none is to be told."""
-        if not self._has_quota(line):
-            return False
-        return _is_untold(line) or (self._has_room(line) and self._could_be_held(line))
+        if self._has_quota(line):
+            is_tight = not self._has_room(line) or self._is_too_tight(line)
+            return not is_tight or _is_untold(line) or self._may_take_kept(line)
+        return not self.cluster.ordering.is_by_priority and self._may_take_kept(line)
 
     def _has_quota(self, line: Line) -> bool:
         """Its virtual cluster has as many leaves left as it needs at the least."""
@@ -290,9 +304,6 @@ class Waking:
         if line.leaves > self._quota_without_stayers(line):
             return False
         owner, priority = line.key[:2]
-        kept = self.cluster.reservations.of(owner)
-        if any(each.live.gang.priority < priority for each in kept):
-            return True  # what is kept for those after it is neither free nor anybody's who may go
         for key, kind, count in line.wants:
             room = self._rooms.get(key)
             if room is None:
@@ -301,18 +312,15 @@ class Waking:
                 return False
         return True
 
-    def _could_be_held(self, line: Line) -> bool:
-        """The same with all that its pods want, node by node."""
-        owner, priority = group = line.key[:2]
-        kept = self.cluster.reservations.of(owner)
-        if any(each.live.gang.priority < priority for each in kept):
-            return True
-        return all(self._has_room_for(group, kind, count) for _, kind, count in line.wants)
+    def _is_too_tight(self, line: Line) -> bool:
+        """No node could give what some of its pods want, or too few could."""
+        group = line.key[:2]
+        return not all(self._are_nodes_for(group, kind, count) for _, kind, count in line.wants)
 
-    def _has_room_for(self, group: GroupKey, kind: Kind, count: int) -> bool:
-        """For so many such pods."""
+    def _are_nodes_for(self, group: GroupKey, kind: Kind, count: int) -> bool:
+        """There are for so many such pods, as far as can be told."""
         key = group, kind, count
-        found = self._holds.get(key)
+        found = self._nodes_for.get(key)
         if found is None:
             tight = self._tight.setdefault(group, [])
             found = not any(wants_as_much(kind, less) for less in tight)
@@ -320,7 +328,7 @@ class Waking:
                 found = has_room(self.cluster, group, kind, count)
                 if not found and count == 1:
                     tight.append(kind)
-            self._holds[key] = found
+            self._nodes_for[key] = found
         return found
 
 
