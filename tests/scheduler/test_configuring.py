@@ -219,8 +219,8 @@ async def test_a_start_with_less_hardware_leaves_out_what_is_set_and_refuses_nob
 async def test_who_stands_by_follows_it(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
-    quick = {"cluster_file": file, "remake_share": 1.0}
-    async with another_scheduler(cluster_file=file) as leader:
+    quick, port = {"cluster_file": file, "remake_share": 1.0}, free_port()
+    async with another_scheduler(cluster_file=file, http_port=port) as leader, door(port) as client:
         await others.report(kit.report("n0", gpus=2))
         await others.report(kit.report("n1", gpus=2))
         await others.ask(asked(kit, "a", "default"))
@@ -228,6 +228,7 @@ async def test_who_stands_by_follows_it(
         async with scheduler(**quick) as standby:
             await until(lambda: measured(standby, "is_warm") == 1)
             await set_(others, 1, owning(default=1, speech=1))
+            await until_version(client, 1)
             await others.ask(asked(kit, "b", "speech"))
             await others.until(lambda: others.states("b") == ["placed"])
             await until(lambda: measured(standby, "configuration_version") == 1)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 from core_door import AGE_FIRST, POLICIES, CoreDoor, door
@@ -10,6 +11,7 @@ from oracle.private import fits_in_private
 from oracle.state import spare
 from random_clusters import Traits
 from runs import Run
+from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.model import Decision, Grown, Placed, Reserved
 
@@ -77,8 +79,25 @@ def test_what_is_promised_can_be_had_at_any_time() -> None:
     through(4000, watch)
 
 
+QUIET = {"is_lazy": True, "min_run_s": 30.0, "preemptions_per_hour": 2}
+
+QUARTERS = (0, 0, 1, 2)
+"""Of a machine's CPU that are nobody's now and then."""
+
+
+def something_blocked(core: Cluster, now: float) -> None:
+    """CPU on some machines is nobody's, or is free again: the same at the same time."""
+    chance = Random(str(now))
+    for name, machine in sorted(core.hardware.machines.items()):
+        most = dict(zip(machine.sort.names, machine.sort.capacity, strict=True)).get("cpu")
+        if most is not None and chance.random() < 0.3:
+            core.nodes.block(name, amounts={"cpu": most * chance.choice(QUARTERS) // 4})
+
+
 @pytest.mark.parametrize(
-    "policy", [*POLICIES, AGE_FIRST], ids=["plain", "backfill", "usual", "strict", "age"]
+    "policy",
+    [*POLICIES, AGE_FIRST, QUIET, QUIET | POLICIES[1]],
+    ids=["plain", "backfill", "usual", "strict", "age", "quiet", "quiet and backfill"],
 )
 @pytest.mark.parametrize("is_large", [False, True])
 def test_what_the_core_remembers_changes_no_decision(
@@ -88,19 +107,24 @@ def test_what_the_core_remembers_changes_no_decision(
     would cost, nor what could be had there, nor what will be free when those have left who leave
     already. For whom cells are kept between, and in which order, may differ.
     """
-    usual = door(policy)
+    plain = door(policy)
 
-    class Forgetful(usual):  # type: ignore[misc, valid-type]
+    class Usual(plain):  # type: ignore[misc, valid-type]
+        def decide(self, now: float) -> Sequence[Decision]:
+            something_blocked(self.core, now)
+            return super().decide(now)  # type: ignore[no-any-return]
+
+    class Forgetful(Usual):
         def decide(self, now: float) -> Sequence[Decision]:
             self.core.prices.clear()
             self.core.attainable.clear()
             self.core.hardware.other = None
             self.core.queue.added.update(dict.fromkeys(self.core.queue.lines.values()))
-            return super().decide(now)  # type: ignore[no-any-return]
+            return super().decide(now)
 
     traits = Traits(judges="", restarts=0.0, is_large=is_large)
     for seed in range(6045, 6045 + SEEDS):
-        found = [history(seed, each, traits).decisions for each in (usual, Forgetful)]
+        found = [history(seed, each, traits).decisions for each in (Usual, Forgetful)]
         one, other = ([d for d in each if not isinstance(d, Reserved)] for each in found)
         assert repr(one) == repr(other), f"seed {seed}"
 
