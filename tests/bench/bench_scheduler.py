@@ -246,11 +246,12 @@ def second_table(plan: Plan) -> None:
             f"CPU {busy.cpu_share:.0%} in use; "
             f"{dict(sorted(busy.said.items()))} {dict(sorted(busy.codes.items()))}"
         )
-        steps = sorted(queue.steps)
-        console.print(
-            f"  {nodes:,} queue: a gang of a cycle took p50 {quantile(steps, 0.5) * 1e3:.2f} ms, "
-            f"p99 {quantile(steps, 0.99) * 1e3:.1f} ms, longest {quantile(steps, 1) * 1e3:.0f} ms"
-        )
+        for what, times in (("a gang of a cycle", queue.steps), ("a part of one", queue.parts)):
+            p50, p99, most = (quantile(sorted(times), share) * 1e3 for share in (0.5, 0.99, 1))
+            console.print(
+                f"  {nodes:,} queue: {what} took p50 {p50:.2f} ms, p99 {p99:.1f} ms, "
+                f"longest {most:.0f} ms"
+            )
     title = "W2: short of CPU and memory, opportunistic gangs, bad nodes; then 10,000 waiting"
     console.print(rates(title, rows, has_peer=False))
     console.print(

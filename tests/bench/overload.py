@@ -3,12 +3,14 @@ other.
 
 Each end is one cycle, in which new gangs are requested for those that were placed in the cycle
 before, so that the queue stays as long. A cycle is not left before its end; ``steps`` are the CPU
-seconds between the moments in which it could be, as the service does.
+seconds between the moments in which it could be, and ``parts`` those of what the service makes of
+it: it leaves a cycle as soon as that has taken `PART_S`, commits, and goes on with the rest.
 """
 
 import random
 import time
 from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -20,6 +22,9 @@ from w2 import drawn_gang
 
 WAITING = 10_000
 QUEUED_PER_CYCLE = 100
+PART_S = 0.05
+"""`MUSTER_CYCLE_PART_S`."""
+
 FIRST_NUMBER = 10_000_000
 """Gangs of the queue are numbered from here, above all of the stream before."""
 
@@ -35,6 +40,7 @@ class OverloadRun:
     number: int = FIRST_NUMBER
     asked: list[Gang] = field(default_factory=list)
     steps: "array[float]" = field(default_factory=lambda: array("d"))
+    parts: "array[float]" = field(default_factory=lambda: array("d"))
 
     def queue_up(self, count: int) -> None:
         """Request so many gangs, not beyond 10,000, for one cycle."""
@@ -88,7 +94,18 @@ class OverloadRun:
 
         busy.heed(timed_gang(meter, decide), meter)
         if meter is self.steady:
+            stops.append(time.process_time())
             self.steps.extend(after - before for before, after in pairwise(stops))
+            self.parts.extend(parts_of(stops))
+
+
+def parts_of(stops: Sequence[float]) -> Iterator[float]:
+    """What the service would make of a cycle that could be left at these moments: its parts."""
+    began = stops[0]
+    for stop in stops[1:]:
+        if stop - began >= PART_S or stop == stops[-1]:
+            yield stop - began
+            began = stop
 
 
 def start(busy: Busy, seed: int) -> OverloadRun:
