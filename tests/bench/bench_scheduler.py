@@ -247,7 +247,8 @@ def second_table(plan: Plan) -> None:
             f"{dict(sorted(busy.said.items()))} {dict(sorted(busy.codes.items()))}"
         )
         for what, times in (("a gang of a cycle", queue.steps), ("a part of one", queue.parts)):
-            p50, p99, most = (quantile(sorted(times), share) * 1e3 for share in (0.5, 0.99, 1))
+            ordered = sorted(times)
+            p50, p99, most = (quantile(ordered, share) * 1e3 for share in (0.5, 0.99, 1))
             console.print(
                 f"  {nodes:,} queue: {what} took p50 {p50:.2f} ms, p99 {p99:.1f} ms, "
                 f"longest {most:.0f} ms"

@@ -90,11 +90,12 @@ class OverloadRun:
                 cluster.release(released)
             for gang in asked:
                 cluster.request(gang)
-            return run_cycle(cluster, now, go_on)
+            decided = run_cycle(cluster, now, go_on)
+            stops.append(time.process_time())
+            return decided
 
         busy.heed(timed_gang(meter, decide), meter)
         if meter is self.steady:
-            stops.append(time.process_time())
             self.steps.extend(after - before for before, after in pairwise(stops))
             self.parts.extend(parts_of(stops))
 
@@ -102,10 +103,11 @@ class OverloadRun:
 def parts_of(stops: Sequence[float]) -> Iterator[float]:
     """What the service would make of a cycle that could be left at these moments: its parts."""
     began = stops[0]
-    for stop in stops[1:]:
-        if stop - began >= PART_S or stop == stops[-1]:
+    for stop in stops:
+        if stop - began >= PART_S:
             yield stop - began
             began = stop
+    yield stops[-1] - began
 
 
 def start(busy: Busy, seed: int) -> OverloadRun:

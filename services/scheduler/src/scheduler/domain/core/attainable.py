@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState, Take
 from scheduler.domain.core.model import Kind
-from scheduler.domain.core.prices import cost_of, floor_of
+from scheduler.domain.core.prices import cost_of, floor_of, kept
 from scheduler.domain.core.protecting import is_lazy
 from scheduler.domain.core.queue import GroupKey
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 Key = tuple[str, str, int, bool]
 """Owner, GPU type, priority, and whether of space in no bound cell."""
-
-LISTS_KEPT = 256
-"""So many owners, types and priorities are known; then all begin anew."""
 
 
 class Left(NamedTuple):
@@ -178,9 +175,4 @@ def chargers_there(cluster: "Cluster", live: Live) -> Iterator[str]:
 
 
 def _list(cluster: "Cluster", key: Key) -> Attainable:
-    found = cluster.attainable.get(key)
-    if found is None:
-        if len(cluster.attainable) >= LISTS_KEPT:
-            cluster.attainable.clear()
-        found = cluster.attainable[key] = Attainable(cluster, key)
-    return found
+    return kept(cluster.attainable, key, lambda: Attainable(cluster, key))

@@ -4,11 +4,11 @@ The price of so many leaves of a node is a lower bound: it is exact but for what
 Prices are worked out again for nodes that have changed, when they are asked for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, merge
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState
@@ -48,7 +48,10 @@ STALE_TIMES = 4
 """An order with so many times more entries than nodes is made anew."""
 
 LISTS_KEPT = 256
-"""So many owners, types and priorities have prices; then all begin anew."""
+"""So many owners, types and priorities are known; then all begin anew."""
+
+Key = TypeVar("Key", bound=tuple[object, ...])
+List = TypeVar("List")
 
 
 def cost_of(live: Live) -> tuple[int, Price]:
@@ -321,9 +324,14 @@ def floor_of(cluster: "Cluster", owner: str, priority: int) -> int:
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:
     floor = 0 if owner is None else floor_of(cluster, owner, priority)
     key = (owner, gpu_type, floor)
-    found = cluster.prices.get(key)
+    return kept(cluster.prices, key, lambda: Prices(cluster, *key))
+
+
+def kept(lists: dict[Key, List], key: Key, make: Callable[[], List]) -> List:
+    """What is known of nodes by owner, type and priority, made where it is not."""
+    found = lists.get(key)
     if found is None:
-        if len(cluster.prices) >= LISTS_KEPT:
-            cluster.prices.clear()
-        found = cluster.prices[key] = Prices(cluster, owner, gpu_type, floor)
+        if len(lists) >= LISTS_KEPT:
+            lists.clear()
+        found = lists[key] = make()
     return found

@@ -142,14 +142,14 @@ class Waking:
         if not self._has_quota(first):  # nor has one of a higher priority with what is kept
             is_by_priority = self.cluster.ordering.is_by_priority
             return () if is_by_priority else filter(self._may_take_kept, alike)
-        is_tight = not self._has_room(first)
-        return (
-            line
-            for line in alike
-            if _is_untold(line)
-            or self._may_take_kept(line)
-            or not (is_tight or self._is_too_tight(line))
-        )
+        has_room = self._has_room(first)
+        return (line for line in alike if self._helps_with_quota(line, has_room=has_room))
+
+    def _helps_with_quota(self, line: Line, *, has_room: bool) -> bool:
+        """There would be room for it, or that there is none is to be told."""
+        if _is_untold(line) or self._may_take_kept(line):
+            return True
+        return has_room and not self._is_too_tight(line)
 
     def _may_take_kept(self, line: Line) -> bool:
         """What is kept for gangs after its first, and is neither free nor anybody's who may go, is
@@ -273,8 +273,7 @@ class Waking:
     def _helps(self, line: Line) -> bool:
         """It has the quota, and there would be room for it; or that there is none is to be told."""
         if self._has_quota(line):
-            is_tight = not self._has_room(line) or self._is_too_tight(line)
-            return not is_tight or _is_untold(line) or self._may_take_kept(line)
+            return self._helps_with_quota(line, has_room=self._has_room(line))
         return not self.cluster.ordering.is_by_priority and self._may_take_kept(line)
 
     def _has_quota(self, line: Line) -> bool:
