@@ -1,6 +1,7 @@
 """Virtual clusters set through REST, down to the job that runs in a new one, and back."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,13 @@ async def test_a_job_runs_in_a_new_virtual_cluster_until_that_is_rolled_back(
         assert found == ["config.rollback", "config.set", "config.set"]
 
 
+async def released_pods(muster: Muster) -> int:
+    """Pods whose end is in the Scheduler's record: it hears of one after REST tells its job's."""
+    answer = await muster.call("GET", "/api/v2/cluster/export?since=2026-01-01T00:00:00Z")
+    assert answer.status_code == 200, answer.text
+    return sum(json.loads(line).get("event") == "pod-released" for line in answer.text.splitlines())
+
+
 HALF = "virtualClusters: {default: {cells: [{type: node/simulated, count: 2}]}}\n"
 
 
@@ -121,6 +129,7 @@ async def test_a_change_that_would_have_delayed_what_ran_is_told_so_before(
         jobs = [await muster.submit(a_job(f"job{n}", "sleep 4", gpus=2)) for n in range(4)]
         for job in jobs:
             await eventually(lambda job=job: muster.state(job), lambda state: state == "SUCCEEDED")
+        await eventually(lambda: released_pods(muster), lambda pods: pods == len(jobs))
         refused = await answered(muster, "PUT", PATH, 0, content=HALF)
         assert (refused.status_code, refused.json()["code"]) == (409, "DelaysConfigError")
         (problem,) = refused.json()["errors"]
