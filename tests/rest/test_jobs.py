@@ -17,6 +17,15 @@ from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BROKE = Verdict(
+    code=3,
+    phrase="UserFailed",
+    rule="r1",
+    fault=Fault.USER,
+    behavior=Behavior.UNKNOWN,
+    cause="it broke",
+    evidence="boom",
+)
 
 
 async def test_a_get_after_a_submission_shows_it(rest: Any) -> None:
@@ -97,15 +106,6 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
         ports={"http": (20000,), "sync": (20001, 20002)},
         exit_code=3,
     )
-    verdict = Verdict(
-        code=3,
-        phrase="UserFailed",
-        rule="r1",
-        fault=Fault.USER,
-        behavior=Behavior.UNKNOWN,
-        cause="it broke",
-        evidence="boom",
-    )
     lent = rest.status(
         job,
         2,
@@ -129,7 +129,7 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
         launched_at=NOW,
         completed_at=NOW + timedelta(seconds=5),
         task_roles=(TaskRoleStatus(name="worker", tasks=(task,)),),
-        verdict=verdict,
+        verdict=BROKE,
     )
     await rest.hear("job-updated", job, failed)
     content = await rest.shown("told")
@@ -151,6 +151,21 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
     assert latest["jobStatus"]["attemptId"] == 1
     none = await rest.client.get("/api/v2/jobs/admin~told/attempts/2")
     assert none.status_code == 404
+
+
+async def test_an_attempt_that_failed_says_why_and_not_what_the_next_one_waits_for(
+    rest: Any,
+) -> None:
+    await rest.submit("again")
+    job = await rest.job_id("again")
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.WAITING, verdict=BROKE))
+    waits = Reason(code="quota", text="default has no GPU left.", numbers={})
+    retried = rest.status(job, 2, JobState.WAITING, attempt=1, reason=waits)
+    await rest.hear("job-updated", job, retried)
+    first = (await rest.client.get("/api/v2/jobs/admin~again/attempts/0")).json()
+    assert first["jobStatus"]["reason"]["text"] == "it broke"
+    latest = (await rest.client.get("/api/v2/jobs/admin~again/attempts/1")).json()
+    assert latest["jobStatus"]["reason"]["text"] == "default has no GPU left."
 
 
 async def test_final_states_never_move(rest: Any) -> None:

@@ -116,7 +116,9 @@ def _retries(job: ListedJob) -> Json:
 
 
 def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) -> Json:
-    """One job, or one attempt of it: ``status`` is the Launcher's word about that attempt."""
+    """One job, or one attempt of it: ``status`` is the Launcher's word about that attempt.
+    ``state``: of an attempt that is not the latest; what the job waits for is none of its.
+    """
     listed = job.listed
     shown = state or listed.state
     return {
@@ -136,7 +138,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "launchedTime": milliseconds(listed.launched_at),
             "completedTime": milliseconds(listed.completed_at),
             "virtualCluster": listed.virtual_cluster,
-            "reason": job.reason,
+            "reason": job.reason if state is None else verdict_reason(status),
             "gangClass": status.gang_class.value if status and status.gang_class else None,
             "lender": status.lender if status else None,
             "appId": listed.id,
