@@ -145,6 +145,8 @@ def cell(address: str, kind: str, used: int, gpus: int, **more: Any) -> dict[str
         "gpusUsed": used,
         "gpusFree": gpus - used,
         "gpusBound": 0,
+        "gpusKept": 0,
+        "keptFor": None,
         "binding": None,
         "priority": None,
     } | more
@@ -179,6 +181,8 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
             2,
             priority=-1,
             order="cordon",
+            gpusKept=1,
+            keptFor={"user": "ann", "name": "bert", "startsAt": "2026-01-01T00:00:00+00:00"},
             binding={"virtualCluster": "nlp", "pin": "lab"},
         ),
     ]
@@ -190,7 +194,15 @@ def test_cells_are_shown_as_a_tree(rest: Rest, tmp_path: Path) -> None:
         ["rack0", "v100-rack", "8/16", "8", "in parts", "5", "healthy"],
         ["", "n3", "v100-node", "8/8", "0", "vision", "5", "healthy"],
         ["", "n4", "v100-node", "0/8", "8", f"drained, 2 bad: {trouble}"],
-        ["rack1/n9/s0", "v100-switch", "1/2", "1", "nlp, pin lab", "-1", "cordoned"],
+        [
+            "rack1/n9/s0",
+            "v100-switch",
+            "1/2",
+            "1",
+            "nlp, pin lab",
+            "-1",
+            "cordoned, 1 kept for ann~bert (now)",
+        ],
         ["5 more cells; --limit shows more of them."],
         ["as of cycle 7"],
     ]

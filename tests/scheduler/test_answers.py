@@ -215,6 +215,7 @@ async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
         assert [cell["priority"] for cell in inside.values()] == [5, 3, 3, None, 5, 5, 5]
         switch = await asked(client, "address=r1/n2/s")
         assert list(switch) == ["r1/n2/s", "r1/n2/s/0", "r1/n2/s/1"]
+        assert {(cell["gpusKept"], cell["keptFor"]) for cell in inside.values()} == {(0, None)}
         (gpu,) = (await asked(client, "address=r1/n3/1/0")).values()
         assert (gpu["gpu"], gpu["health"], gpu["trouble"]) == (2, "bad", "GPU 2: it is hot")
         assert [c["binding"] for c in (await asked(client, "address=n4")).values()] == [
@@ -362,6 +363,12 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
         reason = state.reason_of("first")
         assert reason is not None
         assert reason.numbers["expectedStart"] == start["at"]
+        cells = await asked(client)
+        named = {name: first[name] for name in ("gang", "name", "user")}
+        for node, used, priority in (("n0", 1, 10), ("n1", 0, None)):
+            kept = cells[node]
+            assert (kept["gpusUsed"], kept["gpusKept"], kept["priority"]) == (used, 1, priority)
+            assert kept["keptFor"] == named | {"startsAt": start["at"]}
         assert behind["reason"]["code"] == "reservation"
         assert behind["reason"]["numbers"]["startsAt"] == start["at"]
         assert f"from {start['at']} on" in behind["reason"]["text"]

@@ -158,6 +158,15 @@ def _owner(cell: dict[str, Any]) -> str:
 
 
 def _state_of(cell: dict[str, Any]) -> str:
+    """How it is, and for whom some of it is kept."""
+    whom = cell.get("keptFor")  # an older Scheduler has none
+    if whom is None:
+        return _condition(cell)
+    starts = f"{whom['user']}~{whom['name']} ({until(whom['startsAt'])})"
+    return f"{_condition(cell)}, {cell['gpusKept']} kept for {starts}"
+
+
+def _condition(cell: dict[str, Any]) -> str:
     order = {"cordon": "cordoned", "drain": "drained"}.get(cell["order"] or "")
     if cell["health"] == "healthy":
         return order or "healthy"

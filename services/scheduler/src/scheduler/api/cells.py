@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from itertools import islice
 
 from scheduler.api.answers import Answer
+from scheduler.api.why import named
 from scheduler.domain.core.binding import Binding, cell_key
 from scheduler.domain.core.forest import Cell, Forest
 from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.machines import SlotState
 from scheduler.domain.core.model import NO_ONE, OPPORTUNISTIC
 from scheduler.domain.core.owning import owner_of, pin_owner
+from scheduler.domain.core.reservation import Reservation
 from scheduler.domain.core.shapes import Part
+from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 STEP = 100
@@ -125,7 +128,8 @@ async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[
 @dataclass(slots=True)
 class _Figures:
     """Of a cell's GPUs. ``troubled``: nodes with something that is not well, ``trouble`` of the
-    first. ``priority``: the highest of who uses them or has them reserved.
+    first. ``priority``: the highest of who uses them or has them reserved. ``kept_for``: of who has
+    some of the ``kept``, the first to start.
     """
 
     gpus: int = 0
@@ -134,6 +138,8 @@ class _Figures:
     reserved: int = 0
     free: int = 0
     bound: int = 0
+    kept: int = 0
+    kept_for: Reservation | None = None
     priority: int | None = None
     troubled: int = 0
     trouble: str | None = None
@@ -182,6 +188,8 @@ class _Looking:
             "gpusReserved": figures.reserved,
             "gpusFree": figures.free,
             "gpusBound": figures.bound,
+            "gpusKept": figures.kept,
+            "keptFor": self._kept_for(figures.kept_for),
             "binding": self._binding(cell, part),
             "priority": figures.priority,
         }
@@ -199,15 +207,42 @@ class _Looking:
         to.reserved += (state.reserved & mask).bit_count()
         to.free += (state.usable & ~self._hardware.used(state) & mask).bit_count()
         to.bound += (bound & mask).bit_count()
-        for gangs in (state.holders, state.chargers):
-            for gang, leaves in gangs.items():
-                if leaves & mask:
-                    to.priority = _highest(to.priority, self._priority(gang))
+        for gang, leaves in state.holders.items():
+            if leaves & mask:
+                to.priority = _highest(to.priority, self._priority(gang))
+        for gang, leaves in state.chargers.items():
+            if leaves & mask & ~self._only_kept(gang, state.slot.number):
+                to.priority = _highest(to.priority, self._priority(gang))
+        self._add_kept(to, state.slot.number, mask)
         if well != mask:
             to.troubled += 1
             if to.trouble is None:
                 name = f"{state.machine.name}: " if is_above else ""
                 to.trouble = name + self._why_bad(state, mask)
+
+    def _add_kept(self, to: _Figures, number: int, mask: int) -> None:
+        """Count what of a node's leaves is kept."""
+        kept = 0
+        for reservation in self._state.cluster.reservations.by_gang.values():
+            leaves = reservation.leaves.get(number, 0) & mask
+            kept |= leaves
+            first = to.kept_for
+            if leaves and (first is None or reservation.starts_at < first.starts_at):
+                to.kept_for = reservation
+        to.kept += kept.bit_count()
+
+    def _only_kept(self, gang: str, number: int) -> int:
+        """Of a node's leaves that a gang is charged those that are kept for it, and no more."""
+        reservation = self._state.cluster.reservations.by_gang.get(gang)
+        if reservation is None:
+            return 0
+        return reservation.leaves.get(number, 0) if reservation.live.is_charged else ~0
+
+    def _kept_for(self, reservation: Reservation | None) -> Answer | None:
+        if reservation is None:
+            return None
+        starts_at = time_of(reservation.starts_at)
+        return named(self._state, reservation.live) | {"startsAt": starts_at}
 
     def _priority(self, gang: str) -> int | None:
         """As others see it: who has no cells (any more) leaves for any that has."""
