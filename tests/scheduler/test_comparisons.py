@@ -5,8 +5,10 @@ process of its own.
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from cli.embedded.process import free_port
 from muster.db import Pool, open_pool
 from muster.service import Runtime
-from scheduler import store
+from scheduler import order_policies, store
+from scheduler.domain.core.model import Gang
 from scheduler.domain.formats.cluster_file import cluster_data, read_cluster
 from scheduler.domain.given import Noted, changed_line
 from scheduler.settings import SchedulerSettings
@@ -176,30 +179,54 @@ async def test_what_cannot_be_compared_is_told(scheduler: RunScheduler, file: Pa
         assert outcomes(runtime, "failed") == 1
 
 
-async def test_what_is_left_of_the_time_bounds_the_days(
-    scheduler: RunScheduler, file: Path, settings: SchedulerSettings
-) -> None:
+Compare = Callable[..., Awaitable[Any]]
+
+
+@pytest.fixture
+async def found(scheduler: RunScheduler, file: Path, settings: SchedulerSettings) -> Compare:
+    """What the program finds in a record of four gangs, ten minutes apart."""
     many = [(600.0 * n, event) for n, (_, event) in enumerate(FOUR)]
     async with recorded(scheduler, file, many) as (runtime, _), runtime.pool.acquire() as conn:
         now = await store.record.clock(conn)
-    config = read_cluster(FILE.encode()).config
     task = Task(
         database_url=settings.database_url.get_secret_value(),
         statement_timeout_s=30.0,
-        cluster=json.dumps(cluster_data(config)),
-        change=json.loads(json.dumps({"policy": {"graceSeconds": 5}})),
+        cluster=json.dumps(cluster_data(read_cluster(FILE.encode()).config)),
+        change={"policy": {"graceSeconds": 5}},
         since=0.0,
         until=now,
         seconds=60.0,
         memory_mb=4096,
     )
+    return lambda **changes: asyncio.to_thread(compared, replace(task, **changes))
 
-    async def found(**changes: Any) -> dict[str, Any]:
-        fields = {name: getattr(task, name) for name in Task.__slots__}
-        return await asyncio.to_thread(compared, Task(**(fields | changes)))  # type: ignore[arg-type]
 
+async def test_what_is_left_of_the_time_bounds_the_days(found: Compare) -> None:
     assert (await found())["isPartial"] is False
-    cut: Any = await found(seconds=0.0)
+    cut = await found(seconds=0.0)
     assert (cut["isPartial"], cut["days"], cut["all"]["gangs"]) == (True, 0, 1)
     with pytest.raises(NoRecordError):
         await found(until=1.0)
+
+
+class Spiteful:
+    def rank(self, gang: Gang) -> float:
+        raise KeyError(gang.user)
+
+
+async def test_a_sites_policy_that_fails_is_told(
+    found: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = (
+        "The policy spiteful of the order failed: KeyError: 'ann'; who it is about goes last in it."
+    )
+    points = EntryPoints(
+        EntryPoint(name, f"{__name__}:{name.title()}", order_policies.GROUP)
+        for name in ("spiteful", "missing")
+    )
+    monkeypatch.setattr(order_policies, "entry_points", lambda group: points.select(group=group))
+    without = await found()
+    assert not any("policy" in sentence for sentence in without["text"])
+    told = await found(change={"policy": {"orderBy": ["spiteful", "age"]}})
+    assert told["text"] == [*without["text"], said]
+    assert told["table"].endswith(f"\n{said}")

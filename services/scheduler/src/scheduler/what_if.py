@@ -35,7 +35,7 @@ from scheduler.domain.formats.model import Event
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.moments import DAY_S
 from scheduler.domain.simulation.comparing import compare
-from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text
+from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text, headlines
 from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide
@@ -101,7 +101,11 @@ def compared(task: Task) -> dict[str, object]:
     began = time.monotonic()
     before = read_cluster(task.cluster.encode()).config
     after = Setting(0, None, task.change).of(before)
-    policies = order_policies.load(lambda _name, _how: None)  # the leader says it
+    failures: list[str] = []
+    policies = order_policies.load(
+        order_policies.once(lambda *how: failures.append(_failure(*how)))
+    )
+    failures.clear()  # who can't be loaded is not in it, and the leader says why
     with _reader(task) as reader:
         bounded = _Bounded(began + task.seconds * REPLAY_SHARE, task.until)
         config, events = reader.open()
@@ -125,9 +129,15 @@ def compared(task: Task) -> dict[str, object]:
         "days": round((until - since) / DAY_S, 2),
         "isPartial": bounded.is_cut,
         "tookSeconds": round(time.monotonic() - began, 1),
-        "table": comparison_text(comparison),
         **comparison_data(comparison),
+        "text": [*headlines(comparison), *failures],
+        "table": "\n".join([comparison_text(comparison), *failures]),
     }
+
+
+def _failure(name: str, how: str) -> str:
+    said = order_policies.said(name, how)
+    return f"{said[0].upper()}{said[1:]}."
 
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:
