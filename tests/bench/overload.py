@@ -22,7 +22,7 @@ from w2 import drawn_gang
 
 WAITING = 10_000
 QUEUED_PER_CYCLE = 100
-PART_S = 0.05
+PART_S = 0.025
 """`MUSTER_CYCLE_PART_S`."""
 
 FIRST_NUMBER = 10_000_000

@@ -260,11 +260,10 @@ class Decider:
             self.tidy(is_idle=False)
         if not state.is_under_way and self.auditor.look(state.cluster):
             self._woken.set()
-        if outcome or state.is_under_way:
-            interval_s = self.settings.cycle_interval_s
-            if not state.is_under_way:  # else the lead is renewed, and questions are answered now
-                interval_s -= time.monotonic() - started
-            await asyncio.sleep(max(interval_s, 0))
+        if state.is_under_way:
+            await asyncio.sleep(0)  # the lead is renewed, and questions are answered now
+        elif outcome:
+            await asyncio.sleep(max(started + self.settings.cycle_interval_s - time.monotonic(), 0))
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:

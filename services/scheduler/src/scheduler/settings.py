@@ -49,7 +49,7 @@ class SchedulerSettings(DatabaseSettings):
         " in one transaction.",
     )
     cycle_part_s: PositiveFloat = Field(
-        0.05, description="After so long in one transaction the rest of a cycle is the next one's."
+        0.025, description="After so long in one transaction the rest of a cycle is the next one's."
     )
     audit_s: PositiveFloat = Field(
         60.0, description="So often the books are compared with the placements of all gangs."

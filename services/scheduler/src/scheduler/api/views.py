@@ -6,12 +6,12 @@ meanwhile, or gone, is left out.
 
 import asyncio
 from bisect import bisect_right
-from heapq import nsmallest
 
 from muster.contracts.model import Model
 
 from scheduler.api import why
 from scheduler.api.answers import Answer
+from scheduler.domain.core import everyone
 from scheduler.domain.core.extras import lives_of
 from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
@@ -33,16 +33,16 @@ STEP = 100
 
 async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    as_of, ranks = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
-    first, gangs = nsmallest(limit, ranks), list[Answer]()
-    wants = {name: _wants(state, name) for _, name in first}  # all as it is now
-    for place, (_, name) in enumerate(first, 1):
+    as_of, waiting = state.cluster.cycle, everyone.counted(state.cluster)
+    first, gangs = everyone.first(state.cluster, limit), list[Answer]()
+    wants = {name: _wants(state, name) for name in first}  # all as it is now
+    for place, name in enumerate(first, 1):
         if place % STEP == 0:
             await asyncio.sleep(0)
         found = state.gangs.get(name)
         if found is not None and state.is_waiting(name):
             gangs.append({"position": place} | _gang(state, found) | wants[name])
-    return {"asOf": as_of, "waiting": len(ranks), "limit": limit, "gangs": gangs}
+    return {"asOf": as_of, "waiting": waiting, "limit": limit, "gangs": gangs}
 
 
 async def gangs(state: State, limit: int, after: str) -> Answer:
@@ -79,10 +79,9 @@ def gang(state: State, name: str, epoch: int) -> Answer | None:
 
 def job(state: State, job_id: str, epoch: int) -> Answer | None:
     """The same for every gang of a job."""
-    gangs = [gang for gang in state.gangs.values() if gang.request.job == job_id]
+    gangs = state.jobs.gangs_of(job_id)
     if not gangs:
         return None
-    gangs.sort(key=lambda gang: gang.name)
     told = [_why(state, gang, epoch) for gang in gangs]
     for each in [each for each in told if "position" in each][:WHAT_IFS]:
         each |= _otherwise(state, each["gang"])
@@ -147,13 +146,11 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     }
     if live is None or not state.is_waiting(gang.name):
         return answer
-    ranks = state.cluster.forecast.everyone(state.cluster)
-    mine = state.cluster.rank_of(live)
-    ahead = [rank for rank in ranks if rank < mine]
+    before, first = everyone.before(state.cluster, live, AHEAD_NAMED)
     return answer | {
-        "position": len(ahead) + 1,
-        "waiting": len(ranks),
-        "ahead": [name for _, name in nsmallest(AHEAD_NAMED, ahead)],
+        "position": before + 1,
+        "waiting": everyone.counted(state.cluster),
+        "ahead": first,
         "inVirtualCluster": why.place(state, live),
         "expectedStart": why.expected_start(state, live),
     }

@@ -36,7 +36,8 @@ class Asked:
     ``said``: the reason that its last word gave, at ``said_at``. ``preemption``: it was told to
     leave; ``leaving``: only these pods of it. ``downgrade``: since when and for whom it has no
     cells. ``shape``: of all pods that were wanted first; ``expected_s``: how long it will run, as
-    it was learnt then. ``ran_from``: since when the last pods that it let go had run.
+    it was learnt then. ``ran_from``: since when the last pods that it let go had run. ``job``: as
+    its first word names it.
     """
 
     request: GangRequest
@@ -50,6 +51,10 @@ class Asked:
     shape: str | None = None
     expected_s: float | None = None
     ran_from: float | None = None
+    job: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = self.request.job
 
     @property
     def name(self) -> str:
@@ -64,6 +69,28 @@ class Asked:
             self.leaving.discard(pod)
             if not self.leaving:
                 self.preemption = None
+
+
+class Jobs:
+    """The gangs of each job that are not over."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[str, dict[str, Asked]] = {}
+
+    def add(self, gang: Asked) -> None:
+        """One more."""
+        self._gangs.setdefault(gang.job, {})[gang.name] = gang
+
+    def remove(self, gang: Asked) -> None:
+        """It is over."""
+        gangs = self._gangs[gang.job]
+        del gangs[gang.name]
+        if not gangs:
+            del self._gangs[gang.job]
+
+    def gangs_of(self, job: str) -> list[Asked]:
+        """A job's, by id."""
+        return [gang for _, gang in sorted(self._gangs.get(job, {}).items())]
 
 
 def kind_of(ask: PodAsk) -> Kind:

@@ -47,6 +47,7 @@ from scheduler.domain.plans import Plan, made
 from scheduler.domain.requests import (
     Asked,
     Downgrade,
+    Jobs,
     gang_of,
     key_of,
     kind_of,
@@ -72,6 +73,7 @@ class State:
         self.policy = policy or Policy()
         self.ledger = Ledger(rules)
         self.gangs: dict[str, Asked] = {}
+        self.jobs = Jobs()
         self.orders: dict[str, Order] = {}
         self.telling = Telling(rules)
         self.run_times = RunTimes(rules.run_times)
@@ -160,6 +162,7 @@ class State:
         gang = self.gangs.get(request.gang)
         if gang is None:
             gang = self.gangs[request.gang] = Asked(request)
+            self.jobs.add(gang)
         asks = {ask.pod: ask for ask in request.pods}
         told = {end.pod: end for end in request.released}
         before, gang.asks, gang.request = gang.asks, asks, request
@@ -169,7 +172,7 @@ class State:
                 self._drop(gang, pod, told.get(pod), now, at)
         if not asks:
             self.given.release(gang.name)
-            del self.gangs[gang.name]
+            self.jobs.remove(self.gangs.pop(gang.name))
             self._changes.ended[gang.name] = request
             if run := run_of(gang, at):
                 self._changes.runs[gang.name] = run

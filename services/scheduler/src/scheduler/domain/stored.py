@@ -68,6 +68,7 @@ class Stored(State):
         """What the store knows of a gang; after its placements and its nodes."""
         request = known.request
         gang = self.gangs[request.gang] = Asked(request, preemption=known.preemption)
+        self.jobs.add(gang)
         gang.downgrade = known.downgrade
         gang.shape, gang.expected_s = known.shape, known.expected_s
         self._expect(gang)
@@ -161,7 +162,8 @@ class Stored(State):
                 self.given.release(LEFT + pod)
             self.given.release(name)
             self.cluster.usage.forget(name)
-            self.gangs.pop(name, None)
+            if name in self.gangs:
+                self.jobs.remove(self.gangs.pop(name))
             self._held.pop(name, None)
             self._changes.ended.pop(name, None)
             self._changes.runs.pop(name, None)

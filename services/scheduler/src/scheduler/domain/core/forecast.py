@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.calibration import Calibration
 from scheduler.domain.core.ends import ends_at
+from scheduler.domain.core.everyone import waiting
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Kind, Role
-from scheduler.domain.core.ordering import Rank, is_of_extra
+from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.queue import Place, place_of, whose_of
+from scheduler.domain.core.queue import Place, place_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -94,15 +95,8 @@ class Forecast:
     def __init__(self) -> None:
         self.calibration = Calibration()
         self.told: dict[str, Told] = {}
-        self._everyone: list[Rank] = []
         self._ranked: dict[Place, Ranked] = {}
-        self._waiting: dict[Place, list[Rank]] = {}
         self._known_under: tuple[object, ...] = ()
-
-    def everyone(self, cluster: "Cluster") -> Sequence[Rank]:
-        """All that wait or have a reservation, in no order; what gangs grow by does not count."""
-        self._remember(cluster)
-        return self._everyone
 
     def ahead(self, cluster: "Cluster", live: Live) -> Ahead | None:
         """Who comes before a gang; None: it is not in the queue."""
@@ -160,19 +154,15 @@ class Forecast:
         self.calibration, self.told = before.calibration, before.told
 
     def _of(self, cluster: "Cluster", place: Place) -> Ranked:
-        self._remember(cluster)
-        found = self._ranked.get(place)
-        if found is None:
-            found = self._ranked[place] = _ranked(cluster, self._waiting[place])
-        return found
-
-    def _remember(self, cluster: "Cluster") -> None:
         """What is known of the order is so for as long as nothing changes."""
         state = (cluster.queue.version, cluster.now, *cluster.stamps.state())
         if self._known_under != state:
             self._known_under = state
             self._ranked.clear()
-            self._everyone, self._waiting = _waiting(cluster)
+        found = self._ranked.get(place)
+        if found is None:
+            found = self._ranked[place] = _ranked(cluster, place)
+        return found
 
 
 def gpus_wanted(live: Live) -> int:
@@ -184,28 +174,9 @@ def _kind(live: Live, source: str) -> str:
     return f"{live.owner}\n{source}"
 
 
-def _waiting(cluster: "Cluster") -> tuple[list[Rank], dict[Place, list[Rank]]]:
-    """All, and those of each place, in no order; what gangs grow by is in its place only."""
-    everyone, of_places = list[Rank](), dict[Place, list[Rank]]()
-    ordering, of_users = cluster.ordering, dict[object, tuple[float, ...]]()
-    for line in cluster.queue.lines.values():
-        ranks: Sequence[Rank] = line.waiting
-        if ordering.has_users:
-            whose = whose_of(line.key)
-            of_user = of_users.get(whose)
-            if of_user is None:
-                first = cluster.gangs[line.waiting[0][1]]
-                of_user = of_users[whose] = cluster.usage.ranks(first, cluster.now)
-            ranks = ordering.ranks(line.waiting, of_user)
-        of_places.setdefault(place_of(line.key), []).extend(ranks)
-        if not is_of_extra(ranks[0]):
-            everyone.extend(ranks)
-    everyone += [cluster.rank_of(cluster.gangs[name]) for name in cluster.reserved]
-    return everyone, of_places
-
-
-def _ranked(cluster: "Cluster", ranks: Iterable[Rank]) -> Ranked:
-    found = sorted(ranks)
+def _ranked(cluster: "Cluster", place: Place) -> Ranked:
+    of_place = (each for each in waiting(cluster) if each.place == place)
+    found = sorted(rank for each in of_place for rank in each.ranks(len(each.orders)))
     lives = [cluster.gangs[gang] for _, gang in found]
     return Ranked(found, lives, [0, *accumulate(map(gpus_wanted, lives))])
 

@@ -88,9 +88,9 @@ Rank: TypeAlias = tuple[tuple[float, ...], str]
 """A gang's place among all: of two the lower goes first."""
 
 
-def is_of_extra(rank: Rank) -> bool:
-    """Whether it is of what a gang grows by."""
-    return bool(rank[0][0] % 2)
+def class_rank(*, is_opportunistic: bool, is_extra: bool) -> int:
+    """Opportunistic gangs come after all others, and after all of a class what gangs grow by."""
+    return 2 * is_opportunistic + is_extra
 
 
 def ordering_of(policy: Policy, policies: Mapping[str, OrderPolicy]) -> "Ordering":
@@ -124,10 +124,9 @@ class Ordering:
         self._pick = itemgetter(0, *found) if found else tuple
 
     def order(self, gang: Gang, *, is_extra: bool = False) -> Order:
-        """What of its place stays the same while it waits. Opportunistic gangs come after all
-        others; ``is_extra``: by which gangs grow, after all of their class.
-        """
-        ranks: list[float] = [2 * (gang.priority == OPPORTUNISTIC) + is_extra]
+        """What of its place stays the same while it waits. ``is_extra``: gangs grow by it."""
+        is_opportunistic = gang.priority == OPPORTUNISTIC
+        ranks: list[float] = [class_rank(is_opportunistic=is_opportunistic, is_extra=is_extra)]
         for rank in self._of_gangs:
             ranks.append(rank(gang))
         return tuple(ranks), gang.id
@@ -136,8 +135,3 @@ class Ordering:
         """Its place now; ``of_user``: its user's, by the policies that are of users."""
         ranks, gang = order
         return self._pick(ranks + of_user), gang
-
-    def ranks(self, orders: Sequence[Order], of_user: tuple[float, ...]) -> list[Rank]:
-        """The same of several gangs of one user."""
-        pick = self._pick
-        return [(pick(ranks + of_user), gang) for ranks, gang in orders]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from scheduler.domain.core.holdings import Live, Order
+from scheduler.domain.core.holdings import Live, Order, UserKey
 from scheduler.domain.core.model import OPPORTUNISTIC, Kind, Reason
 from scheduler.domain.core.ordering import Rank
 from scheduler.domain.core.owning import owner_of
@@ -103,6 +103,7 @@ class Queue:
     of lines are kept in the order in which they came. ``explained``: raised whenever a line's
     reason is looked for; ``version``: whenever who waits changes. ``tried``: in vain, of a virtual
     cluster's gangs of one class.
+    ``orders``: of each user's gangs of one virtual cluster and class, in order.
     ``changes``: by owner, raised when there are more of these, or the first of one waits no longer;
     ``firsts``: who was tried as the first, where nobody may pass. ``ahead``: by owner, what
     `ahead_of` was asked last, and the lines that it found.
@@ -110,6 +111,7 @@ class Queue:
 
     lines: dict[Key, Line] = field(default_factory=dict)
     gangs: dict[str, Line] = field(default_factory=dict)
+    orders: defaultdict[UserKey, list[Order]] = field(default_factory=lambda: defaultdict(list))
     groups: dict[GroupKey, Group] = field(default_factory=dict)
     added: dict[Line, None] = field(default_factory=dict)
     news: dict[Line, None] = field(default_factory=dict)
@@ -127,6 +129,7 @@ class Queue:
         if line is None:
             line = self.lines[key] = Line(key)
         insort(line.waiting, live.order)
+        insort(self.orders[live.account], live.order)
         if line.groups and line.waiting[0] is live.order:
             self._note_ahead(line)
             if live.order[0][:2] < line.waiting[1][0][:2]:  # perhaps before who has cells kept
@@ -148,6 +151,10 @@ class Queue:
         self.version += 1
         if self.firsts and self.firsts.get(place := place_of(line.key)) == live.id:
             del self.firsts[place]  # if it comes again, as another, it is tried again
+        orders = self.orders[live.account]
+        del orders[bisect_left(orders, live.order)]
+        if not orders:
+            del self.orders[live.account]
         index = bisect_left(line.waiting, live.order)
         del line.waiting[index]
         if index == 0 and line.groups:
@@ -294,14 +301,6 @@ class Queue:
 def place_of(key: Key) -> Place:
     """Where in the queue those of a key are."""
     return key[0], key[1] == OPPORTUNISTIC
-
-
-def whose_of(key: Key) -> tuple[object, ...]:
-    """What all gangs of a user, virtual cluster and class have in common: by which those of other
-    users are kept apart, where that matters to the order.
-    """
-    owner, priority, _, _, apart, *_ = key
-    return owner, priority, apart
 
 
 def wish_of(line: Line) -> object:

@@ -1,0 +1,58 @@
+"""All that wait, in order: as who looks at each of them finds it."""
+
+import pytest
+from core_door import AGE_FIRST, POLICIES, door
+from histories import history
+from random_clusters import Traits
+from runs import Run
+from scenes import Scene, config, gang, owning
+from scheduler.domain.core import everyone
+from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.model import Gang, Kind, Role
+
+SEEDS = 15
+
+
+def in_order(cluster: Cluster) -> list[str]:
+    """Gangs that wait, or for which others leave; not what others grow by."""
+    waiting = (cluster.gangs[gang] for gang in cluster.queue.gangs)
+    lives = [live for live in waiting if live.extra_of is None]
+    lives += [cluster.gangs[gang] for gang in cluster.reserved]
+    return [live.id for live in sorted(lives, key=cluster.rank_of)]
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, AGE_FIRST])
+def test_who_waits_is_counted_and_named_in_order(policy: dict[str, object]) -> None:
+    most = 0
+
+    def watch(run: Run) -> None:
+        nonlocal most
+        cluster = run.core.core
+        gangs = in_order(cluster)
+        most = max(most, len(gangs))
+        assert everyone.counted(cluster) == len(gangs)
+        for limit in (1, 3, len(gangs)):
+            assert everyone.first(cluster, limit) == gangs[:limit]
+        for index, name in enumerate(gangs):
+            found = everyone.before(cluster, cluster.gangs[name], 3)
+            assert found == (index, gangs[: min(index, 3)])
+
+    for seed in range(9000, 9000 + SEEDS):
+        try:
+            history(seed, door(policy), Traits(judges="", restarts=0.0), watch=watch)
+        except AssertionError as error:
+            pytest.fail(f"seed {seed}: {error}", pytrace=False)
+    assert most > 5  # there was something to be in order
+
+
+def test_what_a_gang_grows_by_is_nobody_who_waits() -> None:
+    scene = Scene(config(x=owning(("rack/node", 4))))
+    scene.asks(gang("half", "x", 4, pods=2))
+    role = Role(Kind(4), ("p0", "p1", "p2"), "p", 1)
+    scene.asks(Gang("elastic", "x", "user", 0, (role,)), gang("room", "x", 4))
+    scene.asks(gang("guest", "x", 4, pods=2, priority=-1), gang("waits", "x", 4, pods=2))
+    cluster = scene.core.core
+    assert len(cluster.queue.gangs) == 4  # of each pod that it wants beside the others one
+    assert everyone.first(cluster, 9) == ["waits", "guest"]
+    assert everyone.counted(cluster) == 2
+    assert everyone.before(cluster, cluster.gangs["guest"], 9) == (1, ["waits"])
