@@ -383,6 +383,41 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
         assert word_of(state, state.gangs["runs"], 1).wait is None
 
 
+FOUR_NODES = """
+cellTypes: {node: {child: gpu, count: 4, node: true}}
+physicalCells:
+  - {type: node, name: n0}
+  - {type: node, name: n1}
+  - {type: node, name: n2}
+  - {type: node, name: n3}
+virtualClusters: {default: {cells: [{type: node, count: 3}]}}
+policy: {backfill: true}
+"""
+
+
+async def test_cells_that_are_kept_as_their_quota_is_wanted_elsewhere_are_told(kit: Kit) -> None:
+    """Of three nodes' quota one is bound in a fourth, whose idle half is kept for its sake."""
+    reports = [kit.report(f"n{n}", gpus=4) for n in range(4)]
+    state: State = kit.state(*reports, file=read_cluster(FOUR_NODES.encode()).config)
+    state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=2)), 0.0, 0.0)
+    kit.decide(state, 0.0)
+    state.order("n0", Order.CORDON)
+    state.request(kit.gang("waits", *kit.pods("waits", 3, gpus=4)), 0.0, 0.0)
+    kit.decide(state, 1.0)
+    state.order("n0", Order.NONE)
+    kit.decide(state, 2.0)
+    async with served(state) as (_, client):
+        found = await asked(client)
+        assert {name: (cell["gpusKept"], cell["priority"]) for name, cell in found.items()} == {
+            "n0": (2, 10),
+            **dict.fromkeys(("n1", "n2", "n3"), (4, None)),
+        }
+        assert {cell["keptFor"]["gang"] for cell in found.values()} == {"waits"}
+        inside = await asked(client, "address=n0")
+        idle = [cell for cell in inside.values() if cell["gpu"] is not None and cell["gpusFree"]]
+        assert [(cell["gpusKept"], cell["priority"]) for cell in idle] == [(1, None)] * 2
+
+
 def test_where_many_wait_only_who_asks_is_told_the_place(kit: Kit) -> None:
     state = crowded(kit)
     wait = word_of(state, state.gangs["w000"], 1).wait

@@ -1,16 +1,28 @@
 """All that wait, in order: as who looks at each of them finds it."""
 
+from dataclasses import replace
+
 import pytest
-from core_door import AGE_FIRST, POLICIES, door
+from core_door import AGE_FIRST, POLICIES, CoreDoor, door
 from histories import history
 from random_clusters import Traits
 from runs import Run
 from scenes import Scene, config, gang, owning
-from scheduler.domain.core import everyone
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.model import Gang, Kind, Role
 
 SEEDS = 15
+USERS = "uvw"
+
+
+def of_users(policy: dict[str, object]) -> type[CoreDoor]:
+    """A core whose gangs are of several users."""
+
+    class Door(door(policy)):  # type: ignore[misc]
+        def request(self, gang: Gang, told: str | None = None) -> None:
+            self.core.request(replace(gang, user=USERS[sum(gang.id.encode()) % 3]), told)
+
+    return Door
 
 
 def in_order(cluster: Cluster) -> list[str]:
@@ -30,16 +42,17 @@ def test_who_waits_is_counted_and_named_in_order(policy: dict[str, object]) -> N
         cluster = run.core.core
         gangs = in_order(cluster)
         most = max(most, len(gangs))
-        assert everyone.counted(cluster) == len(gangs)
+        everyone = cluster.forecast.everyone(cluster)
+        assert everyone.count == len(gangs)
         for limit in (1, 3, len(gangs)):
-            assert everyone.first(cluster, limit) == gangs[:limit]
+            assert everyone.first(limit) == gangs[:limit]
         for index, name in enumerate(gangs):
-            found = everyone.before(cluster, cluster.gangs[name], 3)
+            found = everyone.before(cluster.rank_of(cluster.gangs[name]), 3)
             assert found == (index, gangs[: min(index, 3)])
 
     for seed in range(9000, 9000 + SEEDS):
         try:
-            history(seed, door(policy), Traits(judges="", restarts=0.0), watch=watch)
+            history(seed, of_users(policy), Traits(judges="", restarts=0.0), watch=watch)
         except AssertionError as error:
             pytest.fail(f"seed {seed}: {error}", pytrace=False)
     assert most > 5  # there was something to be in order
@@ -53,6 +66,7 @@ def test_what_a_gang_grows_by_is_nobody_who_waits() -> None:
     scene.asks(gang("guest", "x", 4, pods=2, priority=-1), gang("waits", "x", 4, pods=2))
     cluster = scene.core.core
     assert len(cluster.queue.gangs) == 4  # of each pod that it wants beside the others one
-    assert everyone.first(cluster, 9) == ["waits", "guest"]
-    assert everyone.counted(cluster) == 2
-    assert everyone.before(cluster, cluster.gangs["guest"], 9) == (1, ["waits"])
+    everyone = cluster.forecast.everyone(cluster)
+    assert (everyone.count, everyone.first(9)) == (2, ["waits", "guest"])
+    guest = cluster.rank_of(cluster.gangs["guest"])
+    assert everyone.before(guest, 9) == (1, ["waits"])

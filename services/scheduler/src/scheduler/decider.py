@@ -260,8 +260,8 @@ class Decider:
             self.tidy(is_idle=False)
         if not state.is_under_way and self.auditor.look(state.cluster):
             self._woken.set()
-        if state.is_under_way:
-            await asyncio.sleep(0)  # the lead is renewed, and questions are answered now
+        if state.is_under_way:  # the lead is renewed, and questions are answered, now or meanwhile
+            await asyncio.sleep(0 if outcome else self.settings.cycle_interval_s)
         elif outcome:
             await asyncio.sleep(max(started + self.settings.cycle_interval_s - time.monotonic(), 0))
 

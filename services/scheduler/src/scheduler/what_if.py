@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import asyncpg
@@ -35,7 +36,12 @@ from scheduler.domain.formats.model import Event
 from scheduler.domain.formats.writing import to_line
 from scheduler.domain.moments import DAY_S
 from scheduler.domain.simulation.comparing import compare
-from scheduler.domain.simulation.comparison_text import comparison_data, comparison_text, headlines
+from scheduler.domain.simulation.comparison_text import (
+    comparison_data,
+    comparison_text,
+    headlines,
+    wrapped,
+)
 from scheduler.domain.simulation.recording import Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import AsRecorded, SideBySide
@@ -49,6 +55,9 @@ NICE = 10
 
 OOM_SCORE = "1000"
 """The highest: the kernel ends it before any other."""
+
+FAILURE_LENGTH = 200
+"""Characters of what is said of a site's own policy."""
 
 REPLAY_SHARE = 0.35
 """Of the time: for one simulation; the other two get the rest."""
@@ -130,14 +139,15 @@ def compared(task: Task) -> dict[str, object]:
         "isPartial": bounded.is_cut,
         "tookSeconds": round(time.monotonic() - began, 1),
         **comparison_data(comparison),
-        "text": [*headlines(comparison), *failures],
-        "table": "\n".join([comparison_text(comparison), *failures]),
+        "text": [*failures, *headlines(comparison)],
+        "table": "\n".join([*wrapped(failures), comparison_text(comparison)]),
     }
 
 
 def _failure(name: str, how: str) -> str:
+    """As a sentence; what a site's own code says may be long."""
     said = order_policies.said(name, how)
-    return f"{said[0].upper()}{said[1:]}."
+    return shorten(f"{said[0].upper()}{said[1:]}.", FAILURE_LENGTH)
 
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:

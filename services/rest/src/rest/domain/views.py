@@ -138,7 +138,7 @@ def detail(job: WholeJob, status: JobStatus | None, state: str | None = None) ->
             "launchedTime": milliseconds(listed.launched_at),
             "completedTime": milliseconds(listed.completed_at),
             "virtualCluster": listed.virtual_cluster,
-            "reason": job.reason if state is None else verdict_reason(status),
+            "reason": job.reason if state is None else None,
             "gangClass": status.gang_class.value if status and status.gang_class else None,
             "lender": status.lender if status else None,
             "appId": listed.id,

@@ -5,7 +5,8 @@ both. It is made in steps, like all that can be long.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -125,6 +126,20 @@ async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[
     return [spot for _, spot in sorted(spots, key=lambda each: each[0])]
 
 
+Kept = Mapping[int, Sequence[tuple[Reservation, int]]]
+"""By a node's number: for whom which of its leaves are kept."""
+
+
+def _kept(reservations: Iterable[Reservation]) -> Kept:
+    """The cells of the reservations, and what is kept elsewhere as quota is short."""
+    found: defaultdict[int, list[tuple[Reservation, int]]] = defaultdict(list)
+    for each in reservations:
+        charged = each.charged_leaves()
+        for number in {**each.leaves, **charged}:
+            found[number].append((each, each.leaves.get(number, 0) | charged.get(number, 0)))
+    return found
+
+
 @dataclass(slots=True)
 class _Figures:
     """Of a cell's GPUs. ``troubled``: nodes with something that is not well, ``trouble`` of the
@@ -158,6 +173,7 @@ class _Looking:
         }
         pins = {pin_owner(pin): (forest.pin_owners.get(pin), pin) for pin in forest.pins}
         self._owners = owners | pins
+        self._kept = _kept(state.cluster.reservations.by_gang.values())
 
     async def row(self, cell: Cell, part: Part | None) -> Answer:
         """A cell as it is shown."""
@@ -210,8 +226,9 @@ class _Looking:
         for gang, leaves in state.holders.items():
             if leaves & mask:
                 to.priority = _highest(to.priority, self._priority(gang))
+        kept_for = {each.live.id for each, _ in self._kept.get(state.slot.number, ())}
         for gang, leaves in state.chargers.items():
-            if leaves & mask & ~self._only_kept(gang, state.slot.number):
+            if leaves & mask and gang not in kept_for:
                 to.priority = _highest(to.priority, self._priority(gang))
         self._add_kept(to, state.slot.number, mask)
         if well != mask:
@@ -223,20 +240,12 @@ class _Looking:
     def _add_kept(self, to: _Figures, number: int, mask: int) -> None:
         """Count what of a node's leaves is kept."""
         kept = 0
-        for reservation in self._state.cluster.reservations.by_gang.values():
-            leaves = reservation.leaves.get(number, 0) & mask
-            kept |= leaves
+        for reservation, leaves in self._kept.get(number, ()):
+            kept |= leaves & mask
             first = to.kept_for
-            if leaves and (first is None or reservation.starts_at < first.starts_at):
+            if leaves & mask and (first is None or reservation.starts_at < first.starts_at):
                 to.kept_for = reservation
         to.kept += kept.bit_count()
-
-    def _only_kept(self, gang: str, number: int) -> int:
-        """Of a node's leaves that a gang is charged those that are kept for it, and no more."""
-        reservation = self._state.cluster.reservations.by_gang.get(gang)
-        if reservation is None:
-            return 0
-        return reservation.leaves.get(number, 0) if reservation.live.is_charged else ~0
 
     def _kept_for(self, reservation: Reservation | None) -> Answer | None:
         if reservation is None:

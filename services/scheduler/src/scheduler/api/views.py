@@ -11,7 +11,6 @@ from muster.contracts.model import Model
 
 from scheduler.api import why
 from scheduler.api.answers import Answer
-from scheduler.domain.core import everyone
 from scheduler.domain.core.extras import lives_of
 from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
@@ -33,8 +32,8 @@ STEP = 100
 
 async def queue(state: State, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    as_of, waiting = state.cluster.cycle, everyone.counted(state.cluster)
-    first, gangs = everyone.first(state.cluster, limit), list[Answer]()
+    as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
+    waiting, first, gangs = everyone.count, everyone.first(limit), list[Answer]()
     wants = {name: _wants(state, name) for name in first}  # all as it is now
     for place, name in enumerate(first, 1):
         if place % STEP == 0:
@@ -146,10 +145,11 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
     }
     if live is None or not state.is_waiting(gang.name):
         return answer
-    before, first = everyone.before(state.cluster, live, AHEAD_NAMED)
+    everyone = state.cluster.forecast.everyone(state.cluster)
+    before, first = everyone.before(state.cluster.rank_of(live), AHEAD_NAMED)
     return answer | {
         "position": before + 1,
-        "waiting": everyone.counted(state.cluster),
+        "waiting": everyone.count,
         "ahead": first,
         "inVirtualCluster": why.place(state, live),
         "expectedStart": why.expected_start(state, live),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.calibration import Calibration
 from scheduler.domain.core.ends import ends_at
-from scheduler.domain.core.everyone import waiting
+from scheduler.domain.core.everyone import Everyone, Waiting
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import Kind, Role
 from scheduler.domain.core.ordering import Rank
@@ -95,8 +95,18 @@ class Forecast:
     def __init__(self) -> None:
         self.calibration = Calibration()
         self.told: dict[str, Told] = {}
+        self._everyone: Everyone | None = None
         self._ranked: dict[Place, Ranked] = {}
         self._known_under: tuple[object, ...] = ()
+
+    def everyone(self, cluster: "Cluster") -> Everyone:
+        """All that wait, in order: known for as long as nothing changes."""
+        state = (cluster.queue.version, cluster.now, *cluster.stamps.state())
+        if self._everyone is None or self._known_under != state:
+            self._known_under = state
+            self._ranked.clear()
+            self._everyone = Everyone(cluster)
+        return self._everyone
 
     def ahead(self, cluster: "Cluster", live: Live) -> Ahead | None:
         """Who comes before a gang; None: it is not in the queue."""
@@ -154,14 +164,10 @@ class Forecast:
         self.calibration, self.told = before.calibration, before.told
 
     def _of(self, cluster: "Cluster", place: Place) -> Ranked:
-        """What is known of the order is so for as long as nothing changes."""
-        state = (cluster.queue.version, cluster.now, *cluster.stamps.state())
-        if self._known_under != state:
-            self._known_under = state
-            self._ranked.clear()
+        of_place = self.everyone(cluster).of_places[place]
         found = self._ranked.get(place)
         if found is None:
-            found = self._ranked[place] = _ranked(cluster, place)
+            found = self._ranked[place] = _ranked(cluster, of_place)
         return found
 
 
@@ -174,9 +180,8 @@ def _kind(live: Live, source: str) -> str:
     return f"{live.owner}\n{source}"
 
 
-def _ranked(cluster: "Cluster", place: Place) -> Ranked:
-    of_place = (each for each in waiting(cluster) if each.place == place)
-    found = sorted(rank for each in of_place for rank in each.ranks(len(each.orders)))
+def _ranked(cluster: "Cluster", waiting: Iterable[Waiting]) -> Ranked:
+    found = sorted(rank for each in waiting for rank in each.ranks(len(each.orders)))
     lives = [cluster.gangs[gang] for _, gang in found]
     return Ranked(found, lives, [0, *accumulate(map(gpus_wanted, lives))])
 

@@ -1,6 +1,6 @@
 """A comparison as plain data, and as text that fits a terminal of 80 columns."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from textwrap import wrap
 
 from scheduler.domain.simulation.comparing import Comparison, Row, Twice, sum_of
@@ -164,11 +164,7 @@ def _by(times_s: Sequence[float]) -> str:
 def comparison_text(comparison: Comparison) -> str:
     """For people; no line is wider than 80 columns."""
     total = comparison.all
-    lines = [
-        line
-        for said in headlines(comparison)
-        for line in wrap(said, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    ]
+    lines = wrapped(headlines(comparison))
     lines += ["", *_totals(comparison, total)]
     if not total.is_same:
         lines += _tables(("VIRTUAL CLUSTER", "CLASS"), sorted(comparison.groups.items()))
@@ -176,6 +172,12 @@ def comparison_text(comparison: Comparison) -> str:
         rest = [((f"{len(others)} more",), sum_of(others))] if others else []
         lines += _tables(("USER",), [*(((user,), row) for user, row in told), *rest])
     return "\n".join(lines) + "\n"
+
+
+def wrapped(said: Iterable[str]) -> list[str]:
+    """Sentences as lines of such a text."""
+    parts = (wrap(each, WIDTH, subsequent_indent="  ", break_on_hyphens=False) for each in said)
+    return [line for lines in parts for line in lines]
 
 
 def _totals(comparison: Comparison, row: Row) -> Iterator[str]:
