@@ -70,9 +70,15 @@ class Decided:
     lines: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
+    @property
+    def last_at(self) -> float:
+        """When the last cycle was that decided something."""
+        at: float = json.loads(self.lines[-1])["at"]
+        return at
+
     def forget_last(self) -> None:
         """What the last cycle decided was not committed."""
-        at = json.loads(self.lines[-1])["at"]
+        at = self.last_at
         self.lines = [line for line in self.lines if json.loads(line)["at"] != at]
 
 
@@ -353,6 +359,12 @@ async def test_who_may_export_and_what_can_be_asked(
             assert await status(since=0, until=1) == 404
 
 
+async def whole_snapshots(runtime: Runtime) -> list[float]:
+    """When each stored one was taken."""
+    rows = await runtime.pool.fetch("SELECT at FROM recorded_snapshot WHERE is_last")
+    return [row["at"] for row in rows]
+
+
 async def test_a_stretch_begins_with_the_last_snapshot_before_it(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path, decided: Decided
 ) -> None:
@@ -365,13 +377,12 @@ async def test_a_stretch_begins_with_the_last_snapshot_before_it(
         await others.until(lambda: others.states("a") == ["placed"] * 2)
         await others.ask(wanted(kit, "b", ("w", 1, 2), age=1))
         await others.until(lambda: others.states("b") == ["waiting"])
-        metric = "muster_scheduler_record_snapshots_total"
         async with asyncio.timeout(DEADLINE_S):
-            while (runtime.registry.get_sample_value(metric) or 0) < 3:
+            while (since := max(await whole_snapshots(runtime), default=0.0)) < decided.last_at:
                 await asyncio.sleep(0.02)
-        whole = "SELECT max(at) FROM recorded_snapshot WHERE is_last"
-        since = await runtime.pool.fetchval(whole)
         before = len(decided.lines)
+        assert len(await whole_snapshots(runtime)) > 1
+        assert runtime.registry.get_sample_value("muster_scheduler_record_snapshots_total")
         await ends(kit, others, "a")
         await others.until(lambda: others.states("b") == ["placed"])
         cluster, events = await exported(port, str(since))
