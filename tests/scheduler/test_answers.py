@@ -5,15 +5,10 @@ meanwhile.
 import asyncio
 from typing import Any
 
-import httpx2
-from muster.contracts.node_orders import Order
-from muster.contracts.nodes import Gpu
 from scheduler.domain.core.config import Policy
-from scheduler.domain.formats.cluster_file import read_cluster
-from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.domain.words import word_of
-from scheduler_answers import served
+from scheduler_answers import asked, furnished, served
 
 Kit = Any
 
@@ -100,181 +95,6 @@ async def test_who_asks_in_the_midst_of_a_cycle_waits_a_little_for_its_end(kit: 
             answer = (await client.get("/gangs/w001")).json()
             assert bool(answer["counterfactual"]["leftOut"]) != is_over
             assert state.is_under_way != is_over
-
-
-CLUSTER = """
-cellTypes:
-  switch: {child: t, count: 2}
-  node: {child: switch, count: 2, node: true}
-  rack: {child: node, count: 2}
-physicalCells:
-  - {type: rack, name: r0, nodes: [n0, n1]}
-  - type: rack
-    name: r1
-    children:
-      - type: node
-        name: n2
-        children: [{type: switch, name: s, pin: lab}, {type: switch, name: s1}]
-      - {type: node, name: n3}
-  - {type: node, name: n4, children: [{type: switch, pin: solo}]}
-virtualClusters:
-  vision: {cells: [{type: rack, count: 1}], pins: [lab, solo]}
-  nlp: {cells: [{type: rack/node/switch, count: 1}]}
-  idle: {}
-"""
-
-
-def furnished(kit: Kit) -> State:
-    """Each of three gangs is where it must be: `v` in a rack of vision, `p` in its pinned switch,
-    `n` in a switch of nlp. n3 has a bad GPU and a guest, n1 is drained.
-    """
-    reports = [kit.report(f"n{n}", gpus=4) for n in range(5)]
-    bad = Gpu(index=2, uuid="n3-2", model="T", memory_mb=1, is_healthy=False, problem="it is hot")
-    gpus = tuple(bad if gpu.index == 2 else gpu for gpu in reports[3].gpus)
-    reports[3] = reports[3].model_copy(update={"gpus": gpus})
-    state: State = kit.state(*reports, file=read_cluster(CLUSTER.encode()).config)
-    for name, vc, priority, wants in (
-        ("v", "vision", 7, {"count": 1, "gpus": 4}),
-        ("p", "vision", 3, {"count": 1, "gpus": 1, "pin": "lab"}),
-        ("n", "nlp", 5, {"count": 1, "gpus": 2}),
-        ("guest", "nlp", -1, {"count": 1, "gpus": 3}),
-    ):
-        word = kit.gang(name, *kit.pods(name, **wants), priority=priority)
-        state.request(word.model_copy(update={"virtual_cluster": vc}), 0.0, 0.0)
-    kit.decide(state, 1.0)
-    state.order("n1", Order.CORDON)
-    kit.decide(state, 2.0)
-    return state
-
-
-COUNTS = ("gpus", "gpusHealthy", "gpusUsed", "gpusReserved", "gpusFree", "gpusBound")
-RACK = {"cell": "r0", "virtualCluster": "vision", "quota": "rack", "pin": None}
-PIN = {"cell": "r1/n2/s", "virtualCluster": "vision", "quota": None, "pin": "lab"}
-SOLO = {"cell": "n4/0", "virtualCluster": "vision", "quota": None, "pin": "solo"}
-SWITCH = {
-    "cell": "r1/n2/s1",
-    "virtualCluster": "nlp",
-    "quota": "rack/node/switch",
-    "pin": None,
-}
-
-
-async def asked(client: httpx2.AsyncClient, query: str = "") -> dict[str, dict[str, Any]]:
-    """Cells by address."""
-    answer = await client.get(f"/cells?{query}")
-    assert answer.status_code == 200, answer.text
-    cells = answer.json()["cells"]
-    found = {cell["cell"]: cell for cell in cells}
-    assert len(found) == len(cells)
-    return found
-
-
-async def test_cells_are_told_with_health_use_binding_and_priority(kit: Kit) -> None:
-    async with served(furnished(kit)) as (_, client):
-        found = await asked(client)
-        assert [
-            (name, *(cell[count] for count in COUNTS), cell["priority"], cell["binding"])
-            for name, cell in found.items()
-        ] == [
-            ("r0", 8, 8, 4, 0, 0, 8, 7, RACK),
-            ("r0/n0", 4, 4, 4, 0, 0, 4, 7, RACK),
-            ("r0/n1", 4, 4, 0, 0, 0, 4, None, RACK),
-            ("r1", 8, 7, 6, 0, 1, 4, 5, None),
-            ("r1/n2", 4, 4, 3, 0, 1, 4, 5, None),
-            ("r1/n3", 4, 3, 3, 0, 0, 0, -1, None),
-            ("n4", 2, 2, 0, 0, 2, 2, None, None),
-        ]
-        assert {name for name, cell in found.items() if cell["health"] == "bad"} == {"r1", "r1/n3"}
-        assert found["r1"]["trouble"] == "n3: GPU 2: it is hot"
-        assert found["r1/n3"]["trouble"] == "GPU 2: it is hot"
-        assert {name: cell["order"] for name, cell in found.items() if cell["order"]} == {
-            "r0/n1": "cordon"
-        }
-        assert {(cell["chain"], cell["type"], cell["node"]) for cell in found.values()} == {
-            ("rack", "rack", None),
-            *(("rack", "node", f"n{n}") for n in range(4)),
-            ("node", "node", "n4"),
-        }
-
-
-async def test_a_cell_is_told_with_all_that_is_in_it(kit: Kit) -> None:
-    async with served(furnished(kit)) as (_, client):
-        inside = await asked(client, "address=r1/n2")
-        assert list(inside) == [
-            "r1/n2",
-            "r1/n2/s",
-            "r1/n2/s/0",
-            "r1/n2/s/1",
-            "r1/n2/s1",
-            "r1/n2/s1/0",
-            "r1/n2/s1/1",
-        ]
-        assert [cell["gpu"] for cell in inside.values()] == [None, None, 0, 1, None, 2, 3]
-        bindings = [cell["binding"] for cell in inside.values()]
-        assert bindings == [None, PIN, PIN, PIN, SWITCH, SWITCH, SWITCH]
-        assert [cell["priority"] for cell in inside.values()] == [5, 3, 3, None, 5, 5, 5]
-        switch = await asked(client, "address=r1/n2/s")
-        assert list(switch) == ["r1/n2/s", "r1/n2/s/0", "r1/n2/s/1"]
-        assert {(cell["gpusKept"], cell["keptFor"]) for cell in inside.values()} == {(0, None)}
-        (gpu,) = (await asked(client, "address=r1/n3/1/0")).values()
-        assert (gpu["gpu"], gpu["health"], gpu["trouble"]) == (2, "bad", "GPU 2: it is hot")
-        assert [c["binding"] for c in (await asked(client, "address=n4")).values()] == [
-            None,
-            *[SOLO] * 3,
-        ]
-        for name in ("r0", "r1", "n4"):
-            top, *below = (await asked(client, f"address={name}")).values()
-            leaves = [cell for cell in below if cell["gpu"] is not None]
-            for count in COUNTS:
-                assert top[count] == sum(leaf[count] for leaf in leaves), count
-
-
-async def test_the_cells_of_a_virtual_cluster_are_those_that_are_bound_to_it(kit: Kit) -> None:
-    async with served(furnished(kit)) as (_, client):
-        for query, bindings in (
-            ("virtualCluster=vision", [RACK, PIN, SOLO]),
-            ("virtualCluster=vision&address=r1", [PIN]),
-            ("virtualCluster=vision&address=r1/n2/s", [PIN]),
-            ("virtualCluster=vision&address=r1/n2/s1", []),
-            ("virtualCluster=nlp", [SWITCH]),
-            ("virtualCluster=nlp&address=r1/n2/s", []),
-            ("virtualCluster=idle", []),
-        ):
-            found = await asked(client, query)
-            assert [cell["binding"] for cell in found.values()] == bindings, query
-            assert list(found) == [binding["cell"] for binding in bindings]
-
-
-async def test_what_is_not_there_is_not_told(kit: Kit) -> None:
-    async with served(State(Rules())) as (_, client):
-        assert (await asked(client), await asked(client, "virtualCluster=default")) == ({}, {})
-    async with served(furnished(kit)) as (_, client):
-        for query in ("address=r2", "address=r1/n2/s/2", "address=n2", "virtualCluster=x"):
-            assert (await client.get(f"/cells?{query}")).status_code == 404, query
-        for odd in ("0", "-1", "²", "9" * 5000, "x", ""):
-            cells = (await client.get(f"/cells?limit={odd}&after={odd}")).json()["cells"]
-            gangs = (await client.get(f"/gangs?limit={odd}")).json()["gangs"]
-            assert (len(cells), len(gangs)) == ((1, 1) if odd == "0" else (7, 4)), odd
-
-
-async def test_what_is_reserved_and_whom_others_leave_for_is_told(kit: Kit) -> None:
-    state = kit.state(kit.report("n0", gpus=2), kit.report("n1", gpus=1))
-    for name, priority, gpus in (("guest", -1, 2), ("owner", 10, 1), ("other", 3, 2)):
-        gang = kit.gang(name, *kit.pods(name, 1, gpus=gpus), priority=priority)
-        state.request(gang, 0.0, 0.0)
-        kit.decide(state, 1.0)
-    async with served(state) as (_, client):
-        node = (await asked(client))["n0"]
-        assert [node[count] for count in COUNTS] == [2, 2, 2, 2, 0, 2]
-        assert (node["priority"], node["binding"]["virtualCluster"]) == (3, "default")
-        assert (await asked(client))["n1"]["priority"] == 10
-        state.order("n1", Order.DRAIN)
-        kit.decide(state, 2.0)
-        assert (await asked(client))["n1"]["priority"] == -1
-        state.lose("n1", 2.0)
-        kit.decide(state, 2.0)
-        node = (await asked(client))["n1"]
-        assert (node["health"], node["trouble"]) == ("bad", "it is lost")
 
 
 async def test_long_lists_are_told_page_by_page(kit: Kit) -> None:
@@ -381,41 +201,6 @@ async def test_a_gang_for_which_cells_are_kept_is_told_when_it_is_expected(kit: 
             told = wait.expected_start
             assert (told and told.isoformat(timespec="seconds")) == at
         assert word_of(state, state.gangs["runs"], 1).wait is None
-
-
-FOUR_NODES = """
-cellTypes: {node: {child: gpu, count: 4, node: true}}
-physicalCells:
-  - {type: node, name: n0}
-  - {type: node, name: n1}
-  - {type: node, name: n2}
-  - {type: node, name: n3}
-virtualClusters: {default: {cells: [{type: node, count: 3}]}}
-policy: {backfill: true}
-"""
-
-
-async def test_cells_that_are_kept_as_their_quota_is_wanted_elsewhere_are_told(kit: Kit) -> None:
-    """Of three nodes' quota one is bound in a fourth, whose idle half is kept for its sake."""
-    reports = [kit.report(f"n{n}", gpus=4) for n in range(4)]
-    state: State = kit.state(*reports, file=read_cluster(FOUR_NODES.encode()).config)
-    state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=2)), 0.0, 0.0)
-    kit.decide(state, 0.0)
-    state.order("n0", Order.CORDON)
-    state.request(kit.gang("waits", *kit.pods("waits", 3, gpus=4)), 0.0, 0.0)
-    kit.decide(state, 1.0)
-    state.order("n0", Order.NONE)
-    kit.decide(state, 2.0)
-    async with served(state) as (_, client):
-        found = await asked(client)
-        assert {name: (cell["gpusKept"], cell["priority"]) for name, cell in found.items()} == {
-            "n0": (2, 10),
-            **dict.fromkeys(("n1", "n2", "n3"), (4, None)),
-        }
-        assert {cell["keptFor"]["gang"] for cell in found.values()} == {"waits"}
-        inside = await asked(client, "address=n0")
-        idle = [cell for cell in inside.values() if cell["gpu"] is not None and cell["gpusFree"]]
-        assert [(cell["gpusKept"], cell["priority"]) for cell in idle] == [(1, None)] * 2
 
 
 def test_where_many_wait_only_who_asks_is_told_the_place(kit: Kit) -> None:

@@ -216,6 +216,8 @@ class Broken:
     def rank(self, gang: Gang) -> float:
         if gang.user == "eve":
             raise KeyError(gang.user)
+        if gang.user == "joe":
+            raise ValueError("no\n" + "x" * 1_000)
         return nan if gang.user == "ben" else 0.0
 
 
@@ -227,16 +229,19 @@ def test_who_a_policy_fails_to_rank_goes_last(monkeypatch: pytest.MonkeyPatch) -
     tell_once = order_policies.once(lambda name, how: told.append((name, how)))
 
     def failed(name: str, how: str) -> None:
-        every.append(name)
+        every.append(how)
         tell_once(name, how)
 
     cluster = a_cluster(order_policies.load(failed), ("broken", "age"))
-    for age, user in enumerate(("eve", "ben", "ann")):
+    for age, user in enumerate(("eve", "ben", "ann", "joe")):
         cluster.request(of(user, user, submitted_at=age))
     decided = [each.gang for each in run_cycle(cluster, 0.0) if isinstance(each, Placed)]
-    assert decided == ["ann", "eve", "ben"]
+    assert decided == ["ann", "eve", "ben", "joe"]
     assert told == [("broken", "KeyError: 'eve'; who it is about goes last in it")]
-    assert len(every) > 1
+    longest = max(every, key=len)
+    assert longest.startswith("ValueError: no xxx")
+    assert longest.endswith(f"x…; {order_policies.GOES_LAST}")
+    assert len(longest) < 250
 
 
 def test_the_order_is_not_whom_it_costs() -> None:

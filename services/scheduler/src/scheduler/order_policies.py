@@ -14,11 +14,15 @@ import structlog
 
 from scheduler.domain.core.model import Gang
 from scheduler.domain.core.ordering import BUILT_IN, GangOrder, OrderPolicy, UserOrder, UserUsage
+from scheduler.domain.simulation.figures import cut
 
 GROUP = "muster.order"
 
 LAST = inf
 """The rank of who a policy fails to rank."""
+
+ERROR_LENGTH = 160
+"""Characters of what an exception of a site's own code says, which may be long."""
 
 GOES_LAST = "who it is about goes last in it"
 
@@ -40,7 +44,7 @@ def load(failed: Failed) -> Mapping[str, OrderPolicy]:
             found = point.load()
             policy = found() if isinstance(found, type) else found
         except (Exception, SystemExit) as error:  # whatever a site's own code raises
-            failed(point.name, f"{where} can't be loaded ({type(error).__name__}: {error})")
+            failed(point.name, f"{where} can't be loaded ({_in_short(error)})")
             continue
         is_of_gangs, is_of_users = isinstance(policy, GangOrder), isinstance(policy, UserOrder)
         if is_of_gangs == is_of_users:
@@ -111,9 +115,14 @@ def _rank(ask: Callable[[Asked], float], what: Asked, name: str, failed: Failed)
     try:
         found = float(ask(what))
     except (Exception, SystemExit) as error:  # whatever a site's own code raises
-        failed(name, f"{type(error).__name__}: {error}; {GOES_LAST}")
+        failed(name, f"{_in_short(error)}; {GOES_LAST}")
         return LAST
     if isnan(found):
         failed(name, f"it answered NaN; {GOES_LAST}")
         return LAST
     return found
+
+
+def _in_short(error: BaseException) -> str:
+    """In one line."""
+    return cut(" ".join(f"{type(error).__name__}: {error}".split()), ERROR_LENGTH)

@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import asyncpg
@@ -55,9 +54,6 @@ NICE = 10
 
 OOM_SCORE = "1000"
 """The highest: the kernel ends it before any other."""
-
-FAILURE_LENGTH = 200
-"""Characters of what is said of a site's own policy."""
 
 REPLAY_SHARE = 0.35
 """Of the time: for one simulation; the other two get the rest."""
@@ -145,9 +141,9 @@ def compared(task: Task) -> dict[str, object]:
 
 
 def _failure(name: str, how: str) -> str:
-    """As a sentence; what a site's own code says may be long."""
+    """As a sentence."""
     said = order_policies.said(name, how)
-    return shorten(f"{said[0].upper()}{said[1:]}.", FAILURE_LENGTH)
+    return f"{said[0].upper()}{said[1:]}."
 
 
 def _simulation(config: ClusterConfig, policies: Policies) -> Simulation:

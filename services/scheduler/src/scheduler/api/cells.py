@@ -5,8 +5,7 @@ both. It is made in steps, like all that can be long.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -49,8 +48,9 @@ class Wanted:
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
     """The cells in the order of the file; None where there is nothing of that name. Each is told as
-    it is when its turn comes.
+    it is when its turn comes, if the cluster is no other one by then.
     """
+    looking = _Looking(state)
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
     found = _found(hardware.forest, wanted.address)
     name = wanted.virtual_cluster
@@ -60,8 +60,7 @@ async def cells(state: State, wanted: Wanted) -> Answer | None:
     spots = _spots(found, is_whole=wanted.address is not None)
     if name is not None:
         spots = iter(await _bound_to(hardware, name, wanted.address))
-    looking, shown = _Looking(state, hardware), []
-    total, end = 0, wanted.after + wanted.limit
+    total, end, shown = 0, wanted.after + wanted.limit, []
     while some := list(islice(spots, WALKED)):
         for cell, part in some[max(wanted.after - total, 0) : max(end - total, 0)]:
             shown.append(await looking.row(cell, part))
@@ -126,20 +125,6 @@ async def _bound_to(hardware: Hardware, name: str, address: str | None) -> list[
     return [spot for _, spot in sorted(spots, key=lambda each: each[0])]
 
 
-Kept = Mapping[int, Sequence[tuple[Reservation, int]]]
-"""By a node's number: for whom which of its leaves are kept."""
-
-
-def _kept(reservations: Iterable[Reservation]) -> Kept:
-    """The cells of the reservations, and what is kept elsewhere as quota is short."""
-    found: defaultdict[int, list[tuple[Reservation, int]]] = defaultdict(list)
-    for each in reservations:
-        charged = each.charged_leaves()
-        for number in {**each.leaves, **charged}:
-            found[number].append((each, each.leaves.get(number, 0) | charged.get(number, 0)))
-    return found
-
-
 @dataclass(slots=True)
 class _Figures:
     """Of a cell's GPUs. ``troubled``: nodes with something that is not well, ``trouble`` of the
@@ -161,19 +146,20 @@ class _Figures:
 
 
 class _Looking:
-    """Looks at cells, and lets others have their turn after so many nodes."""
+    """Looks at a cluster's cells, and lets others have their turn after so many nodes. Another
+    cluster may be in force meanwhile, whose nodes have other numbers.
+    """
 
-    def __init__(self, state: State, hardware: Hardware) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._hardware = hardware
+        self._cluster = state.cluster
         self._looked = 0
-        forest = hardware.forest
+        forest = self._cluster.hardware.forest
         owners: dict[str, tuple[str | None, str | None]] = {
             owner_of(name): (name, None) for name in forest.quotas
         }
         pins = {pin_owner(pin): (forest.pin_owners.get(pin), pin) for pin in forest.pins}
         self._owners = owners | pins
-        self._kept = _kept(state.cluster.reservations.by_gang.values())
 
     async def row(self, cell: Cell, part: Part | None) -> Answer:
         """A cell as it is shown."""
@@ -184,7 +170,10 @@ class _Looking:
                 await asyncio.sleep(0)
             mask = slot.shape.full if part is None else part.mask
             self._add(
-                figures, self._hardware.states[slot.number], mask, is_above=slot.cell is not cell
+                figures,
+                self._cluster.hardware.states[slot.number],
+                mask,
+                is_above=slot.cell is not cell,
             )
         slot_of = cell.slot
         order = None if slot_of is None else self._state.orders.get(slot_of.machine)
@@ -221,31 +210,37 @@ class _Looking:
         to.healthy += well.bit_count()
         to.used += (used & mask).bit_count()
         to.reserved += (state.reserved & mask).bit_count()
-        to.free += (state.usable & ~self._hardware.used(state) & mask).bit_count()
+        to.free += (state.usable & ~self._cluster.hardware.used(state) & mask).bit_count()
         to.bound += (bound & mask).bit_count()
         for gang, leaves in state.holders.items():
             if leaves & mask:
                 to.priority = _highest(to.priority, self._priority(gang))
-        kept_for = {each.live.id for each, _ in self._kept.get(state.slot.number, ())}
+        kept = self._add_kept(to, state, mask)
         for gang, leaves in state.chargers.items():
-            if leaves & mask and gang not in kept_for:
+            if leaves & mask and gang not in kept:
                 to.priority = _highest(to.priority, self._priority(gang))
-        self._add_kept(to, state.slot.number, mask)
         if well != mask:
             to.troubled += 1
             if to.trouble is None:
                 name = f"{state.machine.name}: " if is_above else ""
                 to.trouble = name + self._why_bad(state, mask)
 
-    def _add_kept(self, to: _Figures, number: int, mask: int) -> None:
-        """Count what of a node's leaves is kept."""
-        kept = 0
-        for reservation, leaves in self._kept.get(number, ()):
-            kept |= leaves & mask
-            first = to.kept_for
-            if leaves & mask and (first is None or reservation.starts_at < first.starts_at):
-                to.kept_for = reservation
+    def _add_kept(self, to: _Figures, state: SlotState, mask: int) -> set[str]:
+        """Count what of a node's leaves is kept: cells of reservations, and what these are charged
+        elsewhere as quota is short. The gangs with a reservation there.
+        """
+        kept, gangs = 0, set[str]()
+        for gang, reservation in self._cluster.reservations.by_gang.items():
+            charged = state.chargers.get(gang, 0) & ~state.holders.get(gang, 0)
+            leaves = (reservation.leaves.get(state.slot.number, 0) | charged) & mask
+            if leaves:
+                gangs.add(gang)
+                kept |= leaves
+                first = to.kept_for
+                if first is None or reservation.starts_at < first.starts_at:
+                    to.kept_for = reservation
         to.kept += kept.bit_count()
+        return gangs
 
     def _kept_for(self, reservation: Reservation | None) -> Answer | None:
         if reservation is None:
@@ -255,7 +250,7 @@ class _Looking:
 
     def _priority(self, gang: str) -> int | None:
         """As others see it: who has no cells (any more) leaves for any that has."""
-        live = self._state.cluster.gangs.get(gang)
+        live = self._cluster.gangs.get(gang)
         if live is None or live.gang.virtual_cluster == NO_ONE:
             return None
         return live.gang.priority if live.is_charged else OPPORTUNISTIC
@@ -280,7 +275,7 @@ class _Looking:
         if cell.slot is not None:
             mask = cell.slot.shape.full if part is None else part.mask
             level = cell.level if part is None else part.level
-            for bindings in self._hardware.states[cell.slot.number].bindings.values():
+            for bindings in self._cluster.hardware.states[cell.slot.number].bindings.values():
                 for leaves, binding in bindings:
                     around = binding.cell.level if binding.part is None else binding.part.level
                     if not mask & ~leaves and around >= level:
@@ -288,7 +283,7 @@ class _Looking:
         else:
             above: Cell | None = cell
             while above is not None and found is None:
-                found = self._hardware.bindings.get(cell_key(above, None))
+                found = self._cluster.hardware.bindings.get(cell_key(above, None))
                 above = above.parent
         return None if found is None else self._bound(found)
 

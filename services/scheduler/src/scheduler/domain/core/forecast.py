@@ -103,9 +103,9 @@ class Forecast:
         """All that wait, in order: known for as long as nothing changes."""
         state = (cluster.queue.version, cluster.now, *cluster.stamps.state())
         if self._everyone is None or self._known_under != state:
-            self._known_under = state
             self._ranked.clear()
             self._everyone = Everyone(cluster)
+            self._known_under = state
         return self._everyone
 
     def ahead(self, cluster: "Cluster", live: Live) -> Ahead | None:

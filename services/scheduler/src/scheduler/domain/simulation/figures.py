@@ -39,10 +39,11 @@ def table(
             cell.ljust(width) if column < words else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(rest, widths[1:], strict=True), 1)
         ]
-        yield GAP.join([_cut(first, widths[0]).ljust(widths[0]), *aligned]).rstrip()
+        yield GAP.join([cut(first, widths[0]).ljust(widths[0]), *aligned]).rstrip()
 
 
-def _cut(text: str, width: int) -> str:
+def cut(text: str, width: int) -> str:
+    """At most so many characters of a text."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
