@@ -9,6 +9,7 @@ from random_clusters import Traits
 from runs import Run
 from scenes import Scene, config, gang, owning
 from scheduler.domain.core.cluster import Cluster
+from scheduler.domain.core.cycle import run_cycle
 from scheduler.domain.core.model import Gang, Kind, Role
 
 SEEDS = 15
@@ -70,3 +71,32 @@ def test_what_a_gang_grows_by_is_nobody_who_waits() -> None:
     assert (everyone.count, everyone.first(9)) == (2, ["waits", "guest"])
     guest = cluster.rank_of(cluster.gangs["guest"])
     assert everyone.before(guest, 9) == (1, ["waits"])
+
+
+def test_who_waits_is_known_between_the_parts_of_a_cycle_and_after_each_word() -> None:
+    """Who asks then is told of the moment, not of what was known before."""
+    scene = Scene(config(x=owning(("rack/node", 4))))
+    cluster, told = scene.core.core, list[list[str]]()
+
+    def look() -> None:
+        told.append(in_order(cluster))
+        everyone = cluster.forecast.everyone(cluster)
+        assert (everyone.count, everyone.first(99)) == (len(told[-1]), told[-1])
+
+    for number in range(9):
+        cluster.request(gang(f"g{number}", "x", 4, submitted_at=number))
+        look()
+    while True:
+        steps = iter((False, True))
+        run_cycle(cluster, 1.0, lambda _, steps=steps: next(steps))
+        look()
+        if not cluster.under_way:
+            break
+    for name in ("g8", "g0", "g1"):
+        cluster.release(name)
+        look()
+        run_cycle(cluster, 2.0)
+        look()
+    assert [len(gangs) for gangs in told[:9]] == [*range(1, 10)]
+    assert told[-1] == ["g6", "g7"]
+    assert len({tuple(gangs) for gangs in told}) > 14
