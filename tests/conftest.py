@@ -6,6 +6,7 @@ test may kill and start again on the same port.
 """
 
 import asyncio
+import os
 import secrets
 import subprocess
 import sys
@@ -17,11 +18,18 @@ from typing import Any
 import asyncpg
 import pytest
 import structlog
+from cli.embedded import process
 from cli.embedded.apache import ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from hypothesis import settings
 from muster.contracts.topics import EVERY_TOPIC
+
+# Each test process has ports of its own: between the look for a free one and the start of a server
+# on it another process could find it too.
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+process.SERVER_PORTS = process.SERVER_PORTS[WORKER::WORKERS]
 
 TEMPLATE = "migrated"
 MIGRATE_TIMEOUT_S = 120

@@ -234,6 +234,7 @@ class Cluster:
             "delivery_poll_s": 0.05,
             "webhook_key": "key",
             "webhook_allow_networks": "127.0.0.0/8",
+            "webhook_timeout_s": DEADLINE_S,
             "smtp_tls": "none",
         }
         made = AlertingSettings(**{**quick, **settings})

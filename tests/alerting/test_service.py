@@ -2,6 +2,7 @@
 broker, real HTTP and real SMTP.
 """
 
+import asyncio
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,8 +18,10 @@ from standardwebhooks.webhooks import Webhook
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
+DEADLINE_S = 60.0
+SUBSCRIPTIONS = "muster_alerting_subscriptions"
 STATES = "SELECT state, count(*) FROM delivery GROUP BY state ORDER BY state"
-LATER = "UPDATE delivery SET next_at = now() + interval '1 hour'"
+AN_HOUR = "retry-after: 3600\r\n"
 """The next attempt comes so late that a slow machine has done all else before."""
 
 
@@ -101,7 +104,7 @@ async def test_the_alert_of_a_job_that_nobody_speaks_of_ends(cluster: Any) -> No
 async def test_timers_survive_a_restart(cluster: Any, start_receiver: Callable[..., Any]) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(events=("job-stuck",), webhook_url=receiver.url)
-    async with cluster.alerting(stuck_after_s=1.0):
+    async with cluster.alerting(stuck_after_s=1.0, alert_settle_s=3600.0):  # too short to tell
         await cluster.job("j1", 1, JobState.STOPPING)
         await cluster.until("SELECT job FROM job_watch", [("j1",)])
     async with cluster.alerting(stuck_after_s=1.0):
@@ -131,12 +134,13 @@ async def test_the_alert_of_a_lost_node_ends_when_the_node_is_removed(
 ) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(events=("node-lost", "node-removed"), webhook_url=receiver.url)
+    for node in ("n1", "n2"):  # removed before, and known again
+        await cluster.say("node-reported", node, None)
+        await cluster.say("node-reported", node, a_report(node))
     async with cluster.alerting():
         for node in ("n1", "n2"):
             lost = NodeLost(node=node, lease=1, since=right_now(), silent_s=60)
             await cluster.say("node-lost", node, lost)
-            await cluster.say("node-reported", node, None)
-            await cluster.say("node-reported", node, a_report(node))
         await receiver.wait_for(2)
         await cluster.say("node-reported", "n1", None)
         await receiver.wait_for(3)
@@ -255,12 +259,11 @@ async def test_names_that_no_database_takes_are_dead_letters(
 async def test_a_removed_subscription_gets_nothing_more(
     cluster: Any, start_receiver: Callable[..., Any]
 ) -> None:
-    receiver = await start_receiver(status=500)
+    receiver = await start_receiver(status=500, extra=AN_HOUR)
     await cluster.subscribe(webhook_url=receiver.url)
     async with cluster.alerting():
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
-        await cluster.rows(LATER)
         await cluster.say("settings-changed", "subscription/s1", None)
         await cluster.until("SELECT setting FROM subscription", [])
         await cluster.until("SELECT state, why FROM delivery", [("given-up", "unsubscribed")])
@@ -273,7 +276,7 @@ async def test_a_removed_subscription_gets_nothing_more(
 async def test_a_file_that_was_broken_over_a_restart_loses_no_delivery(
     cluster: Any, start_receiver: Callable[..., Any], tmp_path: Path
 ) -> None:
-    receiver = await start_receiver(status=500)
+    receiver = await start_receiver(status=500, extra=AN_HOUR)
     file = tmp_path / "subscriptions.yaml"
     good = f"subscriptions: [{{id: ops, events: [job-failed], webhookUrl: '{receiver.url}'}}]"
     file.write_text(good)
@@ -281,14 +284,15 @@ async def test_a_file_that_was_broken_over_a_restart_loses_no_delivery(
     async with cluster.alerting(**settings):
         await cluster.job("j1", 1, JobState.FAILED)
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(1,)])
-        await cluster.rows(LATER)
     file.write_text("subscriptions: [")
     await cluster.rows("UPDATE delivery SET next_at = now()")
-    async with cluster.alerting(**settings):
+    async with cluster.alerting(**settings) as runtime:
         await cluster.until("SELECT attempts FROM delivery WHERE lease IS NULL", [(2,)])
         receiver.status = 204
         file.write_text(good)
-        await cluster.until("SELECT version <> '' FROM receiver", [(True,)])
+        async with asyncio.timeout(DEADLINE_S):
+            while runtime.registry.get_sample_value(SUBSCRIPTIONS, {"source": "file"}) != 1:
+                await asyncio.sleep(0.02)
         while await cluster.rows("SELECT 1 FROM delivery WHERE state = 'waiting'"):
             await cluster.rows("UPDATE delivery SET next_at = now() WHERE state = 'waiting'")
         await cluster.until(STATES, [("sent", 1)])

@@ -111,7 +111,7 @@ async def test_a_service_that_can_not_be_started_is_tried_again(tmp_path: Path) 
 
 async def test_a_service_that_hangs_is_replaced(tmp_path: Path) -> None:
     said: list[str] = []
-    impatient = replace(QUICK, hung_s=3.0)
+    impatient = replace(QUICK, hung_s=10.0)
     async with _running(_program(tmp_path), said, impatient) as service:
         await service.ready.wait()
         assert service.part.pid is not None

@@ -129,7 +129,7 @@ async def test_what_a_process_has_locked_that_vanished_in_a_statement_is_free_ag
     """The server works on it, so that it does not look whether anybody waits for the answer."""
     await database.execute("CREATE TABLE locked (is_taken boolean)")
     settings = DatabaseSettings(
-        database_url=proxy.url, statement_timeout_s=1.0, idle_transaction_s=FOR_EVER_S
+        database_url=proxy.url, statement_timeout_s=5.0, idle_transaction_s=FOR_EVER_S
     )
     pool = await open_pool(settings, "rest")
 
@@ -151,11 +151,11 @@ async def test_the_database_ends_a_statement_later_than_its_process_does(
     empty_database_url: str,
 ) -> None:
     """So that the process knows of it, and keeps its connection."""
-    settings = DatabaseSettings(database_url=empty_database_url, statement_timeout_s=0.2)
+    settings = DatabaseSettings(database_url=empty_database_url, statement_timeout_s=1.5)
     quick = await open_pool(settings, "rest")
     with pytest.raises(TimeoutError):
         await quick.execute("SELECT pg_sleep(1000)")
-    assert await quick.fetchval("SHOW statement_timeout") == "1200ms"
+    assert await quick.fetchval("SHOW statement_timeout") == "2500ms"
     await quick.close()
 
 

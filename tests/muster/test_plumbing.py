@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
@@ -144,8 +145,11 @@ async def test_database_downtime_makes_no_dead_letter(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'muster-launcher' AND pid <> pg_backend_pid()"
         )
-        await launcher.pool.execute("ALTER TABLE launcher.toy RENAME TO gone")
-        await launcher.pool.execute("ALTER TABLE gone RENAME TO toy")
+        operator = await asyncpg.connect(database_url)
+        async with operator.transaction():
+            await operator.execute("ALTER TABLE launcher.toy RENAME TO gone")
+            await operator.execute("ALTER TABLE launcher.gone RENAME TO toy")
+        await operator.close()
         await submit(rest, "j", "second")
         await eventually(lambda: answers(rest), {"j": "SECOND"})
         assert await dead_letters(launcher) == 0

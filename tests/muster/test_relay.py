@@ -110,7 +110,7 @@ async def test_a_task_made_in_a_transaction_publishes_nothing_before_its_own_com
 
         async with rest.relay.transaction() as conn:
             task = asyncio.create_task(elsewhere())
-            await write(conn, [a_row("here")], NOW)
+            await write(conn, [a_row("here")], await conn.fetchval("SELECT clock_timestamp()"))
             await written.wait()
         await eventually(lambda: rows_left(rest), 0)
         over.set()
@@ -119,8 +119,12 @@ async def test_a_task_made_in_a_transaction_publishes_nothing_before_its_own_com
 
 
 async def test_an_orderly_stop_leaves_nothing_to_be_published_again(
-    database_url: str, fresh_broker: EmbeddedBroker, published: Counter[str]
+    database_url: str,
+    fresh_broker: EmbeddedBroker,
+    published: Counter[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(relay, "END_S", 60.0)
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await eventually(lambda: rows_left(rest), 0)
         await write_rows(rest, a_row("once"))

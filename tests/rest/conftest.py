@@ -138,6 +138,7 @@ def start_rest(database_url: str) -> Start:
             "admin_password": PASSWORD,
             "webhook_key": "a-key-of-this-test",
             "internal_token": "internal-marker-token",
+            "peer_timeout_s": WAIT_S,
             "fetch_wait_busy_ms": 10,
             "fetch_wait_idle_ms": 50,
         }
@@ -251,6 +252,11 @@ class FakeScheduler:
     answers: dict[str, Any] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
+
+    @property
+    def last(self) -> str:
+        """What somebody asked last; REST itself asks for the names of virtual clusters at times."""
+        return [path for path in self.seen if path != "/virtual-clusters"][-1]
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         lines = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

@@ -95,7 +95,7 @@ async def test_the_audit_log_has_every_write(rest: Any) -> None:
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(start_rest: Any) -> None:
-    async with start_rest(body_timeout_s=2.0) as rest:
+    async with start_rest(body_timeout_s=5.0) as rest:
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(rest.url).port)
         head = "POST /api/v2/token HTTP/1.1\r\nHost: h\r\nContent-Length: 50\r\n\r\n{"
         writer.write(head.encode())

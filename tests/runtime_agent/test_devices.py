@@ -109,10 +109,11 @@ def test_a_driver_that_hangs_makes_its_gpus_unhealthy_and_is_asked_once_at_a_tim
 ) -> None:
     devices = NvmlDevices(driver, 5.0)
     devices.look()
-    release, calls = threading.Event(), []
+    release, called, calls = threading.Event(), threading.Event(), []
 
     def hang() -> None:
         calls.append(1)
+        called.set()
         release.wait(20)
 
     driver.before_answer = hang
@@ -120,6 +121,7 @@ def test_a_driver_that_hangs_makes_its_gpus_unhealthy_and_is_asked_once_at_a_tim
     hanging._known = devices._known
     for _ in range(3):
         assert [gpu.is_healthy for gpu in hanging.look()] == [False, False]
+    assert called.wait(20)
     assert len(calls) == 1
     driver.before_answer = lambda: None
     release.set()

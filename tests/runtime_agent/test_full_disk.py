@@ -61,7 +61,7 @@ async def test_ends_and_stops_are_told_and_the_next_agent_comes_up_though_no_byt
     assert ended.verdict.rule == "stopped"
     agent = agent_of(started_anew)
     agent.send_signal(signal.SIGTERM)
-    await launcher.report(lambda r: r.is_stopping)
+    await launcher.until(lambda: any(report.is_stopping for report in launcher.reports()))
     await asyncio.to_thread(agent.wait, 60)
     told = await launcher.report(lambda r: not r.is_stopping)
     assert "Only 0 MB are free" in str(told.problem)

@@ -6,7 +6,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +26,7 @@ from muster.contracts.nodes import (
     PodOnNode,
 )
 from muster.contracts.topics import Service
+from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.readers import Follower
 from muster.records import Received
@@ -200,7 +201,8 @@ class Others:
             for gang, word in list(self.words.items()):
                 known = self.decisions.get(gang)
                 if known is None or known.seen < word.revision:
-                    await self._say_word(word)
+                    with suppress(Transient, TimeoutError):
+                        await self._say_word(word)
 
     async def report(self, report: NodeReport) -> None:
         """An agent's report; it beats from now on."""
@@ -211,8 +213,12 @@ class Others:
         """Heartbeats, until cancelled."""
         while True:
             for node, journal in list(self.alive.items()):
-                await self._say("node-heartbeat", node, NodeHeartbeat(node=node, journal=journal))
+                with suppress(Transient, TimeoutError):
+                    await self._beat(node, journal)
             await asyncio.sleep(0.1)
+
+    async def _beat(self, node: str, journal: str) -> None:
+        await self._say("node-heartbeat", node, NodeHeartbeat(node=node, journal=journal))
 
     async def remove(self, node: str) -> None:
         """An operator removes a node."""

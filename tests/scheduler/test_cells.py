@@ -24,6 +24,7 @@ from muster.service import Runtime
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.simulation.run import Simulation
+from scheduler_watched import DEADLINE_S, until_alive
 
 Kit = Any
 Others = Any
@@ -131,6 +132,7 @@ async def test_a_restart_amid_a_preemption_goes_on_with_it(
         await a_guest_is_preempted(kit, others)
         before = others.decisions["guest"].preemption
     async with scheduler(cluster_file=file) as runtime:
+        await until_alive(runtime, 2)
         await others.ask(wanted(kit, "next", 1, 2, age=1))
         await others.until(lambda: others.states("next") == ["waiting"])
         assert others.decisions["guest"].preemption == before
@@ -158,7 +160,7 @@ async def test_lazy_gangs_lose_their_cells_run_on_and_get_them_again(
         assert others.states("low") == ["placed"]
         told = (await client.get("/gangs/low")).json()["downgrade"]
         assert told["gang"] == "high"
-        assert before <= datetime.fromisoformat(told["since"]).timestamp() <= time.time()
+        assert before <= datetime.fromisoformat(told["since"]).timestamp() <= time.time() + 1
         assert (await client.get("/gangs/high")).json()["downgrade"] is None
     async with scheduler(port, cluster_file=file), asking(port) as client:
         await others.ask(wanted(kit, "next", 1, 2, priority=-1))
@@ -239,8 +241,9 @@ async def test_virtual_clusters_are_told_and_a_running_system_is_exported(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     port = free_port()
-    async with scheduler(port, cluster_file=file), asking(port) as client:
+    async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
         await nodes_come(kit, others)
+        await until_alive(runtime, 2)
         await others.ask(wanted(kit, "guest-0", 1, 2, priority=-1))
         await others.until(lambda: others.states("guest-0") == ["placed"])
         await others.ask(wanted(kit, "a-0", 1, 2, priority=20, age=1))
@@ -289,9 +292,6 @@ async def test_a1_everything_about_gangs_virtual_clusters_and_cells_can_be_asked
     async with scheduler(port, cluster_file=file), asking(port) as client:
         await a_guest_is_preempted(kit, others)
         await others.until(lambda: others.states("owner") == ["waiting"])
-        await order(others, "n1", "cordon", 1)
-        await others.ask(wanted(kit, "next", 1, 1, age=1))
-        await others.until(lambda: others.states("next") == ["waiting"])
 
         async def told(path: str) -> Any:
             answer = await client.get(path)
@@ -299,6 +299,12 @@ async def test_a1_everything_about_gangs_virtual_clusters_and_cells_can_be_asked
             assert answer.json()["asOf"] > 0
             return answer.json()
 
+        await order(others, "n1", "cordon", 1)
+        async with asyncio.timeout(DEADLINE_S):
+            while (await told("/cells?address=n1"))["cells"][0]["order"] != "cordon":
+                await asyncio.sleep(0.02)
+        await others.ask(wanted(kit, "next", 1, 1, age=1))
+        await others.until(lambda: others.states("next") == ["waiting"])
         gangs = await told("/gangs")
         assert [(gang["gang"], gang["state"]) for gang in gangs["gangs"]] == [
             ("guest", "preempted")
@@ -326,7 +332,8 @@ async def test_a1_everything_about_gangs_virtual_clusters_and_cells_can_be_asked
         assert [(gpu["cell"], gpu["gpu"]) for gpu in gpus] == [
             (f"{held['cell']}/{index}", index) for index in (0, 1)
         ]
-    async with scheduler(port, cluster_file=file), asking(port) as client:
+    async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
+        await until_alive(runtime, 2)
         await others.ask(wanted(kit, "again", 1, 1, age=2))
         await others.until(lambda: others.states("again") == ["waiting"])
         (after,) = (await told("/cells?virtualCluster=lab"))["cells"]

@@ -4,7 +4,6 @@ process of its own.
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -142,9 +141,7 @@ async def test_what_a_change_delays_is_told_from_the_record(
         assert not report["isPartial"]
         assert 2.99 < report["days"] < 3.01
         assert outcomes(runtime, "done") == 1
-        took = time.monotonic()
         assert (await asked(client, HALF))["report"] == report
-        assert time.monotonic() - took < 5
         assert outcomes(runtime, "done") == 1
         held = await client.get("/configuration")
         assert held.json()["inForce"]["virtualClusters"]["default"]["cells"][0]["count"] == 2

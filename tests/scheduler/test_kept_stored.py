@@ -4,7 +4,7 @@ followed by a standby, which decides as the leader would have.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from muster.contracts.gangs import GangRequest
+from muster.db import Pool, open_pool
 from muster.service import Runtime
 from scheduler import store
 from scheduler.domain.core.forecast import Told
@@ -23,7 +24,8 @@ from scheduler.domain.core.model import (
 )
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
-from scheduler_watched import measured, until
+from scheduler.settings import SchedulerSettings
+from scheduler_watched import DEADLINE_S, measured, until, until_alive
 
 Kit = Any
 Others = Any
@@ -41,10 +43,17 @@ policy: {backfill: true, fairShare: {halfLifeSeconds: 100000}}
 
 
 @pytest.fixture
-async def conn(scheduler: RunScheduler) -> AsyncIterator[asyncpg.Connection]:
-    """A connection to the Scheduler's schema, in which nobody writes."""
-    async with scheduler() as runtime, runtime.pool.acquire() as conn:
+async def conn(settings: SchedulerSettings) -> AsyncIterator[asyncpg.Connection]:
+    """A connection to the Scheduler's schema, in which nobody else writes."""
+    async with closing_pool(settings) as pool, pool.acquire() as conn:
         yield conn
+
+
+@asynccontextmanager
+async def closing_pool(settings: SchedulerSettings) -> AsyncIterator[Pool]:
+    pool = await open_pool(settings, "scheduler")
+    yield pool
+    await pool.close()
 
 
 def kept(gang: str, number: int) -> KnownReservation:
@@ -224,7 +233,7 @@ async def used(runtime: Runtime) -> dict[Any, RestoredUsage]:
 async def test_a_standby_that_takes_over_goes_on_with_what_was_kept_and_used(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
-    async with another_scheduler(cluster_file=file) as leader:
+    async with another_scheduler(cluster_file=file, lease_timeout_s=DEADLINE_S) as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.ask(asked(kit, "runs", 2, limit_s=3000))
         await others.until(lambda: others.states("runs") == ["placed"])
@@ -232,7 +241,10 @@ async def test_a_standby_that_takes_over_goes_on_with_what_was_kept_and_used(
             await until(lambda: measured(standby, "is_warm") == 1)
             await others.ask(asked(kit, "first", 4, user="bob"))
             await others.until(lambda: "expectedStart" in told(others, "first"))
-            (before,) = (await rows(standby)).values()
+            async with asyncio.timeout(60):  # it may be written a moment after it was said
+                while not (found := await rows(standby)):
+                    await asyncio.sleep(0.02)
+            (before,) = found.values()
             assert before.restored.cells == (("n0", (0, 1, 2, 3)),)
             assert len(dict(before.restored.held or ())["n0"]) == 2
             account = (await used(standby))["default", False, "ada"]
@@ -258,6 +270,7 @@ async def test_a_restart_goes_on_with_what_was_kept(
         accounts = await used(runtime)
     async with scheduler(cluster_file=file) as runtime:
         await until(lambda: measured(runtime, "is_leader") == 1)
+        await until_alive(runtime, 1)
         assert await used(runtime) == accounts
         await decided_by_it(kit, others, runtime)
 

@@ -30,7 +30,7 @@ async def test_who_decides_and_is_cut_off_in_the_middle_of_a_statement_is_follow
     database_url: str, database: asyncpg.Connection, settings: SchedulerSettings
 ) -> None:
     """The database knows the statement, and is never told to run it."""
-    short = settings.model_copy(update={"statement_timeout_s": 1.0, "deciding_timeout_s": 1.0})
+    short = settings.model_copy(update={"statement_timeout_s": 3.0, "deciding_timeout_s": 3.0})
     assert await store.leadership.take(database, "one", short) == 1
     paths = {"search_path": "scheduler, pg_catalog"}
     holder = await asyncpg.connect(database_url, server_settings=paths)

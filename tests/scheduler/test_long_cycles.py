@@ -18,6 +18,7 @@ from scheduler.domain.core.model import Decision, Placed, Preempted
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.rules import Rules
 from scheduler.watch import Watch
+from scheduler_watched import measured, until
 
 Kit = Any
 Others = Any
@@ -50,14 +51,14 @@ async def test_what_takes_longer_than_a_transaction_may_is_decided_in_several(
     monkeypatch.setattr(store.gangs, "take_dirty", together)
     names = [f"g{number:02}" for number in range(GANGS)]
     async with scheduler(deciding_timeout_s=1.0) as runtime:
+        await until(lambda: measured(runtime, "is_leader"))
         await others.report(kit.report("n0", gpus=gpus))
         for number, name in enumerate(names):
             pods = kit.pods(name, GANGS - number, gpus=1)
             await others.ask(kit.gang(name, *pods))
         placed = names[0 if gpus > 1 else -1]
         await others.until(lambda: set(others.states(placed)) == {"placed"})
-        value = runtime.registry.get_sample_value
-        assert (value("muster_scheduler_cycle_parts_total") or 0) > 0
+        assert measured(runtime, "cycle_parts_total") > 0
 
 
 @pytest.mark.postgres
@@ -88,7 +89,8 @@ async def test_what_came_during_a_long_cycle_does_not_wait_for_anything_else(
     monkeypatch.setattr(Watch, "on_report", keep_second)
     monkeypatch.setattr(cycle, "attempts", hearing)
     monkeypatch.setattr(store.gangs, "take_dirty", together)
-    async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S):
+    async with scheduler(cycle_part_s=1e-9, cycle_poll_s=HOUR_S) as runtime:
+        await until(lambda: measured(runtime, "is_leader"))
         await others.report(kit.report("n0", gpus=3, bad=(0, 1)))
         await others.report(kit.report("n0", revision=2, gpus=3))
         for size in (1, 2, 3):

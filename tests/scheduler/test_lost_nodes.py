@@ -12,6 +12,7 @@ from muster.service import Runtime
 from scheduler import store
 from scheduler.store.nodes import KnownNode
 from scheduler.watch import Watch
+from scheduler_watched import until
 
 Kit = Any
 Others = Any
@@ -101,15 +102,20 @@ async def test_a_lost_node_that_is_removed_counts_no_more_until_it_speaks(
         await others.ask(kit.gang("two", *kit.pods("two", 2, gpus=1)))
         await others.until(lambda: others.states("two") == ["refused", "refused"])
         assert others.decisions["two"].reason.code == "too-large"
-    async with scheduler():
+    async with scheduler() as runtime:
         await others.ask(kit.gang("too", *kit.pods("too", 2, gpus=1)))
         await others.until(lambda: others.states("too") == ["refused", "refused"])
         await others.report(kit.report("n0", gpus=1, revision=2))
         await others.until(lambda: others.returned)
         lease = others.returned[0].lease
         await others.report(kit.report("n0", gpus=1, revision=3, lease=lease))
+        await until(lambda: healthy_gpus(runtime) == 2)
         await others.ask(kit.gang("three", *kit.pods("three", 2, gpus=1)))
         await others.until(lambda: others.states("three") == ["placed", "placed"])
+
+
+def healthy_gpus(runtime: Runtime) -> float | None:
+    return runtime.registry.get_sample_value("muster_scheduler_gpus", {"state": "healthy"})
 
 
 async def test_a_node_that_was_lost_for_long_is_removed_for_everybody(

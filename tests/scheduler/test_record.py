@@ -30,6 +30,7 @@ from scheduler.domain.simulation.recording import Life, Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
+from scheduler_watched import measured, until
 
 Kit = Any
 Others = Any
@@ -65,8 +66,11 @@ def file(tmp_path: Path) -> Path:
 
 @dataclass
 class Decided:
-    """What every core of this test has decided, in order."""
+    """What every core of this test has decided, in order; ``at``: in its last cycle, which may have
+    decided nothing.
+    """
 
+    at: float = 0.0
     lines: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
@@ -78,8 +82,7 @@ class Decided:
 
     def forget_last(self) -> None:
         """What the last cycle decided was not committed."""
-        at = self.last_at
-        self.lines = [line for line in self.lines if json.loads(line)["at"] != at]
+        self.lines = [line for line in self.lines if json.loads(line)["at"] != self.at]
 
 
 @pytest.fixture
@@ -90,6 +93,7 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Decided:
 
     def listening(cluster: Cluster, at: float, is_enough: Callable[[int], bool]) -> list[Decision]:
         found = run_cycle(cluster, at, is_enough)
+        told.at = at
         for decision in found:
             told.lines.append(decision_line(at, decision))
             told.names.add(type(decision).__name__)
@@ -238,7 +242,13 @@ async def test_the_simulator_decides_on_an_export_what_the_service_has_decided(
     words; and in the end every pod where the Scheduler's words have it.
     """
     port = free_port()
-    async with scheduler(port, cluster_file=file, cluster_file_poll_s=0.05, record_wait_s=0.0):
+    async with scheduler(
+        port,
+        cluster_file=file,
+        cluster_file_poll_s=0.05,
+        record_wait_s=0.0,
+        cycle_part_s=DEADLINE_S,  # what a cycle says first is not said before it is over
+    ):
         await a_day(kit, others, file)
         await a_node_is_lost(others, "owner")
         cluster, events = await exported(port)
@@ -286,11 +296,13 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
                 raise Transient("as if the database had gone away")
 
         monkeypatch.setattr(store.gangs, "keep_gangs", failing)
+        await until(lambda: measured(runtime, SNAPSHOTS) >= 1)
         await others.ask(wanted(kit, "again", ("w", 1, 2), vc="lab", age=3))
         await others.until(lambda: others.states("again") == ["waiting"])
         assert failed.is_set()
         await ends(kit, others, "guest")
         await others.until(lambda: others.states("owner") == ["placed"])
+        await until(lambda: measured(runtime, SNAPSHOTS) >= 2)
         cluster, events = await exported(port)
         numbers = [row["number"] for row in await runtime.pool.fetch(NUMBERS)]
     again, simulation = replayed(cluster, events)
@@ -310,12 +322,13 @@ async def test_what_was_decided_before_and_after_restarts_is_in_one_export(
 
 NUMBERS = "SELECT number FROM recorded_cycle ORDER BY number"
 RESTARTED = "scheduler-restarted"
+SNAPSHOTS = "record_snapshots_total"
 
 
 async def test_a_leader_that_is_deposed_records_nothing(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
-    async with scheduler(cluster_file=file, record_wait_s=0.0) as runtime:
+    async with scheduler(cluster_file=file, record_wait_s=0.0, leader_take_s=DEADLINE_S) as runtime:
         await nodes_come(kit, others)
         await others.ask(wanted(kit, "a", ("w", 1, 2)))
         await others.until(lambda: others.states("a") == ["placed"])
@@ -326,9 +339,7 @@ async def test_a_leader_that_is_deposed_records_nothing(
         for number in range(5):
             await others.ask(wanted(kit, f"b{number}", ("w", 1, 1)))
             await others.report(kit.report("n0", gpus=2, bad=(number % 2,), revision=2 + number))
-        async with asyncio.timeout(DEADLINE_S):
-            while runtime.registry.get_sample_value("muster_scheduler_is_leader"):
-                await asyncio.sleep(0.02)
+        await until(lambda: not measured(runtime, "is_leader"))
         assert await runtime.pool.fetch(NUMBERS) == before
         assert await runtime.pool.fetchval("SELECT max(epoch) FROM recorded_cycle") == 1
 
@@ -341,6 +352,7 @@ async def test_who_may_export_and_what_can_be_asked(
         await nodes_come(kit, others)
         await others.ask(wanted(kit, "a", ("w", 1, 2)))
         await others.until(lambda: others.states("a") == ["placed"])
+        await exported(port)
         async with asking(port, token="wrong") as stranger:
             assert (await stranger.get("/export", params={"since": 0})).status_code == 401
         async with asking(port) as client:
@@ -382,7 +394,7 @@ async def test_a_stretch_begins_with_the_last_snapshot_before_it(
                 await asyncio.sleep(0.02)
         before = len(decided.lines)
         assert len(await whole_snapshots(runtime)) > 1
-        assert runtime.registry.get_sample_value("muster_scheduler_record_snapshots_total")
+        assert measured(runtime, SNAPSHOTS) >= 1
         await ends(kit, others, "a")
         await others.until(lambda: others.states("b") == ["placed"])
         cluster, events = await exported(port, str(since))

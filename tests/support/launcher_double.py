@@ -109,12 +109,15 @@ class Launcher:
         """The newest report, once it fits."""
 
         def find() -> NodeReport | None:
-            reports = [word for _, word in self.words if isinstance(word, NodeReport)]
+            reports = self.reports()
             return reports[-1] if reports and fits(reports[-1]) else None
 
         found = await self.until(find)
         assert isinstance(found, NodeReport)
         return found
+
+    def reports(self) -> list[NodeReport]:
+        return [word for _, word in self.words if isinstance(word, NodeReport)]
 
     async def status(self, pod: str, *states: PodState) -> PodStatus:
         """The first word about the pod that says one of these states."""
@@ -138,6 +141,9 @@ class Launcher:
     def newest(self, pod: str) -> PodStatus:
         """The word with the highest revision, for topics keep no order among each other."""
         return max(self.statuses(pod), key=lambda status: status.revision)
+
+    def has_said(self, pod: str) -> bool:
+        return pod in self._revisions
 
     async def say(
         self, request: PodRequest, *, again: bool = False, traceparent: str | None = None

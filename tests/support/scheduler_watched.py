@@ -15,6 +15,12 @@ def measured(runtime: Runtime, name: str) -> float:
     return value
 
 
+async def until_alive(runtime: Runtime, nodes: int) -> None:
+    """Wait until so many nodes have been heard."""
+    name = "muster_scheduler_nodes"
+    await until(lambda: runtime.registry.get_sample_value(name, {"state": "alive"}) == nodes)
+
+
 async def until(what: Callable[[], object]) -> None:
     """Wait until something is so; raises TimeoutError."""
     async with asyncio.timeout(DEADLINE_S):

@@ -70,7 +70,7 @@ async def ends_right(muster: Muster, jobs: int) -> None:
     """A mixed bag of jobs ends as it should, and afterwards everything is free and silent."""
     wanted: dict[str, str] = {}
     for number in range(jobs):
-        good = await muster.submit(a_job(f"good-{number}", "sleep 0.5", instances=2, gpus=2))
+        good = await muster.submit(a_job(f"good-{number}", "sleep 2", instances=2, gpus=2))
         bad = await muster.submit(a_job(f"bad-{number}", "exit 7", retries=1))
         wanted |= {good: "SUCCEEDED", bad: "FAILED"}
     for name, state in wanted.items():

@@ -80,15 +80,20 @@ async def test_at_rest_all_parts_agree_on_who_holds_what(muster: Muster) -> None
         for role in detail["taskRoles"].values()
         for task in role["taskStatuses"]
     }
-    nodes = (await muster.call("GET", "/api/v2/cluster/nodes")).json()["nodes"]
-    reported: dict[str, list[int]] = {}
-    for gpu in (gpu for node in nodes for gpu in node["gpus"] if gpu.get("pod")):
-        reported.setdefault(gpu["pod"], []).append(gpu["index"])
-    assert placed == {pod: sorted(gpus) for pod, gpus in reported.items()}
+    await eventually(lambda: _reported(muster), lambda reported: reported == placed)
     assert set(placed) == wanted
     assert shown == {pod: len(gpus) for pod, gpus in placed.items()}
     memory = await _scheduler_nodes(muster)
     assert sum(node["gpusFree"] for node in memory) == 2
+
+
+async def _reported(muster: Muster) -> dict[str, list[int]]:
+    """The GPUs of each pod, as its node says."""
+    nodes = (await muster.call("GET", "/api/v2/cluster/nodes")).json()["nodes"]
+    reported: dict[str, list[int]] = {}
+    for gpu in (gpu for node in nodes for gpu in node["gpus"] if gpu.get("pod")):
+        reported.setdefault(gpu["pod"], []).append(gpu["index"])
+    return {pod: sorted(gpus) for pod, gpus in reported.items()}
 
 
 def _json(value: Any) -> Any:
@@ -118,6 +123,7 @@ async def test_a_secret_is_in_no_topic_table_log_or_answer(
     await muster.call(
         "POST", "/api/v2/users", json={"username": "eve", "password": MARKER, "email": "e@x.org"}
     )
+    await eventually(muster.unsettled, lambda count: count == 0)
     secrets = [MARKER, PASSWORD, muster.token, muster.internal_token]
     places = {
         "the answer": refused.text,

@@ -1,9 +1,11 @@
 """Jobs through all five services, as a user sees them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from muster.contracts.topics import Service
+from scheduler_watched import until
 from whole_muster import Muster, a_job, eventually
 
 pytestmark = pytest.mark.system
@@ -30,12 +32,20 @@ async def test_a_users_failure_spends_one_retry(muster: Muster) -> None:
     assert (status["retries"], status["retryDetails"]["user"]) == (2, 2)
 
 
-async def test_a_running_job_can_be_stopped_and_everything_is_free_again(muster: Muster) -> None:
-    name = await muster.submit(a_job("sleeps", "exec sleep 600", instances=2, gpus=4))
+async def test_a_running_job_can_be_stopped_and_everything_is_free_again(
+    muster: Muster, tmp_path: Path
+) -> None:
+    """It ends when the gate is there, or when its grace is over."""
+    gate = tmp_path / "gate"
+    waits = f"until test -e {gate}; do sleep 0.1; done"
+    stubborn = f"trap : TERM; touch {tmp_path}/$PAI_TASK_INDEX; {waits}"
+    name = await muster.submit(a_job("sleeps", stubborn, instances=2, gpus=4))
     await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+    await until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
     answer = await muster.call("PUT", f"/api/v2/jobs/{name}/executionType", json={"value": "STOP"})
     assert answer.status_code == 202
     assert await muster.state(name) == "STOPPING"
+    gate.touch()
     assert await muster.end_of(name) == "STOPPED"
     again = await muster.submit(a_job("after", "true", gpus=8))
     assert await muster.end_of(again) == "SUCCEEDED"

@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.contracts.topics import Service
+from scheduler_watched import until
 from whole_muster import Muster, a_job, a_muster, eventually, with_cluster
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 QUICK = {"stop_grace_s": 2.0, "retry_backoff_first_s": 0.1}
 ON_TERM = (
-    'trap "until test -e {gate}; do sleep 0.1; done; exit 0" TERM; while true; do sleep 0.1; done'
+    'trap "until test -e {gate}; do sleep 0.1; done; exit 0" TERM; touch {gate}.awaited;'
+    " while true; do sleep 0.1; done"
 )
 
 CLUSTER = """
@@ -61,6 +63,7 @@ async def test_an_opportunistic_job_gives_its_gpus_back_and_runs_again_at_no_cos
 ) -> None:
     guest = await muster.submit(a_job_of("guest", long_at_first(tmp_path), 6, -1))
     await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+    await until((tmp_path / "ran").exists)
     owner = await muster.submit(a_job_of("owner", "sleep 2", 8, 10))
     assert await muster.end_of(owner) == "SUCCEEDED"
     assert await muster.end_of(guest) == "SUCCEEDED"
@@ -86,6 +89,7 @@ async def test_a_restart_amid_a_preemption_changes_nothing(
         slow = ON_TERM.format(gate=gate)
         guest = await muster.submit(a_job_of("guest", slow, 6, -1))
         await eventually(lambda: muster.state(guest), lambda s: s == "RUNNING")
+        await until((tmp_path / "gate.awaited").exists)
         other = await muster.submit(a_job_of("other", "sleep 600", 2, 10))
         await eventually(lambda: muster.state(other), lambda s: s == "RUNNING")
         owner = await muster.submit(a_job_of("owner", "sleep 600", 6, 10))
@@ -109,6 +113,7 @@ async def test_a_drained_nodes_jobs_leave_and_come_again_when_it_may_be_used(
 ) -> None:
     name = await muster.submit(a_job("long", long_at_first(tmp_path), gpus=4))
     await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+    await until((tmp_path / "ran").exists)
     answer = await muster.call("PUT", "/api/v2/cluster/nodes/node-1/order", json={"value": "drain"})
     assert answer.status_code in (200, 202), answer.text
     await eventually(lambda: muster.state(name), lambda s: s == "WAITING")

@@ -50,7 +50,7 @@ async def test_a_subscription_that_is_not_known_yet_is_waited_for(post: Any) -> 
     await post.tell("j1", "j2")
     post.book.use_file({})
     async with post.lane(post.sends):
-        await post.until("SELECT count(*) FROM delivery WHERE attempts = 1 AND lease IS NULL", 2)
+        await post.until("SELECT count(*) FROM delivery WHERE attempts > 0 AND lease IS NULL", 2)
         post.subscribe("a")
         await post.now_due()
         await post.until(post.counted("sent"), 2)
@@ -64,7 +64,9 @@ async def test_a_subscription_that_nobody_knows_is_waited_for_no_longer_than_its
     post.book.use_file({})
     async with post.lane(post.sends):
         for attempt in range(1, UNKNOWN_TRIES + 1):
-            await post.until("SELECT attempts FROM delivery WHERE lease IS NULL", attempt)
+            await post.until(
+                f"SELECT attempts >= {attempt} FROM delivery WHERE lease IS NULL", True
+            )
             await post.now_due()
         await post.until("SELECT why FROM delivery", "unsubscribed")
     assert post.sent == []

@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LEFTOVER_POLL_S = 0.01
 SERVER_PORTS = range(10000, 20000)
 PORT_TRIES = 100
+_given: deque[int] = deque(maxlen=PORT_TRIES)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -27,7 +29,7 @@ class EmbeddedServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance.
+    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance; another one each time.
 
     The kernel gives outgoing connections ports of its own choice (from 32768 on, on Linux). A
     server on one of those could not come back after a crash if a connection had got its port
@@ -35,7 +37,8 @@ def free_port() -> int:
     """
     for _ in range(PORT_TRIES):
         port = random.choice(SERVER_PORTS)  # noqa: S311  no secret
-        if is_port_free(port, is_new=True):
+        if port not in _given and is_port_free(port, is_new=True):
+            _given.append(port)
             return port
     raise EmbeddedServerError(
         f"No port between {SERVER_PORTS[0]} and {SERVER_PORTS[-1]} of 127.0.0.1 is free."

@@ -183,9 +183,9 @@ class Decider:
 
     async def read_clock(self, conn: Connection) -> None:
         """Go on by the database's clock, and where the record ends."""
-        now = time.monotonic()
         self._recorded = await store.record.end(conn)
         self._last_at = max(self._last_at, self._recorded.at)
+        now = time.monotonic()
         self._clock = max(await store.gangs.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:
