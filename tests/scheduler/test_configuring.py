@@ -16,7 +16,7 @@ from cli.embedded.process import free_port
 from muster.contracts.notices import SettingChanged
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.service import Runtime
-from scheduler_watched import DEADLINE_S, measured, until
+from scheduler_watched import measured, until
 
 Kit = Any
 Others = Any
@@ -220,8 +220,7 @@ async def test_who_stands_by_follows_it(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     quick, port = {"cluster_file": file, "remake_share": 1.0}, free_port()
-    patient = {"cluster_file": file, "http_port": port, "lease_timeout_s": DEADLINE_S}
-    async with another_scheduler(**patient) as leader, door(port) as client:
+    async with another_scheduler(cluster_file=file, http_port=port) as leader, door(port) as client:
         await others.report(kit.report("n0", gpus=2))
         await others.report(kit.report("n1", gpus=2))
         await others.ask(asked(kit, "a", "default"))

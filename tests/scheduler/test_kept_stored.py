@@ -25,7 +25,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.settings import SchedulerSettings
-from scheduler_watched import DEADLINE_S, measured, until, until_alive
+from scheduler_watched import measured, until, until_alive
 
 Kit = Any
 Others = Any
@@ -233,7 +233,7 @@ async def used(runtime: Runtime) -> dict[Any, RestoredUsage]:
 async def test_a_standby_that_takes_over_goes_on_with_what_was_kept_and_used(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
-    async with another_scheduler(cluster_file=file, lease_timeout_s=DEADLINE_S) as leader:
+    async with another_scheduler(cluster_file=file) as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.ask(asked(kit, "runs", 2, limit_s=3000))
         await others.until(lambda: others.states("runs") == ["placed"])

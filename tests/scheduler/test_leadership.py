@@ -34,8 +34,6 @@ PATIENT_LEASE_S = 6.0
 """Longer than a take-over takes."""
 
 DEADLINE_S = 60.0
-PATIENT = {"lease_timeout_s": DEADLINE_S}
-"""Where a leader changes no node is lost meanwhile, however slow the one who plays them."""
 
 
 async def test_only_the_highest_epochs_decisions_exist(
@@ -47,10 +45,10 @@ async def test_only_the_highest_epochs_decisions_exist(
 ) -> None:
     """Stop the leader, let the standby decide, wake the leader."""
     log = tmp_path / "leader.log"
-    async with another_scheduler(log, **PATIENT) as leader:
+    async with another_scheduler(log) as leader:
         await _runs(kit, others)
         assert others.decisions["a"].epoch == 1
-        async with scheduler(**PATIENT) as standby:
+        async with scheduler() as standby:
             leader.send_signal(signal.SIGSTOP)
             for name in ("b", "c"):
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
@@ -147,7 +145,7 @@ async def test_a_jump_of_the_hosts_clock_ends_no_lease_and_doubles_no_decision(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = time.time
-    async with scheduler() as runtime:
+    async with scheduler(lease_timeout_s=LEASE_S) as runtime:
         await others.report(kit.report("n0", gpus=4))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=1)))
         await others.until(lambda: others.states("a") == ["placed"])
@@ -176,12 +174,12 @@ async def test_a_leader_without_its_database_stands_by_and_is_followed(
     """
     async with (
         Proxy(settings.database_url.get_secret_value()).running() as proxy,
-        scheduler(database_url=SecretStr(proxy.url), **PATIENT) as runtime,
+        scheduler(database_url=SecretStr(proxy.url)) as runtime,
     ):
         await _runs(kit, others)
         proxy.freeze()
         await until(lambda: not measured(runtime, "is_leader"))
-        async with another_scheduler(**PATIENT):
+        async with another_scheduler():
             for number in range(5):
                 name = f"b{number}"
                 await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1)))
@@ -218,7 +216,7 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
 
 
 DEAF_S = 3.0
-DEAF = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0, **PATIENT}
+DEAF = {"leader_deaf_s": DEAF_S, "probe_window_s": 1.0}
 
 
 async def _lost(_: Watch) -> None:
@@ -321,11 +319,11 @@ async def test_who_stands_by_with_dead_connections_takes_the_lead_over_others(
     database: asyncpg.Connection,
 ) -> None:
     """Nobody has told it that they carry nothing any more, and a statement may take for ever."""
-    async with another_scheduler(**PATIENT) as leader:
+    async with another_scheduler() as leader:
         await _runs(kit, others)
         async with Proxy(settings.database_url.get_secret_value()).running() as proxy:
             dead = {"database_url": SecretStr(proxy.url), "statement_timeout_s": HOUR_S}
-            async with scheduler(**dead, **PATIENT) as runtime:
+            async with scheduler(**dead) as runtime:
                 await until(lambda: measured(runtime, "is_warm"))
                 leader.kill()
                 proxy.freeze_those_open()

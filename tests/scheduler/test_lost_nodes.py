@@ -10,6 +10,7 @@ from cli.embedded.broker import EmbeddedBroker
 from muster.db import Connection
 from muster.service import Runtime
 from scheduler import store
+from scheduler.settings import SchedulerSettings
 from scheduler.store.nodes import KnownNode
 from scheduler.watch import Watch
 from scheduler_watched import until
@@ -28,6 +29,12 @@ async def held(runtime: Runtime) -> set[tuple[str, int, str]]:
     """Which pod holds which GPU, as the database has it."""
     rows = await runtime.pool.fetch("SELECT node, gpu, pod FROM held_gpu")
     return {(row["node"], row["gpu"], row["pod"]) for row in rows}
+
+
+@pytest.fixture
+def settings(settings: SchedulerSettings) -> SchedulerSettings:
+    """With short leases."""
+    return settings.model_copy(update={"lease_timeout_s": LEASE_S})
 
 
 async def test_a_silent_node_is_lost_and_its_gpus_count_again_from_its_lease(

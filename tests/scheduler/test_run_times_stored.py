@@ -11,7 +11,7 @@ from muster.contracts.gangs import GangEnd
 from muster.service import Runtime
 from scheduler import store
 from scheduler.domain.run_times import Bounds, History, Key, Run, RunTimes
-from scheduler_watched import DEADLINE_S, measured, until
+from scheduler_watched import measured, until
 
 Kit = Any
 Others = Any
@@ -120,7 +120,7 @@ async def test_a_job_that_ran_twice_is_expected_to_take_as_long_also_after_a_res
 async def test_who_takes_over_from_memory_knows_what_was_learnt_meanwhile(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others
 ) -> None:
-    async with another_scheduler(lease_timeout_s=DEADLINE_S) as leader:
+    async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=8))
         await run(kit, others, "g0")
         async with scheduler() as standby:

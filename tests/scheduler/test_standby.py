@@ -39,7 +39,7 @@ async def test_a_killed_leader_is_followed_from_memory(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others
 ) -> None:
     """What was placed, ended, lost and recorded while it stood by; and it reads nothing whole."""
-    async with another_scheduler(lease_timeout_s=DEADLINE_S) as leader:
+    async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.report(kit.report("n1", gpus=4))
         for name in "ab":
@@ -80,7 +80,7 @@ async def test_nodes_that_come_while_one_stands_by_are_its_own_too(
     """The nodes make the cluster: it is made anew, and memory with it. A gang that is heard before
     its node is not refused.
     """
-    async with another_scheduler(settle_s=DEADLINE_S, lease_timeout_s=DEADLINE_S) as leader:
+    async with another_scheduler(settle_s=DEADLINE_S) as leader:
         await others.report(kit.report("n0", gpus=2))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
         await others.until(lambda: others.states("a") == ["placed"])
@@ -113,7 +113,7 @@ async def test_a_standby_takes_the_lead_amid_its_load_and_goes_on_with_it(
         return await load_nodes(conn)
 
     monkeypatch.setattr(store.nodes, "load_nodes", slow)
-    async with another_scheduler(lease_timeout_s=DEADLINE_S) as leader:
+    async with another_scheduler() as leader:
         await others.report(kit.report("n0", gpus=4))
         await others.ask(kit.gang("a", *kit.pods("a", 1, gpus=2)))
         await others.until(lambda: others.states("a") == ["placed"])
