@@ -230,7 +230,8 @@ async def test_large_words_are_repeated_a_few_at_a_time(
             LONG,
         )
         await eventually(lambda: unsettled(rest, launcher), 0)
-    assert sum(sizes) > 20 * LONG, "they were not repeated"
+    # A late acknowledgement of what was said before may settle some of them.
+    assert sum(sizes) > 10 * LONG, "they were not repeated"
     assert max(sizes) < 7 * LONG
 
 
