@@ -26,7 +26,7 @@ from hypothesis import settings
 from muster.contracts.topics import EVERY_TOPIC
 
 # Each test process has ports of its own: between the look for a free one and the start of a server
-# on it another process could find it too.
+# on it another process could find it too. A `muster up` that a test starts chooses among all.
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 process.SERVER_PORTS = process.SERVER_PORTS[WORKER::WORKERS]

@@ -104,7 +104,7 @@ async def test_the_alert_of_a_job_that_nobody_speaks_of_ends(cluster: Any) -> No
 async def test_timers_survive_a_restart(cluster: Any, start_receiver: Callable[..., Any]) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(events=("job-stuck",), webhook_url=receiver.url)
-    async with cluster.alerting(stuck_after_s=1.0, alert_settle_s=3600.0):  # too short to tell
+    async with cluster.alerting(stuck_after_s=1.0, alert_settle_s=3600.0):  # it tells nothing
         await cluster.job("j1", 1, JobState.STOPPING)
         await cluster.until("SELECT job FROM job_watch", [("j1",)])
     async with cluster.alerting(stuck_after_s=1.0):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
@@ -135,6 +134,14 @@ async def test_every_fifth_record_lost_for_ever_costs_delay_only(
         await eventually(lambda: unsettled(rest, launcher), 0)
 
 
+WAITS_FOR_A_LOCK = """
+    SELECT EXISTS (
+        SELECT 1 FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+        WHERE NOT granted AND relname IN ('toy', 'gone')
+    )
+"""
+
+
 async def test_database_downtime_makes_no_dead_letter(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
@@ -145,12 +152,11 @@ async def test_database_downtime_makes_no_dead_letter(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name = 'muster-launcher' AND pid <> pg_backend_pid()"
         )
-        operator = await asyncpg.connect(database_url)
-        async with operator.transaction():
+        async with rest.pool.acquire() as operator, operator.transaction():
             await operator.execute("ALTER TABLE launcher.toy RENAME TO gone")
+            await submit(rest, "j", "second")
+            await eventually(lambda: operator.fetchval(WAITS_FOR_A_LOCK), True)
             await operator.execute("ALTER TABLE launcher.gone RENAME TO toy")
-        await operator.close()
-        await submit(rest, "j", "second")
         await eventually(lambda: answers(rest), {"j": "SECOND"})
         assert await dead_letters(launcher) == 0
 

@@ -125,7 +125,7 @@ async def test_a_job_with_secrets_is_refused_and_kept_nowhere(rest: Any) -> None
         assert "marker-in-clear" not in str([dict(row) for row in rows])
 
 
-async def test_a_database_that_is_away_is_503_and_no_job_is_lost(start_rest: Any) -> None:
+async def test_connections_that_the_database_ends_lose_no_job(start_rest: Any) -> None:
     async with start_rest(token_cache_s=60.0) as rest:  # who asks is known without a database
         await rest.submit("before")
         await rest.runtime.pool.execute(

@@ -297,8 +297,8 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
 
 @pytest.fixture
 def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettings:
-    """Quick, but for leases: no node is lost because a slow machine plays it. Where nodes are to be
-    lost these are short, and begin anew where this process was starved for a second.
+    """Quick, but for leases: a node that this machine plays too slowly is not lost. Where nodes are
+    to be lost these are short, and begin anew where this process was starved for a second.
     """
     return SchedulerSettings(
         database_url=database_url,

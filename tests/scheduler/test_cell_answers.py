@@ -174,9 +174,9 @@ async def test_cells_that_are_kept_as_their_quota_is_wanted_elsewhere_are_told(k
 NODES = 300
 
 
-def one_in_use(kit: Kit, nodes: int) -> State:
-    """Nodes of one GPU each."""
-    reports = [kit.report(f"n{n:04}", gpus=1) for n in range(nodes)]
+def one_in_use(kit: Kit) -> State:
+    """Nodes of one GPU each, of which one is in use."""
+    reports = [kit.report(f"n{n:04}", gpus=1) for n in range(NODES)]
     state: State = kit.state(*reports, policy=Policy(is_backfilling=True, assumed_s=100.0))
     state.request(kit.gang("runs", *kit.pods("runs", 1, gpus=1)), 0.0, 0.0)
     kit.decide(state, 0.0)
@@ -200,7 +200,7 @@ EVERY = {"address": None, "virtual_cluster": None, "after": 0, "limit": 10 * NOD
 
 async def test_cells_that_come_to_be_kept_are_told_so_at_once(kit: Kit) -> None:
     """Nobody uses what is kept: it is not as if somebody of the lowest rank did."""
-    state = one_in_use(kit, NODES)
+    state = one_in_use(kit)
 
     def wait() -> None:
         state.request(kit.gang("waits", *kit.pods("waits", NODES, gpus=1)), 1.0, 1.0)

@@ -194,24 +194,22 @@ async def test_a_renewal_that_hangs_does_not_cost_the_lead(
     kit: Kit, scheduler: RunScheduler, others: Others, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection carries nothing any more; the others do. It is given up in the end."""
-    renew, given_up = store.leadership.renew, list[float]()
+    renew, given_up = store.leadership.renew, asyncio.Event()
 
     async def hangs(conn: Connection, *_: Any, **__: Any) -> bool:
         monkeypatch.setattr(store.leadership, "renew", renew)
-        began = time.monotonic()
         try:
             await conn.execute("SELECT pg_sleep(1000)")
         finally:
-            given_up.append(time.monotonic() - began)
+            given_up.set()
         return False
 
     async with scheduler(statement_timeout_s=HOUR_S) as runtime:
         await until(lambda: measured(runtime, "is_leader"))
         monkeypatch.setattr(store.leadership, "renew", hangs)
-        await until(lambda: given_up)
+        await until(given_up.is_set)
         await asyncio.sleep(LEASE_S)  # the time is the test
         assert (measured(runtime, "is_leader"), measured(runtime, "epoch")) == (1, 1)
-        assert given_up[0] < DEADLINE_S
         await _runs(kit, others)
 
 
@@ -253,7 +251,7 @@ async def test_a_bus_that_is_away_for_everybody_costs_nobody_the_lead(
     others: Others,
     fresh_broker: EmbeddedBroker,
 ) -> None:
-    """Whoever hears it first when it is back, if not by so long that the others are deaf."""
+    """Whoever hears it first when it is back, unless others count as deaf by then."""
     deaf_s = 2 * DEAF_S
     rules = DEAF | {"leader_deaf_s": deaf_s}
     async with scheduler(**rules) as runtime:

@@ -248,7 +248,7 @@ async def test_the_simulator_decides_on_an_export_what_the_service_has_decided(
         cluster_file_poll_s=0.05,
         record_wait_s=0.0,
         lease_timeout_s=2.0,
-        cycle_part_s=DEADLINE_S,  # what a cycle says first is not said before it is over
+        cycle_part_s=DEADLINE_S,  # in one part: else the next word comes amid it
     ):
         await a_day(kit, others, file)
         await a_node_is_lost(others, "owner")

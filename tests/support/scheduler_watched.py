@@ -1,4 +1,4 @@
-"""What a test waits for in a Scheduler that runs in its process."""
+"""What a test waits for, in a Scheduler that runs in its process and elsewhere."""
 
 import asyncio
 from collections.abc import Callable

@@ -92,7 +92,7 @@ class Post:
         return Sent()
 
     async def fails(self, _claim: Claim) -> Answer:
-        return Failed("HTTP 500", retry_after_s=3600.0)  # whatever comes before, a test makes due
+        return Failed("HTTP 500", retry_after_s=3600.0)  # `now_due` brings the next one
 
     def counted(self, state: str) -> str:
         """The question how many deliveries are in a state."""

@@ -20,7 +20,9 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LEFTOVER_POLL_S = 0.01
 SERVER_PORTS = range(10000, 20000)
 PORT_TRIES = 100
-_given: deque[int] = deque(maxlen=PORT_TRIES)
+_given: deque[int] = deque(maxlen=100)
+"""The last ports: who asked for them may not listen yet."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,7 +31,7 @@ class EmbeddedServerError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance; another one each time.
+    """A TCP port on 127.0.0.1 that nobody holds now, nor gets by chance; another than lately.
 
     The kernel gives outgoing connections ports of its own choice (from 32768 on, on Linux). A
     server on one of those could not come back after a crash if a connection had got its port

@@ -185,7 +185,7 @@ class Decider:
         """Go on by the database's clock, and where the record ends."""
         self._recorded = await store.record.end(conn)
         self._last_at = max(self._last_at, self._recorded.at)
-        now = time.monotonic()
+        now = time.monotonic()  # before the question: never behind the database's
         self._clock = max(await store.gangs.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:

@@ -23,7 +23,7 @@ from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 STEP = 100
-"""Nodes that are looked at at once: some 3 ms."""
+"""Nodes that are looked at at once: some 3 ms, and where cells are kept for 1,000 gangs 8 more."""
 
 WALKED = 2000
 """Cells that are passed over at once."""
@@ -48,7 +48,7 @@ class Wanted:
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
     """The cells in the order of the file; None where there is nothing of that name. Each is told as
-    it is when its turn comes, if the cluster is no other one by then.
+    it is when its turn comes; where the cluster was made anew meanwhile, as it was before.
     """
     looking = _Looking(state)
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
@@ -227,11 +227,11 @@ class _Looking:
 
     def _add_kept(self, to: _Figures, state: SlotState, mask: int) -> set[str]:
         """Count what of a node's leaves is kept: cells of reservations, and what these are charged
-        elsewhere as quota is short. The gangs with a reservation there.
+        elsewhere as quota is short. Returns the gangs for which something is kept there.
         """
         kept, gangs = 0, set[str]()
         for gang, reservation in self._cluster.reservations.by_gang.items():
-            charged = state.chargers.get(gang, 0) & ~state.holders.get(gang, 0)
+            charged = state.chargers.get(gang, 0)
             leaves = (reservation.leaves.get(state.slot.number, 0) | charged) & mask
             if leaves:
                 gangs.add(gang)
