@@ -297,8 +297,9 @@ async def others(fresh_broker: EmbeddedBroker) -> AsyncIterator[Others]:
 
 @pytest.fixture
 def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettings:
-    """Quick, but for leases: a node that this machine plays too slowly is not lost. Where nodes are
-    to be lost these are short, and begin anew where this process was starved for a second.
+    """Quick, but for leases: a node that this machine plays too slowly is not lost, nor is a leader
+    followed that it starves for a moment. Where nodes are to be lost these are short, and begin
+    anew where this process was starved for a second.
     """
     return SchedulerSettings(
         database_url=database_url,
@@ -320,7 +321,7 @@ def settings(database_url: str, fresh_broker: EmbeddedBroker) -> SchedulerSettin
         idle_transaction_s=3.0,
         leader_renew_s=0.1,
         leader_expiry_s=0.5,
-        leader_take_s=1.5,
+        leader_take_s=4.0,
     )
 
 
