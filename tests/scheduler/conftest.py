@@ -39,10 +39,10 @@ from scheduler.domain.core.model import Decision
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 from scheduler.settings import SchedulerSettings
+from scheduler_answers import TOKEN
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DEADLINE_S = 60.0
-TOKEN = "between-services"
 HEARD = (
     "placement-decided",
     "placement-deferred",

@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from cli.embedded.process import free_port
 from muster.contracts.gangs import PodRelease
@@ -24,6 +23,7 @@ from muster.service import Runtime
 from scheduler.domain.formats.cluster_file import read_cluster
 from scheduler.domain.formats.events import read_events
 from scheduler.domain.simulation.run import Simulation
+from scheduler_answers import asking
 from scheduler_watched import DEADLINE_S, until_alive
 
 Kit = Any
@@ -31,7 +31,6 @@ Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 
 CLUSTER = """
 cellTypes:
@@ -56,18 +55,6 @@ def file(tmp_path: Path) -> Path:
 
 def write(path: Path, default: int = 1, lab: int = 1, lazy: str = "false") -> None:
     path.write_text(CLUSTER.format(default=default, lab=lab, lazy=lazy))
-
-
-@asynccontextmanager
-async def asking(port: int) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the Scheduler's own HTTP."""
-    async with httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}",
-        headers={"Authorization": f"Bearer {TOKEN}"},
-        timeout=60,
-        trust_env=False,
-    ) as client:
-        yield client
 
 
 async def nodes_come(kit: Kit, others: Others) -> None:

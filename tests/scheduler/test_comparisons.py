@@ -23,12 +23,12 @@ from scheduler.domain.given import Noted, changed_line
 from scheduler.settings import SchedulerSettings
 from scheduler.store.record import Part, Row
 from scheduler.what_if import NoRecordError, Task, compared
+from scheduler_answers import asking
 from scheduler_watched import measured, until
 
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 DAY_S, DEADLINE_S = 86_400.0, 120.0
 FILE = """\
 cellTypes: {node: {child: gpu, count: 2, node: true}}
@@ -103,12 +103,9 @@ async def recorded(
     await write(pool, events, days_ago)
     await pool.close()
     port = free_port()
-    headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
         scheduler(port, cluster_file=file, **settings) as runtime,
-        httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, trust_env=False
-        ) as client,
+        asking(port) as client,
     ):
         await until(lambda: measured(runtime, "is_leader") == 1)
         yield runtime, client

@@ -4,8 +4,8 @@ gangs run, over restarts and by who stands by.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from cli.embedded.process import free_port
 from muster.contracts.notices import SettingChanged
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.service import Runtime
+from scheduler_answers import asking
 from scheduler_watched import measured, until
 
 Kit = Any
@@ -24,7 +25,6 @@ RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 RunAnother = Callable[..., AbstractAsyncContextManager[asyncio.subprocess.Process]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 FILE = """\
 cellTypes: {node: {child: gpu, count: 2, node: true}}
 physicalCells:
@@ -64,16 +64,6 @@ def asked(kit: Kit, name: str, vc: str, **more: Any) -> Any:
     return word.model_copy(update={"virtual_cluster": vc})
 
 
-@asynccontextmanager
-async def door(port: int) -> AsyncIterator[httpx2.AsyncClient]:
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    url = f"http://127.0.0.1:{port}"
-    async with httpx2.AsyncClient(
-        base_url=url, headers=headers, timeout=60, trust_env=False
-    ) as client:
-        yield client
-
-
 async def shown(client: httpx2.AsyncClient) -> dict[str, Any]:
     answer: dict[str, Any] = (await client.get("/configuration")).json()
     return answer
@@ -98,7 +88,7 @@ async def test_what_is_set_is_taken_refused_where_it_cannot_be_and_removed(
     kit: Kit, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     port = free_port()
-    async with scheduler(port, cluster_file=file) as runtime, door(port) as client:
+    async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
         await others.report(kit.report("n0", gpus=2))
         await others.report(kit.report("n1", gpus=2))
         await others.ask(asked(kit, "a", "default"))
@@ -147,7 +137,7 @@ async def test_a_change_is_in_the_record(
 ) -> None:
     port = free_port()
     at_once = {"cluster_file": file, "record_wait_s": 0.0}
-    async with scheduler(port, **at_once) as runtime, door(port) as client:
+    async with scheduler(port, **at_once) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         await set_(others, 1, owning(default=1, speech=1))
         await until_version(client, 1)
@@ -173,7 +163,7 @@ async def test_a_restart_has_what_was_taken_whatever_the_bus_has_kept(
             "INSERT INTO configuration (revision, version, content) VALUES (107, 7, $1)",
             json.dumps(owning(speech=2)),
         )
-    async with scheduler(port, cluster_file=file) as runtime, door(port) as client:
+    async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         found = await shown(client)
         assert (found["version"], found["newest"]["version"]) == (7, 7)
@@ -183,7 +173,7 @@ async def test_a_restart_has_what_was_taken_whatever_the_bus_has_kept(
         async with asyncio.timeout(60):
             while await runtime.pool.fetchval("SELECT version FROM configuration") != 8:
                 await asyncio.sleep(0.02)
-    async with scheduler(port, cluster_file=file) as runtime, door(port) as client:
+    async with scheduler(port, cluster_file=file) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         assert (await shown(client))["version"] == 8
 
@@ -194,13 +184,13 @@ async def test_a_start_with_less_hardware_leaves_out_what_is_set_and_refuses_nob
     """The nodes make the cluster; of those that the setting was made for one has not come."""
     port, node = free_port(), "t-2"
     cells = {"speech": {"cells": [{"type": node, "count": 2}]}}
-    async with scheduler(port) as runtime, door(port) as client:
+    async with scheduler(port) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         await runtime.pool.execute(
             "INSERT INTO configuration (revision, version, content) VALUES (101, 1, $1)",
             json.dumps({"virtualClusters": cells}),
         )
-    async with scheduler(port, settle_s=0.0) as runtime, door(port) as client:
+    async with scheduler(port, settle_s=0.0) as runtime, asking(port) as client:
         await others.report(kit.report("n0", gpus=2))
         await until(lambda: measured(runtime, "is_leader") == 1)
         await others.ask(asked(kit, "a", "speech"))
@@ -220,7 +210,10 @@ async def test_who_stands_by_follows_it(
     kit: Kit, another_scheduler: RunAnother, scheduler: RunScheduler, others: Others, file: Path
 ) -> None:
     quick, port = {"cluster_file": file, "remake_share": 1.0}, free_port()
-    async with another_scheduler(cluster_file=file, http_port=port) as leader, door(port) as client:
+    async with (
+        another_scheduler(cluster_file=file, http_port=port) as leader,
+        asking(port) as client,
+    ):
         await others.report(kit.report("n0", gpus=2))
         await others.report(kit.report("n1", gpus=2))
         await others.ask(asked(kit, "a", "default"))
@@ -250,7 +243,7 @@ async def test_a_text_is_checked_against_the_hardware_and_nothing_is_changed(
 ) -> None:
     port = free_port()
     small = {"cluster_file": file, "configuration_bytes": 1000}
-    async with scheduler(port, **small) as runtime, door(port) as client:
+    async with scheduler(port, **small) as runtime, asking(port) as client:
         await until(lambda: measured(runtime, "is_leader") == 1)
         await others.report(kit.report("n0", gpus=2))
         await others.ask(asked(kit, "a", "default"))

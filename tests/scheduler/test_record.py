@@ -4,13 +4,12 @@ nothing is in it that was not decided.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from cli.embedded.process import free_port
 from muster.contracts.gangs import PodRelease
@@ -30,6 +29,7 @@ from scheduler.domain.simulation.recording import Life, Replay
 from scheduler.domain.simulation.run import Simulation
 from scheduler.domain.simulation.side_by_side import SideBySide
 from scheduler.domain.simulation.workload import Workload, enforcing
+from scheduler_answers import asking
 from scheduler_watched import measured, until
 
 Kit = Any
@@ -37,7 +37,6 @@ Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 DEADLINE_S = 60.0
 
 CLUSTER = """
@@ -101,18 +100,6 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> Decided:
 
     monkeypatch.setattr(given, "run_cycle", listening)
     return told
-
-
-@asynccontextmanager
-async def asking(port: int, token: str = TOKEN) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the Scheduler's own HTTP."""
-    async with httpx2.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}",
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=60,
-        trust_env=False,
-    ) as client:
-        yield client
 
 
 async def exported(port: int, since: str = "0") -> tuple[bytes, list[bytes]]:

@@ -8,18 +8,17 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
-import httpx2
 import pytest
 from cli.embedded.process import free_port
 from muster.contracts.nodes import Gpu
 from muster.service import Runtime
+from scheduler_answers import asking
 
 Kit = Any
 Others = Any
 RunScheduler = Callable[..., AbstractAsyncContextManager[Runtime]]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
-TOKEN = "between-services"
 
 
 async def held(runtime: Runtime) -> set[tuple[str, int, str]]:
@@ -105,10 +104,10 @@ async def test_the_queue_and_reasons_are_told_over_http_to_those_who_may(
         for age, name in enumerate("bc", start=1):
             await others.ask(kit.gang(name, *kit.pods(name, 1, gpus=1), age=age))
         await others.until(lambda: others.states("c") == others.states("b") == ["waiting"])
-        base = f"http://127.0.0.1:{port}"
-        async with httpx2.AsyncClient(base_url=base, timeout=60, trust_env=False) as client:
+        async with asking(port) as client:
+            token = client.headers.pop("Authorization")
             assert (await client.get("/queue")).status_code == 401
-            client.headers["Authorization"] = f"Bearer {TOKEN}"
+            client.headers["Authorization"] = token
             queue = (await client.get("/queue?limit=1")).json()
             assert (queue["waiting"], [gang["gang"] for gang in queue["gangs"]]) == (2, ["b"])
             why = (await client.get("/jobs/c/why")).json()

@@ -1,4 +1,6 @@
-"""The Scheduler's answers over HTTP, from a state without a service around it."""
+"""The Scheduler's answers over HTTP: of a service that runs, and from a state without one around
+it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +20,8 @@ from scheduler.settings import SchedulerSettings
 from starlette.applications import Starlette
 
 Kit = Any
+TOKEN = "between-services"
+"""What a service that runs asks for."""
 
 
 class Leader:
@@ -95,6 +99,18 @@ def furnished(kit: Kit) -> State:
     state.order("n1", Order.CORDON)
     kit.decide(state, 2.0)
     return state
+
+
+@asynccontextmanager
+async def asking(port: int, token: str = TOKEN) -> AsyncIterator[httpx2.AsyncClient]:
+    """A client of a service that runs."""
+    async with httpx2.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}",
+        headers={"Authorization": f"Bearer {token}"},
+        timeout=60,
+        trust_env=False,
+    ) as client:
+        yield client
 
 
 @asynccontextmanager
