@@ -26,7 +26,7 @@ STATES = "SELECT state FROM delivery"
 DEADLINE_S = 60.0
 MEMORY_SPARE_MB = 10
 """The 10,000 deliveries that are added would take more, with what they say."""
-TABLES = ("delivery", "event", "receiver", "alert", "outbox", "job_watch")
+TABLES = ("delivery", "event", "receiver", "alert", "notice", "job_watch")
 
 
 @asynccontextmanager

@@ -17,17 +17,18 @@ from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 from muster.aggregates import Aggregate, apply_records
 from muster.bus import Bus
+from muster.channels import Outgoing
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, JobStatus, TaskRoleSpec
-from muster.contracts.model import Model, Word
+from muster.contracts.model import Model, StateMessage
 from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Verdict
-from muster.db import Connection, Pool, open_pool, transaction
-from muster.decisions import Due, Input, Say
+from muster.db import Pool, Transaction, open_pool, transaction
+from muster.decisions import Due, Input, Publish
 from muster.metrics import PlumbingMetrics
-from muster.records import Received, said
+from muster.records import Received, message_value
 from muster.relay import Relay
 from muster.states import JobPhase
 from muster.testing.peers import FakeAgents, FakeScheduler, stopped
@@ -126,16 +127,16 @@ class Story:
         self.life: Life | None = None
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
-        self.says: list[Say] = []
+        self.says: list[Publish] = []
         self.tell(request)
 
     def tell(self, given: Input) -> "Story":
         decision = decide(self.request.job, self.life, given, now=self.now, policy=self.policy)
         self.life = decision.state
-        for say in decision.says:
+        for say in decision.messages:
             revision = 1 + sum(s.subject == say.subject and s.kind is say.kind for s in self.says)
-            word = say.word.model_copy(update={"revision": revision})
-            self.says.append(replace(say, word=word))
+            word = say.message.model_copy(update={"revision": revision})
+            self.says.append(replace(say, message=word))
             if isinstance(word, GangRequest):
                 self.scheduler.hear(word)
             elif isinstance(word, PodRequest):
@@ -212,19 +213,19 @@ class Story:
 
     def statuses(self) -> list[JobStatus]:
         """All words about the job."""
-        return [s.word for s in self.says if isinstance(s.word, JobStatus)]
+        return [s.message for s in self.says if isinstance(s.message, JobStatus)]
 
     def stops(self) -> dict[str, PodRequest]:
         """The asks to stop, by pod."""
         return {
-            s.word.pod: s.word
+            s.message.pod: s.message
             for s in self.says
-            if isinstance(s.word, PodRequest) and s.word.action is PodAction.STOP
+            if isinstance(s.message, PodRequest) and s.message.action is PodAction.STOP
         }
 
     def runs(self) -> list[PodRequest]:
         """The asks to run."""
-        words = [s.word for s in self.says if isinstance(s.word, PodRequest)]
+        words = [s.message for s in self.says if isinstance(s.message, PodRequest)]
         return [w for w in words if w.action is PodAction.RUN]
 
     def open_subjects(self) -> set[str]:
@@ -252,15 +253,20 @@ def received(word: Model) -> Received:
 
 
 class CountingRelay(Relay):
-    """A relay that nobody runs: what is said stays in the outbox."""
+    """A relay that nobody runs: what is published is kept here."""
 
     transactions = 0
 
+    def __init__(self, bus: Bus, pool: Pool) -> None:
+        super().__init__(bus, pool)
+        self.outgoing: list[Outgoing] = []
+
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[Transaction]:
         self.transactions += 1
-        async with super().transaction() as conn:
-            yield conn
+        async with super().transaction() as opened:
+            yield opened
+        self.outgoing += opened.outgoing
 
 
 class Launcher:
@@ -280,25 +286,24 @@ class Launcher:
         self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
 
     async def hear(self, words: Sequence[Model]) -> None:
-        async with transaction(self.pool) as conn:
-            now = await conn.fetchval("SELECT clock_timestamp()")
+        async with self.relay.transaction() as opened:
+            now = await opened.conn.fetchval("SELECT clock_timestamp()")
             records = [received(word) for word in words]
-            await apply_records(conn, Service.LAUNCHER, self.aggregate, records, now)
+            await apply_records(opened, Service.LAUNCHER, self.aggregate, records, now)
 
-    async def said(self) -> list[Word]:
-        """What is in the outbox; it is empty then."""
-        async with self.pool.acquire() as conn:
-            rows = await conn.fetch("DELETE FROM outbox RETURNING topic, value")
-        return [_word(row["topic"], row["value"]) for row in rows]
+    async def said(self) -> list[StateMessage]:
+        """What was published; it is forgotten then."""
+        records, self.relay.outgoing = self.relay.outgoing, []
+        return [_word(each.topic, (each.value or b"").decode()) for each in records]
 
-    async def repeats(self) -> list[Word]:
+    async def repeats(self) -> list[StateMessage]:
         """The last word about each subject that the other side has not acknowledged."""
         async with self.pool.acquire() as conn:
             rows = await conn.fetch("SELECT * FROM subject WHERE repeat_at IS NOT NULL")
         return [
-            _word(row["topic"], said(_text(row["word"]), row["revision"], row["seen"]))
+            _word(row["topic"], message_value(_text(row["message"]), row["revision"], row["seen"]))
             for row in rows
-            if row["word"] is not None
+            if row["message"] is not None
         ]
 
     async def life(self, job: str) -> Life:
@@ -335,7 +340,7 @@ def _text(word: object) -> str:
     return word if isinstance(word, str) else json.dumps(word)
 
 
-def _word(topic: str, value: str) -> Word:
+def _word(topic: str, value: str) -> StateMessage:
     model = TOPICS[topic].model.model_validate_json(value)
-    assert isinstance(model, Word)
+    assert isinstance(model, StateMessage)
     return model

@@ -12,9 +12,9 @@ from launcher.app import build
 from launcher.settings import LauncherSettings
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
-from muster.contracts.model import Word
+from muster.contracts.model import StateMessage
 from muster.contracts.pods import PodRequest, PodState, PodStatus
-from muster.contracts.topics import TOPICS, Kind, Service, word_topics
+from muster.contracts.topics import TOPICS, Kind, Service, message_topics
 from muster.service import Runtime, running
 from muster.testing.peers import FakeAgents, FakeScheduler
 from prometheus_client import generate_latest
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
 WAIT_S = 60
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SPOKEN = [name for kind in Kind for name in word_topics(kind, Service.LAUNCHER)]
+SPOKEN = [name for kind in Kind for name in message_topics(kind, Service.LAUNCHER)]
 
 
 class Others:
@@ -40,7 +40,7 @@ class Others:
     async def submit(self, request: JobRequest) -> None:
         await self._say("job-submitted", request.job, request)
 
-    async def answer(self, word: Word) -> None:
+    async def answer(self, word: StateMessage) -> None:
         match word:
             case GangRequest():
                 self.scheduler.hear(word)
@@ -61,7 +61,7 @@ class Others:
             await self._say("pod-started", word.job, self.agents.start(word.pod, NOW))
             await self._say("pod-succeeded", word.job, self.agents.end(word.pod, NOW))
 
-    async def _say(self, topic: str, key: str, word: Word) -> None:
+    async def _say(self, topic: str, key: str, word: StateMessage) -> None:
         assert isinstance(word, JobRequest | GangDecision | PodStatus)
         value = word.model_dump_json().encode()
         await self.producer.send_and_wait(topic, value, key=key.encode())
@@ -87,7 +87,7 @@ async def until_all(others: Others, consumer: AIOKafkaConsumer, jobs: int, state
         while sum(s.state is state for s in others.statuses.values()) < jobs:
             record = await consumer.getone()
             word = TOPICS[record.topic].model.model_validate_json(record.value)
-            assert isinstance(word, Word)
+            assert isinstance(word, StateMessage)
             await others.answer(word)
 
 

@@ -41,7 +41,7 @@ def test_a_lost_pod_stays_lost_and_is_stopped_when_its_node_comes_back(story: Te
     told.tell(told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 9}))
     assert told.stops().keys() == {"j1-0-worker-0-0"}
     told.end("0-worker-0-0")
-    assert told.says[-1].word.action is PodAction.FORGET
+    assert told.says[-1].message.action is PodAction.FORGET
     assert told.job.tasks == before.tasks
     assert told.phase() is JobPhase.BACKOFF
 
@@ -117,7 +117,7 @@ def test_a_give_back_that_is_said_again_changes_nothing(story: Tell) -> None:
     told = story({"worker": 2}).place().start().preempt(10)
     said = len(told.says)
     told.tell(told.scheduler.decisions["j1-0"]).wait(5).tell(told.scheduler.decisions["j1-0"])
-    assert not [s for s in told.says[said:] if isinstance(s.word, PodRequest)]
+    assert not [s for s in told.says[said:] if isinstance(s.message, PodRequest)]
     told.end_stopped().again().tell(told.scheduler.decisions["j1-0"])
     assert told.scheduler.gangs["j1-1"].pods
     assert told.stops().keys() == {"j1-0-worker-0-0", "j1-0-worker-1-0"}
@@ -132,7 +132,7 @@ def test_a_deadline_holds_for_an_attempt_that_is_ending_already(story: Tell) -> 
     said = len(told.says)
     told.wait(1).tell(told.scheduler.decisions["j1-0"])
     assert (kept, hurried) == ({30}, {3})
-    assert not [s for s in told.says[said:] if isinstance(s.word, PodRequest)]
+    assert not [s for s in told.says[said:] if isinstance(s.message, PodRequest)]
     told.end_stopped()
     assert told.status().verdict == USER_FAILURE
 

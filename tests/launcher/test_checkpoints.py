@@ -20,7 +20,7 @@ def save(told: Story, pod: str, at: datetime) -> Story:
 
 
 def words(told: Story) -> list[tuple[str, GangRequest]]:
-    return [(say.topic, say.word) for say in told.says if isinstance(say.word, GangRequest)]
+    return [(say.topic, say.message) for say in told.says if isinstance(say.message, GangRequest)]
 
 
 def test_a_gangs_work_is_saved_when_one_of_its_pods_says_so(story: Tell) -> None:

@@ -22,7 +22,7 @@ from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodStatus
 from muster.contracts.topics import Kind, Service
-from muster.decisions import Due, Input, Say
+from muster.decisions import Due, Input, Publish
 from muster.exchange import (
     Exchange,
     Hearing,
@@ -32,7 +32,7 @@ from muster.exchange import (
     repeated,
     speak,
 )
-from muster.records import Received, body, said, word_id
+from muster.records import Received, body, said
 from muster.testing.peers import FakeScheduler
 from runtime_agent.domain.ending import Ending, Loss, Refusal
 from runtime_agent.domain.pods import Forget, Launch, Stop
@@ -58,7 +58,7 @@ class Row:
     """The Launcher's row of a pod."""
 
     exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
-    say: Say | None = None
+    say: Publish | None = None
 
 
 @dataclass
@@ -97,9 +97,9 @@ class World:
     def tell(self, given: Input) -> None:
         decision = decide(self.request.job, self.life, given, now=self.now, policy=Policy())
         self.life = decision.state
-        for say in decision.says:
-            if isinstance(say.word, GangRequest) and say.subject not in self.scheduler.gangs:
-                self.scheduler.hear(say.word.model_copy(update={"revision": 1}))
+        for say in decision.messages:
+            if isinstance(say.message, GangRequest) and say.subject not in self.scheduler.gangs:
+                self.scheduler.hear(say.message.model_copy(update={"revision": 1}))
             elif say.kind is Kind.POD:
                 row = self.rows.get(say.subject, Row())
                 self.rows[say.subject] = Row(speak(row.exchange, self.now), say)
@@ -109,8 +109,8 @@ class World:
         row = self.rows[pod]
         if row.say is not None:
             revision = row.exchange.revision
-            text = said(body(row.say.word), revision, row.exchange.named)
-            ident = word_id("launcher", "pod", pod, revision)
+            text = said(body(row.say.message), revision, row.exchange.named)
+            ident = message_id("launcher", "pod", pod, revision)
             record = Outgoing("pod-requested", "n1", text.encode(), ident, 0.0)
             self.bus.append((Service.RUNTIME_AGENT, record))
 

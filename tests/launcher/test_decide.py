@@ -12,7 +12,7 @@ from muster.contracts.jobs import JobRequest, JobState, TaskState
 from muster.contracts.pods import PodAction, PodState, PodStatus
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Behavior, Fault
-from muster.decisions import Dead, Due
+from muster.decisions import Due, MessageRejected
 from muster.errors import Broken
 from muster.states import JobPhase, TaskPhase
 from muster.testing.peers import failure
@@ -76,7 +76,7 @@ def test_a_job_runs_when_its_first_task_does_and_succeeds_with_the_last(story: T
     assert final.verdict.code == 0
     assert [t.state for t in final.task_roles[0].tasks] == [TaskState.SUCCEEDED] * 2
     assert told.open_subjects() == set()
-    assert told.says[-1].encore or any(s.encore for s in told.says)
+    assert told.says[-1].delayed_repeats or any(s.delayed_repeats for s in told.says)
 
 
 def test_why_it_waits_is_told_until_it_has_a_place(story: Tell) -> None:
@@ -148,7 +148,7 @@ def test_a_final_job_moves_no_more(story: Tell) -> None:
     before, said = told.job, len(told.says)
     told.stop().tell(told.request).wait(10_000)
     told.tell(told.scheduler.decisions["j1-0"])
-    told.tell(Dead(Kind.GANG, "j1-0"))
+    told.tell(MessageRejected(Kind.GANG, "j1-0"))
     assert told.job == before
     assert len(told.says) == said
     assert wake_at(told.job) is None
@@ -167,10 +167,10 @@ def test_the_other_sides_words_about_unknown_jobs_are_answered_as_over() -> None
     now = {"now": START, "policy": POLICY}
     answer = decide("gone", None, pod, **now)  # type: ignore[arg-type]
     assert answer.state is None
-    assert [s.word.action for s in answer.says] == [PodAction.STOP]  # type: ignore[attr-defined]
+    assert [s.message.action for s in answer.messages] == [PodAction.STOP]  # type: ignore[attr-defined]
     ended = pod.model_copy(update={"state": PodState.FAILED})
     answer = decide("gone", None, ended, **now)  # type: ignore[arg-type]
-    assert [s.word.action for s in answer.says] == [PodAction.FORGET]  # type: ignore[attr-defined]
+    assert [s.message.action for s in answer.messages] == [PodAction.FORGET]  # type: ignore[attr-defined]
 
 
 def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(story: Tell) -> None:
@@ -215,7 +215,7 @@ def test_a_late_word_about_an_earlier_pod_of_a_task_leaves_the_present_one_alone
     late = told.agents.statuses["j1-0-worker-0-0"].model_copy(update={"revision": 99})
     told.tell(late)
     assert told.job.tasks == before
-    assert told.says[-1].word.action is PodAction.FORGET
+    assert told.says[-1].message.action is PodAction.FORGET
 
 
 def test_a_pod_of_an_attempt_that_is_forgotten_is_stopped_and_its_number_is_used(
@@ -258,10 +258,10 @@ def test_what_is_let_go_is_told_once(story: Tell) -> None:
 
 
 def test_a_dead_letter_shows_on_the_job_until_the_other_side_speaks(story: Tell) -> None:
-    told = story().tell(Dead(Kind.GANG, "j1-0"))
+    told = story().tell(MessageRejected(Kind.GANG, "j1-0"))
     assert "gang j1-0" in (told.status().dead_letter or "")
     assert told.place().wait(1).status().dead_letter is None
-    told.tell(Dead(Kind.POD, "j1-0-worker-0-0"))
+    told.tell(MessageRejected(Kind.POD, "j1-0-worker-0-0"))
     assert "pod j1-0-worker-0-0" in (told.status().dead_letter or "")
     assert told.start().status().dead_letter is None
 
@@ -276,7 +276,7 @@ def test_a_job_without_tasks_is_a_dead_letter(
 def test_the_end_of_a_gang_that_nobody_knows_is_not_answered() -> None:
     """Else the answer would be answered with the end, and so on for ever."""
     word = GangDecision(gang="gone-0", job="gone", epoch=1)
-    assert decide("gone", None, word, now=START, policy=POLICY).says == ()
+    assert decide("gone", None, word, now=START, policy=POLICY).messages == ()
 
 
 def test_a_gang_that_only_its_scheduler_holds_is_ended(story: Tell) -> None:
@@ -287,7 +287,7 @@ def test_a_gang_that_only_its_scheduler_holds_is_ended(story: Tell) -> None:
     for _ in range(2):
         told.says.clear()
         told.tell(old.model_copy(update={"revision": 99}))
-        assert [(s.subject, s.word.pods) for s in told.says] == [("j1-0", ())]
+        assert [(s.subject, s.message.pods) for s in told.says] == [("j1-0", ())]
     before = told.job
     told.end("1-worker-0-0").says.clear()
     told.tell(told.scheduler.decisions["j1-0"])

@@ -15,7 +15,7 @@ from launcher.handlers import TOPICS_HEARD, Housekeeping
 from muster.aggregates import Aggregate
 from muster.contracts.gangs import GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
-from muster.contracts.model import Word
+from muster.contracts.model import StateMessage
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodRequest
 from muster.contracts.topics import TOPICS, Kind, Service
@@ -44,7 +44,7 @@ class World:
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
         self.statuses: dict[str, JobStatus] = {}
-        self.said: list[Word] = []
+        self.said: list[StateMessage] = []
         self.told: set[tuple[str, int]] = set()
 
     async def round(self, *, is_fair: bool) -> None:
@@ -62,7 +62,7 @@ class World:
         acks = self._acknowledgements() if is_fair else []
         await self.launcher.hear([*self._arriving(words, is_fair), *acks])
 
-    def _arriving(self, words: Sequence[Word], is_fair: bool) -> list[Word]:
+    def _arriving(self, words: Sequence[StateMessage], is_fair: bool) -> list[StateMessage]:
         if is_fair:
             found = list(words)
         else:
@@ -70,7 +70,7 @@ class World:
         self.random.shuffle(found)
         return found
 
-    def _deliver(self, word: Word) -> None:
+    def _deliver(self, word: StateMessage) -> None:
         match word:
             case GangRequest():
                 self.scheduler.hear(word)
@@ -102,7 +102,7 @@ class World:
                 self.scheduler.give_back(gang, NOW, preemptor)
 
     def _acknowledgements(self) -> list[RevisionAcknowledged]:
-        heard: list[tuple[Kind, Word]] = [
+        heard: list[tuple[Kind, StateMessage]] = [
             *((Kind.JOB, w) for w in self.statuses.values()),
             *((Kind.GANG, w) for w in self.scheduler.gangs.values()),
             *((Kind.POD, w) for w in self.agents.requests.values()),
@@ -117,7 +117,7 @@ class World:
                         kind=kind.value,
                         subject=subject_of(kind, word),
                         revision=word.revision,
-                        spoken=10_000,
+                        sender_revision=10_000,
                     ),
                 ),
             )
@@ -162,7 +162,7 @@ async def _is_at_rest(launcher: Any) -> bool:
         return bool(
             await conn.fetchval(
                 "SELECT NOT EXISTS (SELECT FROM subject WHERE is_open OR repeat_at IS NOT NULL)"
-                " AND NOT EXISTS (SELECT FROM outbox)"
+                " AND NOT EXISTS (SELECT FROM notice)"
                 " AND NOT EXISTS (SELECT FROM job WHERE wake_at IS NOT NULL)"
             )
         )

@@ -27,11 +27,11 @@ from muster.contracts.jobs import (
     JobState,
     JobStatus,
 )
-from muster.contracts.model import Word
+from muster.contracts.model import StateMessage
 from muster.contracts.pods import PodAction, PodRequest, PodStatus
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Fault, Verdict
-from muster.decisions import Due, Input, Say
+from muster.decisions import Due, Input, Publish
 from muster.ids import parse_pod
 from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 
@@ -53,10 +53,10 @@ class Lives(RuleBasedStateMachine):
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
         self.heard: dict[tuple[str, str], int] = {}
-        self.spoken: dict[tuple[Kind, str], Say] = {}
+        self.spoken: dict[tuple[Kind, str], Publish] = {}
         self.log: list[GangRequest | PodRequest] = []
         self.statuses: list[JobStatus] = []
-        self.words: list[Word] = []
+        self.words: list[StateMessage] = []
         self.runs: set[str] = set()
         self.lost: set[str] = set()
         self.dead: set[str] = set()
@@ -75,19 +75,21 @@ class Lives(RuleBasedStateMachine):
 
     def tell(self, given: Input) -> None:
         """Give the Launcher an input, as the exchange would: a word only where it is new."""
-        if isinstance(given, Word):
+        if isinstance(given, StateMessage):
             kind, subject = _subject(given)
             if given.revision <= self.heard.get((kind, subject), 0):
                 return
             self.heard[kind, subject] = given.revision
         before = self.life
         decision = decide(JOB, before, given, now=self.now, policy=POLICY)
-        self.check_final(before, decision.state, decision.says)
+        self.check_final(before, decision.state, decision.messages)
         self.life = decision.state
-        for say in decision.says:
+        for say in decision.messages:
             self.note(say)
 
-    def check_final(self, before: Life | None, after: Life | None, says: tuple[Say, ...]) -> None:
+    def check_final(
+        self, before: Life | None, after: Life | None, says: tuple[Publish, ...]
+    ) -> None:
         if before is None or not before.job.is_final:
             return
         assert after is not None
@@ -95,12 +97,12 @@ class Lives(RuleBasedStateMachine):
         assert after.tasks == before.tasks, "a task of a final job moved"
         assert not [s for s in says if s.kind is Kind.JOB], "a final job was said anew"
 
-    def note(self, say: Say) -> None:
+    def note(self, say: Publish) -> None:
         old = self.spoken.get((say.kind, say.subject))
-        revision = old.word.revision + 1 if old else 1
-        word = say.word.model_copy(update={"revision": revision})
-        self.spoken[say.kind, say.subject] = Say(
-            say.kind, say.subject, say.topic, say.key, word, say.is_open, say.encore
+        revision = old.message.revision + 1 if old else 1
+        word = say.message.model_copy(update={"revision": revision})
+        self.spoken[say.kind, say.subject] = Publish(
+            say.kind, say.subject, say.topic, say.key, word, say.is_open, say.delayed_repeats
         )
         match word:
             case PodRequest(action=PodAction.RUN):
@@ -149,8 +151,8 @@ class Lives(RuleBasedStateMachine):
     def deliver_newest(self) -> None:
         """What the Launcher said last arrives, and what it is told last."""
         for say in list(self.spoken.values()):
-            if isinstance(say.word, GangRequest | PodRequest):
-                self.deliver(say.word)
+            if isinstance(say.message, GangRequest | PodRequest):
+                self.deliver(say.message)
         for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
             self.tell(word)
 
@@ -332,13 +334,13 @@ class Lives(RuleBasedStateMachine):
             for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values())
         )
         is_heard = all(
-            say.word.revision <= self.peer_revision(say)
+            say.message.revision <= self.peer_revision(say)
             for say in self.spoken.values()
             if say.kind is not Kind.JOB
         )
         return self.life.job.is_final and is_told and is_heard and not self.agents.live()
 
-    def peer_revision(self, say: Say) -> int:
+    def peer_revision(self, say: Publish) -> int:
         known = self.scheduler.gangs if say.kind is Kind.GANG else self.agents.requests
         return known[say.subject].revision if say.subject in known else 0
 
@@ -357,7 +359,7 @@ class Lives(RuleBasedStateMachine):
         self.ring()
 
 
-def _subject(word: Word) -> tuple[str, str]:
+def _subject(word: StateMessage) -> tuple[str, str]:
     match word:
         case JobRequest():
             return ("job", word.job)

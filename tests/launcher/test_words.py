@@ -38,12 +38,12 @@ def runs(spec: JobSpec, address: Place, order: Iterable[int] = (0,)) -> list[Pod
         submitted_at=NOW, spec=spec,
     )  # fmt: skip
     decision = decide(JOB, None, request, now=NOW, policy=POLICY)
-    gangs = [say.word for say in decision.says if isinstance(say.word, GangRequest)]
+    gangs = [say.message for say in decision.messages if isinstance(say.message, GangRequest)]
     told: list[PodRequest] = []
     for gang, places in _placed([gangs[number] for number in order], address):
         word = GangDecision(revision=1, gang=gang, job=JOB, epoch=1, pods=places)
         decision = decide(JOB, decision.state, word, now=NOW, policy=POLICY)
-        told += [say.word for say in decision.says if isinstance(say.word, PodRequest)]
+        told += [say.message for say in decision.messages if isinstance(say.message, PodRequest)]
     return told
 
 

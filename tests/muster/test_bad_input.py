@@ -11,8 +11,9 @@ from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from confluent_kafka import Producer
 from muster.contracts.topics import Kind, Service
+from muster.decisions import Publish
 from muster.service import Runtime
-from muster.subjects import Say, say_all
+from muster.subjects import publish_all
 from toy_services import answers, both, eventually, request, submit, unsettled
 
 BATCHES, BATCH, LONG = 15, 200, 16_000
@@ -134,7 +135,7 @@ async def test_what_waits_for_a_clock_that_went_back_is_said_soon(
 async def test_memory_stays_bounded_while_the_bus_is_away(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
-    """What an hour at some words a second comes to: it waits in the table, not in memory."""
+    """What an hour at some words a second comes to: it waits in rows, not in memory."""
     process = psutil.Process()
     async with both(database_url, fresh_broker.bootstrap) as (rest, _launcher):
         await submit(rest, "first", "first")
@@ -148,7 +149,9 @@ async def test_memory_stays_bounded_while_the_bus_is_away(
         fresh_broker.start()
 
         async def left() -> object:
-            return await rest.pool.fetchval("SELECT count(*) FROM outbox")
+            return await rest.pool.fetchval(
+                "SELECT count(*) FROM subject WHERE repeat_at IS NOT NULL"
+            )
 
         await eventually(left, 0, LONG_WAIT_S)
 
@@ -201,9 +204,9 @@ async def say_elsewhere(bootstrap: str, first: int, last: int) -> None:
 async def write(rest: Runtime, first: int, last: int) -> None:
     """Batches of large words."""
     for batch in range(first, last):
-        async with rest.relay.transaction() as conn:
-            now = await conn.fetchval("SELECT now()")
+        async with rest.relay.transaction() as opened:
+            now = await opened.conn.fetchval("SELECT now()")
             names = [f"j{batch}-{n}" for n in range(BATCH)]
             word = "x" * LONG
-            says = [Say(Kind.JOB, n, "job-submitted", n, request(n, word)) for n in names]
-            await say_all(conn, Service.REST, says, now)
+            jobs = [Publish(Kind.JOB, n, "job-submitted", n, request(n, word)) for n in names]
+            await publish_all(opened, Service.REST, jobs, now)

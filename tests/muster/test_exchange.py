@@ -10,21 +10,20 @@ from hypothesis import strategies as st
 from muster.exchange import (
     REPEAT_LONGEST,
     Exchange,
-    Hearing,
     answered,
-    hear,
-    hear_acknowledged,
-    repeated,
+    publish,
+    receive,
+    receive_acknowledgement,
+    republish,
     resync,
-    skip_dead,
-    speak,
+    skip,
 )
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Word:
+class Message:
     sender: str
     revision: int
     seen: int
@@ -35,50 +34,54 @@ class Word:
 class Ack:
     sender: str
     revision: int
-    spoken: int
-    dead: bool
+    sender_revision: int
+    is_rejected: bool
 
 
 @dataclass
 class Side:
-    """A side as a service would be: its row, what it says, and what it knows of the other."""
+    """A side as a service would be: its row, its state, and what it knows of the other."""
 
     name: str
     row: Exchange = field(default_factory=Exchange)
     mine: int = 0
     theirs: int = 0
-    dead_values: set[int] = field(default_factory=set)
+    unreadable: set[int] = field(default_factory=set)
 
-    def say(self, value: int, now: datetime) -> Word:
+    def publish(self, value: int, now: datetime) -> Message:
         self.mine = value
-        self.row = speak(self.row, now)
-        return self.word()
+        self.row = publish(self.row, now)
+        return self.message()
 
-    def word(self) -> Word:
-        return Word(self.name, self.row.revision, self.row.named, self.mine)
+    def message(self) -> Message:
+        return Message(self.name, self.row.revision, self.row.named, self.mine)
 
-    def hear(self, record: Word | Ack, now: datetime) -> list[Word]:
+    def receive(self, record: Message | Ack, now: datetime) -> list[Message]:
         if isinstance(record, Ack):
-            heard = hear_acknowledged(
-                self.row, revision=record.revision, spoken=record.spoken, dead=record.dead, now=now
+            receipt = receive_acknowledgement(
+                self.row,
+                revision=record.revision,
+                sender_revision=record.sender_revision,
+                is_rejected=record.is_rejected,
+                now=now,
             )
         else:
-            heard = hear(self.row, revision=record.revision, seen=record.seen, now=now)
-        self.row = heard.exchange
-        if isinstance(record, Word) and heard.hearing is Hearing.APPLY:
-            if record.value in self.dead_values:
-                self.row = skip_dead(self.row, revision=record.revision, now=now)
+            receipt = receive(self.row, revision=record.revision, seen=record.seen, now=now)
+        self.row = receipt.exchange
+        if isinstance(record, Message) and receipt.is_new:
+            if record.value in self.unreadable:
+                self.row = skip(self.row, revision=record.revision, now=now)
             else:
                 self.theirs = record.value
-        return [self.say(self.mine, now)] if heard.speak_again else []
+        return [self.publish(self.mine, now)] if receipt.must_publish else []
 
-    def due(self, now: datetime, jitter: float) -> list[Word | Ack]:
-        out: list[Word | Ack] = []
+    def due(self, now: datetime, jitter: float) -> list[Message | Ack]:
+        out: list[Message | Ack] = []
         if self.row.repeat_at is not None and self.row.repeat_at <= now:
-            out.append(self.word())
-            self.row = repeated(self.row, now, jitter)
+            out.append(self.message())
+            self.row = republish(self.row, now, jitter)
         if self.row.answer_at is not None and self.row.answer_at <= now:
-            out.append(Ack(self.name, self.row.seen, self.row.revision, self.row.dead > 0))
+            out.append(Ack(self.name, self.row.seen, self.row.revision, self.row.skipped > 0))
             self.row = answered(self.row)
         return out
 
@@ -102,30 +105,30 @@ class World:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.sides = {"a": Side("a"), "b": Side("b")}
-        self.bus: list[Word | Ack] = []
+        self.bus: list[Message | Ack] = []
         self.listener: dict[str, tuple[int, int]] = {"a": (0, 0), "b": (0, 0)}
         self.values = 0
 
-    def publish(self, records: list[Word | Ack] | list[Word]) -> None:
+    def put(self, records: list[Message | Ack] | list[Message]) -> None:
         for record in records:
             copies = 0 if self.rng.random() < self.loss else self.rng.choice((1, 1, 1, 2))
             self.bus.extend([record] * copies)
 
     def change(self, name: str) -> None:
         self.values += 1
-        self.publish([self.sides[name].say(self.values, self.now)])
+        self.put([self.sides[name].publish(self.values, self.now)])
 
     def deliver(self) -> None:
         record = self.bus.pop(self.rng.randrange(len(self.bus)))
-        if isinstance(record, Word) and record.revision > self.listener[record.sender][0]:
+        if isinstance(record, Message) and record.revision > self.listener[record.sender][0]:
             self.listener[record.sender] = (record.revision, record.value)
         other = self.sides["b" if record.sender == "a" else "a"]
-        self.publish(other.hear(record, self.now))
+        self.put(other.receive(record, self.now))
 
     def tick(self, seconds: float) -> None:
         self.now += timedelta(seconds=seconds)
         for side in self.sides.values():
-            self.publish(side.due(self.now, self.rng.random()))
+            self.put(side.due(self.now, self.rng.random()))
 
     def settle(self) -> int:
         """Let time pass until both sides are silent; the number of steps that it took."""
@@ -161,7 +164,7 @@ def steps(world: World, count: int, *, resets: bool = False) -> None:
                 world.tick(1.0)  # a restore takes longer than a millisecond
                 side.restore(snapshots[name])
                 side.row = resync(side.row, world.now)
-                world.publish([side.word()])
+                world.put([side.message()])
             case _:
                 world.tick(world.rng.choice((0.1, 0.4, 2.0, 30.0)))
 
@@ -185,14 +188,14 @@ def test_a_side_reset_to_an_older_state_and_resynced_becomes_equal_again(
     steps(world, count, resets=True)
     for side in world.sides.values():
         if side.row.revision == 0:
-            world.publish([side.say(0, world.now)])
+            world.put([side.publish(0, world.now)])
     world.settle()
     world.assert_equal()
 
 
 @given(worlds, st.integers(1, 60))
 @settings(max_examples=150)
-def test_a_listener_has_the_last_word_once_nothing_is_lost(world: World, count: int) -> None:
+def test_a_listener_has_the_latest_message_once_nothing_is_lost(world: World, count: int) -> None:
     world.loss = 0.0
     steps(world, count)
     world.settle()
@@ -202,19 +205,21 @@ def test_a_listener_has_the_last_word_once_nothing_is_lost(world: World, count: 
 
 @given(worlds, st.integers(1, 60))
 @settings(max_examples=150)
-def test_a_dead_word_is_skipped_told_and_brought_back(world: World, count: int) -> None:
+def test_a_message_that_cannot_be_handled_is_skipped_rejected_and_redriven(
+    world: World, count: int
+) -> None:
     for side in world.sides.values():
-        side.dead_values = {7, 11}
+        side.unreadable = {7, 11}
     steps(world, count)
     world.settle()
     for name, side in world.sides.items():
         other = world.sides["b" if name == "a" else "a"]
-        assert (side.row.dead > 0) == (other.row.refused > 0)
-        assert (side.row.dead > 0) == (other.mine in {7, 11})
+        assert (side.row.skipped > 0) == (other.row.rejected > 0)
+        assert (side.row.skipped > 0) == (other.mine in {7, 11})
     for side in world.sides.values():
-        side.dead_values = set()
-        if side.row.refused:
-            world.publish([side.say(side.mine, world.now)])
+        side.unreadable = set()
+        if side.row.rejected:
+            world.put([side.publish(side.mine, world.now)])
     world.settle()
     world.assert_equal()
 
@@ -226,10 +231,10 @@ def test_any_order_of_the_same_records_ends_the_same(
     def read(records: list[int]) -> tuple[int, list[int]]:
         row, applied = Exchange(), [0]
         for revision in records:
-            heard = hear(row, revision=revision, seen=0, now=START)
-            if heard.hearing is Hearing.APPLY:
+            receipt = receive(row, revision=revision, seen=0, now=START)
+            if receipt.is_new:
                 applied.append(revision)
-            row = heard.exchange
+            row = receipt.exchange
         assert applied == sorted(applied), "a revision fell"
         return row.seen, applied[-1:]
 
@@ -238,13 +243,13 @@ def test_any_order_of_the_same_records_ends_the_same(
     assert read(revisions) == read(shuffled)
 
 
-def test_who_lost_its_memory_speaks_above_what_it_said() -> None:
+def test_a_side_without_memory_publishes_above_its_earlier_revisions() -> None:
     world = World(seed=1, loss=0.0)
     for _ in range(5):
         world.change("a")
     world.settle()
     world.sides["a"].restore((Exchange(), 41, 0))
-    world.publish([world.sides["a"].say(42, world.now)])
+    world.put([world.sides["a"].publish(42, world.now)])
     world.settle()
     world.assert_equal()
     assert world.sides["b"].theirs == 42
@@ -262,11 +267,11 @@ def test_at_rest_nothing_flows() -> None:
 
 
 def test_repeats_double_up_to_five_minutes() -> None:
-    row = speak(Exchange(), START)
+    row = publish(Exchange(), START)
     now, waits = START, []
     for _ in range(12):
         assert row.repeat_at is not None
         waits.append((row.repeat_at - now).total_seconds())
         now = row.repeat_at
-        row = repeated(row, now, 0.0)
+        row = republish(row, now, 0.0)
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]

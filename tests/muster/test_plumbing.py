@@ -16,7 +16,7 @@ from muster.recovery import redrive, resync_all
 from toy_services import POISON, answers, both, dead_letters, eventually, submit, unsettled
 
 
-async def test_a_word_is_applied_answered_and_then_nothing_flows(
+async def test_a_message_is_applied_answered_and_then_nothing_flows(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
@@ -236,7 +236,7 @@ async def test_at_rest_nothing_flows_with_100_000_open_subjects(
         for service in (rest, launcher):
             await service.pool.execute(
                 "INSERT INTO subject (kind, subject, revision, seen, acknowledged, topic, key,"
-                " word) SELECT 'job', 'rest-' || n, 1, 1, 1, 'job-submitted', 'k', '{}'"
+                " message) SELECT 'job', 'rest-' || n, 1, 1, 1, 'job-submitted', 'k', '{}'"
                 " FROM generate_series(1, 100000) n"
             )
         await submit(rest, "j", "one")

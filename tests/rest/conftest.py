@@ -15,7 +15,6 @@ from cli.embedded.process import free_port
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model
 from muster.contracts.topics import Service
-from muster.inbox import words_of
 from muster.records import Received
 from muster.service import Runtime, running
 from rest.app import build
@@ -89,7 +88,7 @@ class Rest:
         self.offset += 1
         value = model.model_dump_json().encode()
         record = Received(topic, 0, self.offset, key, {}, value)
-        inbox = self.runtime.inbox(words_of(jobs_aggregate(), self.runtime.bus))
+        inbox = self.runtime.inbox(messages_of(jobs_aggregate(), self.runtime.bus))
         await inbox.handle([record])
 
     async def log_in(self, username: str, password: str) -> str:

@@ -193,7 +193,7 @@ async def test_passwords_and_tokens_are_kept_nowhere_in_clear(rest: Any, capsys:
     made = (await rest.client.post("/api/v2/tokens/application")).json()["token"]
     await rest.log_in("admin", PASSWORD)
     rows: list[Any] = []
-    for table in ("account", "token", "audit", "subject", "outbox"):
+    for table in ("account", "token", "audit", "subject", "notice"):
         rows += await rest.runtime.pool.fetch(f"SELECT * FROM {table}")
     kept = str([dict(row) for row in rows])
     printed = capsys.readouterr()

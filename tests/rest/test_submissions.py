@@ -120,7 +120,7 @@ async def test_a_job_with_secrets_is_refused_and_kept_nowhere(rest: Any) -> None
     )
     assert answer.status_code == 400
     assert "marker-in-clear" not in answer.text
-    for table in ("job", "job_file", "idempotency", "outbox", "subject", "audit"):
+    for table in ("job", "job_file", "idempotency", "notice", "subject", "audit"):
         rows = await rest.runtime.pool.fetch(f"SELECT * FROM {table}")
         assert "marker-in-clear" not in str([dict(row) for row in rows])
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from launcher.domain.decide import decide
 from launcher.domain.model import Policy as LauncherPolicy
-from muster.aggregates import Dead, Due
 from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import Kind
+from muster.decisions import Due, MessageRejected
 from muster.errors import Broken
 from scheduler.handlers import record
 
@@ -35,10 +35,10 @@ def test_a_pod_that_may_start_singly_is_a_gang_of_its_own_name(kit: Kit) -> None
         spec=JobSpec(gang=False, task_roles=roles),
     )
     state = kit.state(kit.report("n0", gpus=2))
-    for say in decide("j", None, request, now=kit.start, policy=LauncherPolicy()).says:
-        assert record(say.subject, None, say.word, kit.start).state == say.word
-        assert isinstance(say.word, GangRequest)
-        state.request(say.word, 0.0, 0.0)
+    for say in decide("j", None, request, now=kit.start, policy=LauncherPolicy()).messages:
+        assert record(say.subject, None, say.message, kit.start).state == say.message
+        assert isinstance(say.message, GangRequest)
+        state.request(say.message, 0.0, 0.0)
     assert {d.gang for d in kit.decide(state, 0.0)} == {"j-0-w-0-0", "j-0-w-1-0"}
 
 
@@ -115,7 +115,7 @@ def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangReque
         assert all(0 <= hold.free_from < 2**63 for hold in holds)
 
 
-@pytest.mark.parametrize("heard", [Due(), Dead(Kind.GANG, "j-0")])
+@pytest.mark.parametrize("heard", [Due(), MessageRejected(Kind.GANG, "j-0")])
 def test_nothing_else_changes_a_gang(kit: Kit, heard: Any) -> None:
     decision = record("j-0", None, heard, kit.start)
-    assert (decision.state, decision.says) == (None, ())
+    assert (decision.state, decision.messages) == (None, ())

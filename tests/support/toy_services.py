@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from muster.aggregates import Aggregate, Dead, Decision, Due, Input
+from muster.aggregates import Aggregate
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection
+from muster.decisions import Decision, Due, Input, MessageRejected, Publish
 from muster.service import Runtime, running
 from muster.settings import DatabaseSettings
-from muster.subjects import Say, say_all
+from muster.subjects import publish_all
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WAIT_S = 60
@@ -52,7 +53,7 @@ def rest_decide(job: str, state: Toy | None, given: Input, _now: datetime) -> De
     match given:
         case JobStatus():
             return Decision(replace(toy, text=given.name))
-        case Dead():
+        case MessageRejected():
             return Decision(replace(toy, told_dead=True))
         case _:
             raise AssertionError(given)
@@ -65,9 +66,9 @@ def launcher_decide(job: str, _state: Toy | None, given: Input, _now: datetime) 
         case JobRequest() if given.name.startswith("nul"):
             return Decision(Toy(job, "\x00"))  # PostgreSQL refuses it when the batch is saved
         case JobRequest():
-            answer = Say(Kind.JOB, job, "job-updated", job, status(job, given.name.upper()))
+            answer = Publish(Kind.JOB, job, "job-updated", job, status(job, given.name.upper()))
             return Decision(Toy(job, given.name), (answer,))
-        case Due() | Dead():
+        case Due() | MessageRejected():
             return Decision(None)
         case _:
             raise AssertionError(given)
@@ -102,7 +103,7 @@ async def toy_service(
                 "CREATE TABLE IF NOT EXISTS toy"
                 " (job text PRIMARY KEY, text text, told_dead boolean)"
             )
-        runtime.consume_words([*reads, "revision-acknowledged"], aggregate)
+        runtime.consume([*reads, "revision-acknowledged"], aggregate)
         yield
 
     async with running(me, settings, 0, build) as runtime:
@@ -118,6 +119,7 @@ async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime
         fetch_wait_idle_ms=10,
         bus_watch_s=0.1,
         repeats_per_s=1000,
+        repeats_per_s_after_loss=1000,
         database_connections=3,
     )
     async with (
@@ -128,10 +130,10 @@ async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime
 
 
 async def submit(rest: Runtime, job: str, name: str) -> None:
-    async with rest.relay.transaction() as conn:
-        now = await conn.fetchval("SELECT now()")
-        say = Say(Kind.JOB, job, "job-submitted", job, request(job, name))
-        await say_all(conn, Service.REST, [say], now)
+    async with rest.relay.transaction() as opened:
+        now = await opened.conn.fetchval("SELECT now()")
+        message = Publish(Kind.JOB, job, "job-submitted", job, request(job, name))
+        await publish_all(opened, Service.REST, [message], now)
 
 
 async def eventually(question: Callable[[], Any], wanted: object, wait_s: float = WAIT_S) -> None:
@@ -155,11 +157,11 @@ async def unsettled(*services: Runtime) -> int:
         count += await service.pool.fetchval(
             "SELECT count(*) FROM subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL"
         )
-        count += await service.pool.fetchval("SELECT count(*) FROM outbox")
+        count += await service.pool.fetchval("SELECT count(*) FROM notice")
     return count
 
 
 async def dead_letters(service: Runtime) -> int:
-    count = await service.pool.fetchval("SELECT count(*) FROM subject WHERE dead > 0")
+    count = await service.pool.fetchval("SELECT count(*) FROM subject WHERE skipped > 0")
     assert isinstance(count, int)
     return count

@@ -182,7 +182,7 @@ class Muster:
         count = 0
         for schema in ("rest", "launcher", "scheduler"):
             count += await pool.fetchval(
-                f"SELECT (SELECT count(*) FROM {schema}.outbox) + (SELECT count(*)"
+                f"SELECT (SELECT count(*) FROM {schema}.notice) + (SELECT count(*)"
                 f" FROM {schema}.subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL)"
             )
         return count

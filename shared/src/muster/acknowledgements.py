@@ -5,9 +5,10 @@ Everybody reads them all, so the record's id says who it is for: others need not
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from uuid import uuid4
 
-from muster.bus import Outgoing
+from muster.channels import Outgoing
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.topics import SIDES, Kind, Service
 from muster.records import Received
@@ -18,29 +19,44 @@ MOST_SUBJECTS = 500
 """In one record, which so stays far below Kafka's limit."""
 
 
-def acknowledgements(
-    me: Service, applied: Iterable[tuple[str, AppliedRevision]], at: float
-) -> list[Outgoing]:
-    """The records that say ``applied``: pairs of the key of my words about the subject, and what
-    I have applied of the other side's.
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """``applied`` for the side that reads under ``key``; of a pod, for the agent with this
+    ``journal``.
     """
-    groups: defaultdict[tuple[Service, str], list[AppliedRevision]] = defaultdict(list)
-    for key, revision in applied:
-        receiver = SIDES[Kind(revision.kind)].across(me)
+
+    key: str
+    journal: str | None
+    applied: AppliedRevision
+
+
+def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> list[Outgoing]:
+    """The records that tell what is due: up to ``MOST_SUBJECTS`` in each."""
+    groups: defaultdict[tuple[Service, str, str | None], list[AppliedRevision]] = defaultdict(list)
+    for each in due:
+        receiver = SIDES[Kind(each.applied.kind)].across(me)
         # An agent reads only the partition of its node's key; others read all.
-        groups[receiver, key if receiver is Service.RUNTIME_AGENT else ""].append(revision)
+        key = each.key if receiver is Service.RUNTIME_AGENT else ""
+        groups[receiver, key, each.journal].append(each.applied)
     return [
-        _record(me, receiver, key or some[0].subject, some, at)
-        for (receiver, key), every in groups.items()
+        _record(me, receiver, key or some[0].subject, journal, some, at)
+        for (receiver, key, journal), every in groups.items()
         for first in range(0, len(every), MOST_SUBJECTS)
         if (some := every[first : first + MOST_SUBJECTS])
     ]
 
 
-def _record(
-    me: Service, receiver: Service, key: str, applied: list[AppliedRevision], at: float
+def _record(  # noqa: PLR0913 - all that is in it
+    me: Service,
+    receiver: Service,
+    key: str,
+    journal: str | None,
+    applied: list[AppliedRevision],
+    at: float,
 ) -> Outgoing:
-    notice = RevisionAcknowledged(sender=me.value, receiver=receiver.value, applied=tuple(applied))
+    notice = RevisionAcknowledged(
+        sender=me.value, receiver=receiver.value, journal=journal, applied=tuple(applied)
+    )
     return Outgoing(
         ACKNOWLEDGED,
         key,
@@ -58,8 +74,8 @@ def is_for_others(me: Service, record: Received) -> bool:
     return receiver != me.value and receiver in _NAMES
 
 
-def heard_by(me: Service, notice: RevisionAcknowledged) -> list[AppliedRevision]:
-    """What a record acknowledges of my words; nothing where it is not to me."""
+def addressed_to(me: Service, notice: RevisionAcknowledged) -> list[AppliedRevision]:
+    """What a record acknowledges of my messages; nothing where it is not to me."""
     kinds = {
         kind.value
         for kind, sides in SIDES.items()

@@ -1,4 +1,4 @@
-"""How a service applies words: load, decide, save, and say, set-based for a whole batch.
+"""How a service applies records: load, decide, save and publish, set-based for a whole batch.
 
 The decision is a pure function of one aggregate's state and one input, so a decision that raises
 has changed nothing: its record becomes a dead letter and its neighbours in the batch are applied.
@@ -12,20 +12,17 @@ from typing import Generic, TypeVar, assert_never
 import structlog
 from opentelemetry.trace import SpanKind
 
-from muster.acknowledgements import heard_by, is_for_others
-from muster.contracts.model import Word
+from muster.acknowledgements import addressed_to, is_for_others
+from muster.contracts.model import StateMessage
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.topics import TOPICS, Kind, Service
-from muster.db import Connection
-from muster.decisions import Dead as Dead
-from muster.decisions import Decision as Decision
-from muster.decisions import Due as Due
-from muster.decisions import Input as Input
-from muster.decisions import Say
+from muster.db import Connection, Transaction
+from muster.decisions import Decision, Due, Input, MessageRejected, Publish
 from muster.errors import Broken
 from muster.ids import is_name
-from muster.records import Received, read_word_id, subject_of
-from muster.subjects import Key, Subjects
+from muster.records import Received, read_message_id, subject_of
+from muster.subject import Key
+from muster.subjects import Subjects
 from muster.telemetry import current_traceparent, span
 
 State = TypeVar("State")
@@ -50,74 +47,79 @@ class Aggregate(Generic[State]):
 
 @dataclass(frozen=True, slots=True)
 class _Incoming:
-    """What a record says about one subject, or why it can't be read."""
+    """What a record tells of one subject, or why it can't be read. ``journal``: of the agent that
+    acknowledges.
+    """
 
     record: Received
     key: Key | None
     revision: int
-    content: Word | AppliedRevision | Broken
+    content: StateMessage | AppliedRevision | Broken
+    journal: str | None = None
 
 
 async def apply_records(
-    conn: Connection,
+    transaction: Transaction,
     me: Service,
     aggregate: Aggregate[State],
     records: Sequence[Received],
     now: datetime,
 ) -> dict[str, State]:
-    """Apply a batch of words and acknowledgements in the caller's transaction.
+    """Apply a batch of messages and acknowledgements in the caller's transaction.
 
     Returns the states that changed. A record that can't be read or decided becomes a dead letter.
     """
     incoming = [item for record in records for item in _read(me, record)]
-    subjects = Subjects(conn, me, now)
+    subjects = Subjects(transaction, me, now)
     run = _Run(aggregate, subjects, now)
     keys = {item.key for item in incoming if item.key is not None}
-    await run.load(conn, {aggregate.of(*key) for key in keys})
+    await run.load(transaction.conn, {aggregate.of(*key) for key in keys})
     await subjects.load(keys)
     for item in incoming:
         run.apply(item)
-    await run.save(conn)
+    await run.save(transaction.conn)
     return run.changed
 
 
 async def apply_due(
-    conn: Connection,
+    transaction: Transaction,
     me: Service,
     aggregate: Aggregate[State],
     ids: Sequence[str],
     now: datetime,
 ) -> dict[str, State]:
     """Tell these aggregates that a time has come. Returns the states that changed."""
-    run = _Run(aggregate, Subjects(conn, me, now), now)
-    await run.load(conn, set(ids))
+    run = _Run(aggregate, Subjects(transaction, me, now), now)
+    await run.load(transaction.conn, set(ids))
     for ident in sorted(ids):
         if ident in run.states:
             run.decide(ident, Due())
-    await run.save(conn)
+    await run.save(transaction.conn)
     return run.changed
 
 
-async def bury(conn: Connection, me: Service, record: Received, reason: str, now: datetime) -> None:
+async def dead_letter(
+    transaction: Transaction, me: Service, record: Received, reason: str, now: datetime
+) -> None:
     """Make a dead letter of a record whose transaction keeps failing."""
     items = _read(me, record)
-    word = next((item for item in items if item.revision), None)
-    subjects = Subjects(conn, me, now)
-    key = word.key if word is not None else None
+    message = next((item for item in items if item.revision), None)
+    subjects = Subjects(transaction, me, now)
+    key = message.key if message is not None else None
     if key is not None:
         await subjects.load([key])
-    subjects.bury(key, record, reason, word.revision if word is not None else 0)
+    subjects.dead_letter(key, record, reason, message.revision if message is not None else 0)
     await subjects.save()
 
 
 class _Run(Generic[State]):
-    """One pass over a batch: states and what is to be said, in memory until it is saved."""
+    """One pass over a batch: states and messages, in memory until they are saved."""
 
     def __init__(self, aggregate: Aggregate[State], subjects: Subjects, now: datetime) -> None:
         self._aggregate = aggregate
         self._subjects = subjects
         self._now = now
-        self._says: list[tuple[Say, str | None]] = []
+        self._messages: list[tuple[Publish, str | None]] = []
         self.states: dict[str, State] = {}
         self.changed: dict[str, State] = {}
 
@@ -128,15 +130,15 @@ class _Run(Generic[State]):
     def apply(self, item: _Incoming) -> None:
         match item.content:
             case Broken() as error:
-                self._bury(item, error)
-            case AppliedRevision() as notice:
+                self._dead_letter(item, error)
+            case AppliedRevision() as applied:
                 assert item.key is not None
-                if self._subjects.hear_acknowledged(item.key, notice):
-                    self._decide_on(item, Dead(*item.key))
-            case Word() as word:
+                if self._subjects.receive_acknowledgement(item.key, applied, item.journal):
+                    self._decide_on(item, MessageRejected(*item.key))
+            case StateMessage() as message:
                 assert item.key is not None
-                if self._subjects.hear(item.key, word, item.record.traceparent):
-                    self._decide_on(item, word)
+                if self._subjects.receive(item.key, message, item.record.traceparent):
+                    self._decide_on(item, message)
             case never:
                 assert_never(never)
 
@@ -154,7 +156,7 @@ class _Run(Generic[State]):
             except Exception as error:
                 opened.record_exception(error)
                 _log.exception("a decision failed", topic=item.record.topic, subject=subject)
-                self._bury(item, error)
+                self._dead_letter(item, error)
 
     def decide(self, ident: str, given: Input) -> None:
         """Decide, and remember the outcome; nothing has changed where this raises."""
@@ -163,23 +165,23 @@ class _Run(Generic[State]):
         if decision.state is not None and decision.state is not state:
             self.states[ident] = decision.state
             self.changed[ident] = decision.state
-        self._says.extend((say, current_traceparent()) for say in decision.says)
+        self._messages.extend((each, current_traceparent()) for each in decision.messages)
 
-    def _bury(self, item: _Incoming, error: Exception) -> None:
+    def _dead_letter(self, item: _Incoming, error: Exception) -> None:
         reason = str(error) if isinstance(error, Broken) else f"{type(error).__name__}: {error}"
-        self._subjects.bury(item.key, item.record, reason, item.revision)
+        self._subjects.dead_letter(item.key, item.record, reason, item.revision)
 
     async def save(self, conn: Connection) -> None:
-        await self._subjects.load((say.kind, say.subject) for say, _ in self._says)
-        for say, parent in self._says:
-            self._subjects.say(say, parent)
+        await self._subjects.load((each.kind, each.subject) for each, _ in self._messages)
+        for each, parent in self._messages:
+            self._subjects.publish(each, parent)
         if self.changed:
             await self._aggregate.save(conn, [self.changed[i] for i in sorted(self.changed)])
         await self._subjects.save()
 
 
 def _read(me: Service, record: Received) -> list[_Incoming]:
-    """What a record says to me, of each subject; nothing where it is not for me."""
+    """What a record tells me, of each subject; nothing where it is not for me."""
     if is_for_others(me, record):
         return []
     try:
@@ -189,11 +191,11 @@ def _read(me: Service, record: Received) -> list[_Incoming]:
     match model:
         case RevisionAcknowledged():
             return [
-                _Incoming(record, (Kind(applied.kind), applied.subject), 0, applied)
-                for applied in heard_by(me, model)
+                _Incoming(record, (Kind(applied.kind), applied.subject), 0, applied, model.journal)
+                for applied in addressed_to(me, model)
                 if is_name(applied.subject)
             ]
-        case Word():
+        case StateMessage():
             kind = TOPICS[record.topic].kind
             assert kind is not None
             subject = subject_of(kind, model)
@@ -205,7 +207,7 @@ def _read(me: Service, record: Received) -> list[_Incoming]:
 
 
 def _unreadable(record: Received, error: Broken) -> _Incoming:
-    named = read_word_id(record.event_id)
+    named = read_message_id(record.event_id)
     topic = TOPICS.get(record.topic)
     if named is None or topic is None or topic.kind is None or named[1] != topic.kind.value:
         return _Incoming(record, None, 0, error)

@@ -1,13 +1,15 @@
 """PostgreSQL: one pool per process, rows as dataclasses, and which failures pass by themselves."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
 
 import asyncpg
 
+from muster.channels import Outgoing
 from muster.connections import CANCEL_S, SERVER_SETTINGS, BoundedConnection
 from muster.settings import DatabaseSettings
 
@@ -15,13 +17,15 @@ Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool = asyncpg.Pool
 Row = TypeVar("Row")
 
-TRANSIENT_STATES = ("08", "40", "53", "55", "57", "58")
-"""SQLSTATE classes that pass by themselves: connection, rollback (serialisation, deadlock),
-resources (full disk, too many connections), lock not available, operator intervention (shutdown,
-statement timeout), system error."""
+TRANSIENT_STATES = ("08", "25006", "40", "53", "55", "57", "58")
+"""SQLSTATE classes that pass by themselves: connection, a server that is read-only (a standby, in a
+failover), rollback (serialisation, deadlock), resources (full disk, too many connections), lock not
+available, operator intervention (shutdown, statement timeout), system error."""
 
 TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """The last is what asyncpg raises, among others, where a connection ends within an operation."""
+
+ANSWER_TIMEOUT_S = 2.0
 
 LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
@@ -81,8 +85,42 @@ async def fetch(row: type[Row], conn: Connection, sql: str, *args: object) -> li
     return [row(**{n: record[n] for n in names}) for record in await conn.fetch(sql, *args)]
 
 
+async def answers(pool: Pool) -> bool:
+    """Whether the database answers at once."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await pool.fetchval("SELECT 1")
+    except Exception:
+        return False
+    return True
+
+
+def is_too_slow(error: BaseException) -> bool:
+    """Whether a statement took longer than any may. Less to do at once can help, waiting may
+    not.
+    """
+    return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction, and what is published because of it: ``outgoing`` from memory after the
+    commit, ``notices`` from a table of their own. ``strays``: pods of which another agent than the
+    other side told.
+    """
+
+    conn: Connection
+    outgoing: list[Outgoing] = field(default_factory=list)
+    notices: list[Outgoing] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+
+
 @asynccontextmanager
 async def transaction(pool: Pool) -> AsyncIterator[Connection]:
     """A connection of the pool, in a transaction."""
-    async with pool.acquire() as conn, conn.transaction():
-        yield conn
+    try:
+        async with pool.acquire() as conn, conn.transaction():
+            yield conn
+    except asyncpg.ReadOnlySQLTransactionError:
+        await pool.expire_connections()  # the next ones may find the server that takes writes
+        raise

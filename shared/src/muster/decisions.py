@@ -5,7 +5,7 @@ so that decision cores can use them.
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from muster.contracts.model import Word
+from muster.contracts.model import StateMessage
 from muster.contracts.topics import Kind
 
 State = TypeVar("State")
@@ -17,36 +17,37 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """The other side could not handle my newest word about a subject."""
+class MessageRejected:
+    """The other side could not handle my latest message on a subject."""
 
     kind: Kind
     subject: str
 
 
-Input = Word | Due | Dead
+Input = StateMessage | Due | MessageRejected
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
-    """Something to say about a subject.
+class Publish:
+    """A state message to publish on ``topic``.
 
-    ``is_open`` False: for the sender the subject is over (its word is repeated until it is
-    acknowledged, all the same). ``encore``: said again later for those who only listen.
+    ``is_open`` False: for the sender the subject has ended. Its message is still republished until
+    it is acknowledged. ``delayed_repeats``: listeners get it some more times, up to half a day
+    later.
     """
 
     kind: Kind
     subject: str
     topic: str
     key: str
-    word: Word
+    message: StateMessage
     is_open: bool = True
-    encore: bool = False
+    delayed_repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[State]):
-    """What a decision changes and says. ``state`` None: there is (still) no such aggregate."""
+    """What a decision changes and publishes. ``state`` None: there is (still) no such aggregate."""
 
     state: State | None
-    says: tuple[Say, ...] = ()
+    messages: tuple[Publish, ...] = ()

@@ -1,18 +1,19 @@
-"""The exchange: how two sides of a subject end up silent and equal over a bus that loses, doubles,
-delays and reorders records.
+"""The exchange: how the two sides of a subject reach the same state over a bus that loses, repeats,
+delays and reorders records, and then fall silent.
 
-A record is its sender's whole word about the subject. Each side keeps its own revision, the highest
-revision that it has applied from the other side, and the highest of its own that the other side has
-named. Whoever is not yet acknowledged says it again; every word is answered, an acknowledgement
-never is. Everything here is a pure function over one row; time and jitter come in as values.
+Example: the Launcher publishes its message on a gang under revision 3. The Scheduler applies it,
+stores ``seen = 3`` and answers. The answer names 3, so the Launcher stops republishing.
+
+A state message is its sender's complete state of one subject. A side republishes its latest message
+until the other side has named its revision. A side answers every message; nobody answers an
+acknowledgement. Everything here is a pure function over one row; time and jitter are arguments.
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import Enum
 
 ANSWER_AFTER = timedelta(seconds=0.3)
-"""A word is answered within 0.5 s; the rest of the half second is for the relay."""
+"""A message is answered within 0.5 s; the rest of the half second is for the relay."""
 
 REPEAT_FIRST = timedelta(seconds=1)
 REPEAT_LONGEST = timedelta(minutes=5)
@@ -22,135 +23,136 @@ REPEAT_SPREAD = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One side's row of a subject.
+    """One side's row of a subject. "Mine" is this side, "theirs" the other side.
 
-    ``revision``: of my last word; 0 before the first. ``seen``: the highest revision applied, or
-    skipped as dead, from the other side. ``acknowledged``: the highest of mine that the other side
-    has named. ``dead``: the revision from the other side that I could not handle, while it is its
-    newest; 0 for none. ``refused``: my revision that the other side could not handle. ``repeats``:
-    how often my last word was said again. ``repeat_at``: when to say it again, None at rest.
-    ``answer_at``: when the other side's word must have been answered, None if nothing is due.
+    ``revision``: of my latest message; 0 before the first. ``seen``: the highest of their revisions
+    that I applied or skipped. ``acknowledged``: the highest of mine that they named. ``skipped``:
+    their newest revision, where I could not handle it; else 0. ``rejected``: my revision that
+    they, or the bus, could not handle; else 0. ``repeats``: how often my latest message was
+    republished. ``repeat_at``: when it is republished next, None at rest. ``answer_at``: when I
+    answer theirs, None if nothing is unanswered.
     """
 
     revision: int = 0
     seen: int = 0
     acknowledged: int = 0
-    dead: int = 0
-    refused: int = 0
+    skipped: int = 0
+    rejected: int = 0
     repeats: int = 0
     repeat_at: datetime | None = None
     answer_at: datetime | None = None
 
     @property
     def named(self) -> int:
-        """The ``seen`` that my words carry: a dead word is named by an acknowledgement only."""
-        return self.dead - 1 if self.dead else self.seen
+        """The ``seen`` in my messages. Only an acknowledgement names a skipped revision: a message
+        could not say that it was rejected.
+        """
+        return self.skipped - 1 if self.skipped else self.seen
 
     @property
     def is_silent(self) -> bool:
-        """Nothing is left to say, to repeat or to answer."""
+        """Nothing is left to republish or to answer."""
         return self.repeat_at is None and self.answer_at is None
 
 
-class Hearing(Enum):
-    """What a reader does with a word."""
-
-    APPLY = "apply"
-    OLD = "old"
-
-
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """The row after a word, and what to do. ``speak_again``: I have lost memory of my own words
-    and must say my last word anew, under a higher revision.
+class Receipt:
+    """The row after a record. ``is_new``: the receiver applies the message. ``must_publish``: the
+    other side names a revision that I do not remember, so I publish my latest message above it.
     """
 
     exchange: Exchange
-    hearing: Hearing
-    speak_again: bool = False
+    is_new: bool
+    must_publish: bool
 
 
-def speak(row: Exchange, now: datetime) -> Exchange:
-    """I say something new about the subject: it answers whatever was unanswered."""
+def publish(row: Exchange, now: datetime) -> Exchange:
+    """My message gets the next revision. It also answers whatever was unanswered."""
     return replace(
         row,
         revision=row.revision + 1,
-        refused=0,
+        rejected=0,
         repeats=0,
         repeat_at=now + REPEAT_FIRST,
-        answer_at=row.answer_at if row.dead else None,
+        answer_at=row.answer_at if row.skipped else None,
     )
 
 
-def hear(row: Exchange, *, revision: int, seen: int, now: datetime) -> Heard:
-    """The other side's word came in. It is applied if it is newer than all before."""
+def receive(row: Exchange, *, revision: int, seen: int, now: datetime) -> Receipt:
+    """Their message arrives. It is applied if its revision is higher than all before."""
     is_new = revision > row.seen
-    next_row = _named(row, seen, speaker_revision=revision, now=now)
+    after = _named(row, seen, sender_revision=revision, now=now)
     if is_new:
-        next_row = replace(next_row, seen=revision, dead=0)
-    next_row = replace(next_row, answer_at=next_row.answer_at or now + ANSWER_AFTER)
-    return Heard(next_row, Hearing.APPLY if is_new else Hearing.OLD, seen > row.revision)
+        after = replace(after, seen=revision, skipped=0)
+    after = replace(after, answer_at=after.answer_at or now + ANSWER_AFTER)
+    return Receipt(after, is_new, seen > row.revision)
 
 
-def hear_acknowledged(
-    row: Exchange, *, revision: int, spoken: int, dead: bool, now: datetime
-) -> Heard:
-    """The other side, whose own revision is ``spoken``, has applied, or with ``dead`` skipped, my
-    ``revision``. Never answered.
+def receive_acknowledgement(
+    row: Exchange, *, revision: int, sender_revision: int, is_rejected: bool, now: datetime
+) -> Receipt:
+    """They applied my ``revision``, or skipped it where ``is_rejected``. ``sender_revision`` is
+    their own revision at that time. An acknowledgement is never answered.
     """
-    next_row = _named(row, revision, speaker_revision=spoken, now=now)
-    if dead and revision == next_row.acknowledged == row.revision:
-        next_row = replace(next_row, refused=revision)
-    return Heard(next_row, Hearing.OLD, revision > row.revision)
+    after = _named(row, revision, sender_revision=sender_revision, now=now)
+    if is_rejected and revision == after.acknowledged == row.revision:
+        after = replace(after, rejected=revision)
+    return Receipt(after, is_new=False, must_publish=revision > row.revision)
 
 
-def skip_dead(row: Exchange, *, revision: int, now: datetime, seen: int = 0) -> Exchange:
-    """I can't handle the word that I just heard: note its revision, and tell the other side at
-    once. ``seen``: what the word says of mine, where I have no word that could be said anew.
+def skip(row: Exchange, *, revision: int, now: datetime, seen: int = 0) -> Exchange:
+    """I can't handle the message that just arrived: I note its revision and answer at once.
+    ``seen``: what that message names of mine, where I have no message to publish above it.
     """
-    if seen > row.revision:  # else my answer would be from before what the other side has heard
+    if seen > row.revision:  # else they would take my answer for one from before
         row = replace(row, revision=seen, acknowledged=seen)
-    return replace(row, seen=revision, dead=revision, answer_at=now)
+    return replace(row, seen=revision, skipped=revision, answer_at=now)
+
+
+def reject_by_bus(row: Exchange, revision: int) -> Exchange:
+    """The bus refuses my message for good: it waits until a later one replaces it."""
+    if revision != row.revision:
+        return row
+    return replace(row, rejected=revision, repeat_at=None)
 
 
 def resync(row: Exchange, now: datetime) -> Exchange:
-    """After a restored backup: my last word is said anew, above whatever I may have said since.
-
-    Nobody says a thousand words a second about one subject, so the milliseconds of the clock are
-    above every revision that was used before, also where one backup is restored twice.
+    """After a restored backup: my latest message goes out above every revision that I may have
+    used since. Nobody publishes a thousand messages a second on one subject, so the clock's
+    milliseconds are above them all, also where one backup is restored twice.
     """
     floor = max(row.revision, int(now.timestamp() * 1000))
-    return speak(replace(row, revision=floor, acknowledged=0), now)
+    return publish(replace(row, revision=floor, acknowledged=0), now)
 
 
-def repeated(row: Exchange, now: datetime, jitter: float) -> Exchange:
-    """I said my last word again, which carries my present ``seen``. ``jitter``: 0 to 1."""
+def republish(row: Exchange, now: datetime, jitter: float) -> Exchange:
+    """My latest message goes out again, with my present ``seen``. ``jitter``: 0 to 1."""
     wait = min(REPEAT_FIRST * 2 ** min(row.repeats + 1, 16), REPEAT_LONGEST)
     return replace(
         row,
         repeats=row.repeats + 1,
         repeat_at=now + wait * (1 + REPEAT_SPREAD * jitter),
-        answer_at=row.answer_at if row.dead else None,
+        answer_at=row.answer_at if row.skipped else None,
     )
 
 
 def answered(row: Exchange) -> Exchange:
-    """I sent the acknowledgement that was due."""
+    """The acknowledgement that was due is on its way."""
     return replace(row, answer_at=None)
 
 
-def _named(row: Exchange, named: int, *, speaker_revision: int, now: datetime) -> Exchange:
-    """The other side names ``named`` as the highest of my revisions that it has.
+def _named(row: Exchange, named: int, *, sender_revision: int, now: datetime) -> Exchange:
+    """They name ``named`` as the highest of my revisions that they have.
 
-    It counts from a record that is not older than what I have applied: that is the other side's
-    present state, even where the number falls, for then it has forgotten words of mine. A record
-    from before the other side was reset is older, and says nothing.
+    It counts if the record is not older than what I applied: it is then their present state. Where
+    the number falls they have lost memory of my messages. An older record is from before their
+    reset and says nothing.
     """
-    if named > row.revision:  # I have lost memory: the caller speaks again above it
+    if named > row.revision:  # I have lost memory: the caller publishes above it
         return replace(row, revision=named, acknowledged=named)
-    if speaker_revision < row.seen:
+    if sender_revision < row.seen:
         return row
     if named == row.revision:
         return replace(row, acknowledged=named, repeats=0, repeat_at=None)
-    soon = now + REPEAT_FIRST  # the other side is there: no need to go on doubling
+    soon = now + REPEAT_FIRST  # they are there: no need to go on doubling
     return replace(row, acknowledged=named, repeat_at=min(row.repeat_at or soon, soon))

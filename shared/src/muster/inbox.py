@@ -1,8 +1,8 @@
 """Batches from the bus into the database: one transaction each, nothing lost, neighbours unhurt.
 
-What passes by itself (a lost connection, a deadlock, a full disk) is retried without end while the
-reader waits. A batch that fails otherwise is handled record by record, and a record that fails
-three times alone becomes a dead letter.
+The inbox retries what passes by itself (a lost connection, a deadlock, a full disk, a failover)
+without end, while its reader waits. It halves a batch that takes too long. It handles a batch that
+fails otherwise record by record, and a record that fails three times alone becomes a dead letter.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Any
 
 import structlog
 
-from muster.aggregates import Aggregate, apply_records, bury
+from muster.aggregates import Aggregate, apply_records, dead_letter
 from muster.bus import Bus
-from muster.db import Connection, is_transient
+from muster.db import Transaction, is_too_slow, is_transient
 from muster.errors import Transient
 from muster.records import Received
 from muster.relay import Relay
@@ -25,7 +25,7 @@ _log = structlog.get_logger()
 
 ATTEMPTS_ALONE = 3
 
-Handler = Callable[[Connection, Sequence[Received], datetime], Awaitable[Any]]
+Handler = Callable[[Transaction, Sequence[Received], datetime], Awaitable[Any]]
 """Handles records in the given transaction; ``now`` is the database's time."""
 
 
@@ -50,18 +50,30 @@ class Inbox:
         self._settings = settings
 
     async def handle(self, records: Sequence[Received]) -> None:
-        """Handle a batch; returns when every record of it is applied or buried."""
+        """Handle a batch; returns when every record of it is applied or dead-lettered."""
         metrics = self._bus.metrics
         for record in records:
             metrics.received.labels(record.topic).inc()
         metrics.batch_records.observe(len(records))
         with metrics.batch_seconds.time():
-            try:
-                await self._until_done(records, self._handler)
-            except Exception:
-                _log.exception("a batch failed; its records are handled one by one")
-                for record in records:
-                    await self._alone(record)
+            await self._handle(records)
+
+    async def _handle(self, records: Sequence[Received]) -> None:
+        if len(records) == 1:
+            await self._alone(records[0])
+            return
+        try:
+            await self._until_done(records, self._handler)
+        except Exception as error:
+            if is_too_slow(error):
+                _log.warning("a batch takes too long; it is halved", records=len(records))
+                half = len(records) // 2
+                await self._handle(records[:half])
+                await self._handle(records[half:])
+                return
+            _log.exception("a batch failed; its records are handled one by one")
+            for record in records:
+                await self._alone(record)
 
     async def _alone(self, record: Received) -> None:
         for attempt in range(1, ATTEMPTS_ALONE + 1):
@@ -69,29 +81,42 @@ class Inbox:
                 await self._until_done([record], self._handler)
             except Exception as error:
                 if attempt == ATTEMPTS_ALONE:
-                    await self._bury(record, error)
+                    await self._dead_letter(record, error)
             else:
                 return
 
-    async def _bury(self, record: Received, error: Exception) -> None:
+    async def _dead_letter(self, record: Received, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
 
-        async def write(conn: Connection, _records: Sequence[Received], now: datetime) -> None:
-            await bury(conn, self._bus.me, record, reason, now)
+        async def write(
+            transaction: Transaction, _records: Sequence[Received], now: datetime
+        ) -> None:
+            await dead_letter(transaction, self._bus.me, record, reason, now)
 
-        await self._until_done([record], write)
+        while True:
+            try:
+                await self._until_done([record], write)
+            except Exception as failure:
+                if not is_too_slow(failure):
+                    raise
+            else:
+                return
 
     async def _until_done(self, records: Sequence[Received], handler: Handler) -> None:
-        """One transaction, tried until it fails for a reason that does not pass by itself."""
+        """One transaction, tried until it succeeds. Raises what does not pass by itself, and what
+        took too long on a database that answers.
+        """
         wait = self._settings.retry_first_s
         while True:
             try:
-                async with self._relay.transaction() as conn:
-                    now = await conn.fetchval("SELECT clock_timestamp()")
-                    result = await handler(conn, records, now)
+                async with self._relay.transaction() as opened:
+                    now = await opened.conn.fetchval("SELECT clock_timestamp()")
+                    result = await handler(opened, records, now)
             except Exception as error:
                 if not (is_transient(error) or isinstance(error, Transient)):
+                    raise
+                if is_too_slow(error) and await self._relay.database_answers():
                     raise
                 self._bus.metrics.retries.labels("batch").inc()
                 _log.warning("a batch is retried", error=str(error) or type(error).__name__)
@@ -103,10 +128,10 @@ class Inbox:
                 return
 
 
-def words_of(aggregate: Aggregate[Any], bus: Bus) -> Handler:
-    """The handler that applies words and acknowledgements to an aggregate."""
+def messages_of(aggregate: Aggregate[Any], bus: Bus) -> Handler:
+    """The handler that applies messages and acknowledgements to an aggregate."""
 
-    async def handle(conn: Connection, records: Sequence[Received], now: datetime) -> Any:
-        return await apply_records(conn, bus.me, aggregate, records, now)
+    async def handle(transaction: Transaction, records: Sequence[Received], now: datetime) -> Any:
+        return await apply_records(transaction, bus.me, aggregate, records, now)
 
     return handle

@@ -6,7 +6,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10
 
 
 class PlumbingMetrics:
-    """Counts of what flows through the bus and the outbox of one service."""
+    """Counts of what one service reads, publishes and waits for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.received = Counter(
@@ -16,10 +16,14 @@ class PlumbingMetrics:
             "muster_records_published", "Records given to the bus.", ["topic"], registry=registry
         )
         self.repeated = Counter(
-            "muster_words_repeated", "Unacknowledged words that were said again.", registry=registry
+            "muster_messages_republished",
+            "Unacknowledged state messages that were published again.",
+            registry=registry,
         )
         self.acknowledged = Counter(
-            "muster_words_acknowledged", "Words answered by an acknowledgement.", registry=registry
+            "muster_messages_acknowledged",
+            "State messages that were answered by an acknowledgement.",
+            registry=registry,
         )
         self.dead = Counter(
             "muster_dead_letters",
@@ -27,8 +31,16 @@ class PlumbingMetrics:
             ["topic"],
             registry=registry,
         )
-        self.parked = Counter(
-            "muster_outbox_parked", "Words that the bus refused.", ["topic"], registry=registry
+        self.refused = Counter(
+            "muster_records_refused",
+            "Records that the bus refused for good.",
+            ["topic"],
+            registry=registry,
+        )
+        self.stray = Counter(
+            "muster_stray_messages",
+            "Messages on pods from another node or journal than their placement names.",
+            registry=registry,
         )
         self.retries = Counter(
             "muster_transient_failures",
@@ -54,11 +66,13 @@ class PlumbingMetrics:
             "Partitions, or whole topics, that take no records now.",
             registry=registry,
         )
-        self.outbox_rows = Gauge(
-            "muster_outbox_rows", "Words that wait to be published.", registry=registry
+        self.notices = Gauge(
+            "muster_unpublished_notices",
+            "Dead letters and alerts that the bus has not taken yet.",
+            registry=registry,
         )
-        self.open_subjects = Gauge(
-            "muster_unacknowledged_words",
-            "Words that the other side has not acknowledged.",
+        self.unacknowledged = Gauge(
+            "muster_unacknowledged_messages",
+            "State messages that the other side has not acknowledged.",
             registry=registry,
         )

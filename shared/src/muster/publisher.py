@@ -69,7 +69,7 @@ def topic_named(name: str) -> Topic:
 class Publisher:
     """The producer, and which channels are away, until ``run`` finds them open.
 
-    ``on_open`` hooks are called when a channel takes records again. ``lacks_topics``: a topic is
+    ``on_open`` hooks get a channel that takes records again. ``lacks_topics``: a topic is
     not there; whoever makes it takes the mark away.
     """
 
@@ -77,7 +77,7 @@ class Publisher:
         self._settings = settings
         self._me = me
         self._metrics = metrics
-        self.on_open: list[Callable[[], None]] = []
+        self.on_open: list[Callable[[Channel], None]] = []
         self.lacks_topics = False
         self._away: dict[Channel, Outgoing] = {}
         self._producer: AIOKafkaProducer | None = None
@@ -100,6 +100,10 @@ class Publisher:
             if isinstance(outcome, Transient) and channel not in self._away:
                 _log.warning("the bus takes no records", channel=str(channel), reason=str(outcome))
                 self._away[channel] = record
+            elif outcome is not None and not isinstance(outcome, Transient):
+                why = f"{type(outcome).__name__}: {outcome}"
+                _log.error("the bus refuses a record", topic=record.topic, key=record.key, why=why)
+                self._metrics.refused.labels(record.topic).inc()
         self._metrics.channels_away.set(len(self._away))
         return outcomes
 
@@ -130,7 +134,7 @@ class Publisher:
         if away not in self._away:
             _log.info("the bus takes records again", channel=str(away))
             for hook in self.on_open:
-                hook()
+                hook(away)
 
     async def _look_again(self) -> None:
         """Where the channels are now."""

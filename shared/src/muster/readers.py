@@ -1,19 +1,21 @@
 """Readers of the bus: the service's member of its consumer group, whose batches are handled in one
-transaction each, and followers without a group for one-way words.
+transaction each, and followers without a group for broadcast messages.
 
-Offsets are committed lazily, and a bus that was thrown away is read from its start again.
+Offsets are committed lazily: what is read twice is applied once. A new bus is read from its start.
 """
 
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy
-from faststream.kafka import KafkaBroker
+from faststream.kafka import KafkaBroker, KafkaMessage
+from faststream.kafka.message import FAKE_CONSUMER
 
 from muster import batches
 from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus
@@ -30,6 +32,12 @@ HEARTBEATS = "node-heartbeat"
 """The topic whose records never hurry: they don't make a reader busy."""
 
 QUIET_PER_WAIT = 20
+WATCH_S = 0.5
+
+FOREVER_MS = 10**12
+"""FastStream waits so long for a batch. After a wait without one it would pause for as long again
+and leave what comes meanwhile.
+"""
 
 BatchHandler = Callable[[Sequence[Received]], Awaitable[None]]
 OnRecord = Callable[[Received, Model | None], None]
@@ -93,12 +101,12 @@ class Reader(ABC):
 
 
 class Consumer(Reader):
-    """The service's member of its consumer group: reads its topics in batches, in order.
+    """The service's member of its consumer group: FastStream's batch subscriber over its topics.
 
     ``handle`` gets up to ``batch_records`` records and returns when they are safe; it never raises
     for what passes. ``linger_s``: how long the first record of a batch waits for company, where
-    nobody waits for what comes of it. ``seat``: of a group that has one member at a time, whoever
-    it is: who comes takes the place of the one before at once, even of one that was killed.
+    nobody waits for what comes of it. ``seat``: for a group with one member at a time, whoever it
+    is: a new member takes the place of the one before at once, even of one that was killed.
     """
 
     COMMIT_EVERY_S = 1.0
@@ -116,19 +124,26 @@ class Consumer(Reader):
         self._handle = handle
         self._seat = seat
         self._linger_s = linger_s
-        self._last_batch = 0
 
     async def _read(self) -> None:
         settings = self._bus.settings
+        failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         broker = KafkaBroker(
             settings.kafka_bootstrap,
             client_id=f"muster-{self._bus.me.value}",
             allow_auto_create_topics=False,
             consumer_only=True,
-            logger=None,
+            apply_types=False,
+            graceful_timeout=None,  # a batch that is cut off is read again
+            logger=_Failures(failed),
         )
         subscriber = broker.subscriber(
             *self._topics,
+            batch=True,
+            max_records=settings.batch_records,
+            batch_timeout_ms=FOREVER_MS,
+            parser=_unparsed,
+            decoder=_undecoded,
             group_id=f"muster-{self._bus.me.value}",
             group_instance_id=self._seat,
             ack_policy=AckPolicy.MANUAL,
@@ -139,46 +154,122 @@ class Consumer(Reader):
             # A database that is away for long must not cost the membership.
             max_poll_interval_ms=24 * 3600 * 1000,
         )
+        reading = _Reading(self._handle, settings.batch_records, self._linger_s, failed)
+        subscriber(reading.on_batch)
         try:
             async with asyncio.timeout(settings.bus_timeout_s):
                 await broker.start()
-            consumer = subscriber.consumer
-            assert consumer is not None
-            await self._drain(consumer)
+            assert subscriber.consumer is not None
+            reading.consumer = subscriber.consumer
+            await self._watch(reading)
         finally:
+            failed.cancel()
             await end_in_time(broker.stop(), settings.shutdown_s)
 
-    async def _drain(self, consumer: AIOKafkaConsumer) -> None:
+    async def _watch(self, reading: "_Reading") -> None:
+        """Until the bus is another one, or reading failed, which raises: commit offsets, and fetch
+        rarely while nothing comes.
+        """
         committed = time.monotonic()
-        uncommitted = False
         while not self._rebuild.is_set():
-            records = await self._batch(consumer)
-            self._waits.adapt(consumer, bool(records))
-            if records:
-                await self._handle(records)
-                uncommitted = True
-            if uncommitted and time.monotonic() - committed > self.COMMIT_EVERY_S:
-                await _commit(consumer)
-                committed, uncommitted = time.monotonic(), False
+            done, _ = await asyncio.wait({reading.failed}, timeout=WATCH_S)
+            if done:
+                reading.failed.result()
+            self._waits.adapt(reading.consumer, reading.take_activity())
+            if time.monotonic() - committed >= self.COMMIT_EVERY_S:
+                committed = time.monotonic()
+                await _commit(reading.consumer, reading.take_offsets())
 
-    async def _batch(self, consumer: AIOKafkaConsumer) -> list[Received]:
-        """The next records; under load a little more than what is there at once."""
-        limit = self._bus.settings.batch_records
-        got = await consumer.getmany(timeout_ms=200, max_records=limit)
-        records = [received(r) for batch in got.values() for r in batch]
+
+class _Reading:
+    """What FastStream's subscriber calls with each batch. ``failed``: reading can't go on."""
+
+    consumer: AIOKafkaConsumer
+
+    def __init__(
+        self, handle: BatchHandler, limit: int, linger_s: float, failed: asyncio.Future[None]
+    ) -> None:
+        self._handle = handle
+        self._limit = limit
+        self._linger_s = linger_s
+        self.failed = failed
+        self._last_batch = 0
+        self._is_active = False
+        self._offsets: dict[TopicPartition, int] = {}
+
+    async def on_batch(self, batch: tuple[ConsumerRecord, ...]) -> None:
+        """Handle a batch. FastStream would go on with the next one after an error."""
+        if self.failed.done():
+            return
+        self._is_active = True
+        try:
+            records = await self._with_company(batch)
+            await self._handle([received(record) for record in records])
+        except Exception as error:
+            if not self.failed.done():
+                self.failed.set_exception(error)
+            return
+        for record in records:
+            self._offsets[TopicPartition(record.topic, record.partition)] = record.offset + 1
+
+    async def _with_company(self, batch: Sequence[ConsumerRecord]) -> list[ConsumerRecord]:
+        """The batch; under load with what comes a moment later."""
+        records = list(batch)
         are_many = min(self._last_batch, len(records)) >= LINGER_FROM
         linger_s = max(LINGER_S if are_many else 0.0, self._linger_s)
-        if 0 < len(records) < limit and linger_s > 0:
+        if len(records) < self._limit and linger_s > 0:
             await asyncio.sleep(linger_s)
-            got = await consumer.getmany(timeout_ms=0, max_records=limit - len(records))
-            records += [received(r) for batch in got.values() for r in batch]
+            room = self._limit - len(records)
+            got = await self.consumer.getmany(timeout_ms=0, max_records=room)
+            records += [record for more in got.values() for record in more]
         self._last_batch = len(records)
         return records
 
+    def take_activity(self) -> bool:
+        """Whether there was a batch since the last call."""
+        was_active, self._is_active = self._is_active, False
+        return was_active
 
-async def _commit(consumer: AIOKafkaConsumer) -> None:
+    def take_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition of which records were handled since the last call."""
+        offsets, self._offsets = self._offsets, {}
+        return offsets
+
+
+class _Failures:
+    """FastStream's logger: it logs that reading failed, where we must know."""
+
+    def __init__(self, failed: asyncio.Future[None]) -> None:
+        self._failed = failed
+
+    def log(
+        self,
+        _level: int,
+        message: object,
+        /,
+        *,
+        exc_info: object = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take a line of FastStream's log."""
+        if isinstance(exc_info, Exception) and not self._failed.done():
+            self._failed.set_exception(exc_info)
+
+
+async def _unparsed(batch: tuple[ConsumerRecord, ...]) -> KafkaMessage:
+    """The batch as FastStream's message. Its own parser fails where a header is not UTF-8."""
+    return KafkaMessage(raw_message=batch, body=b"", consumer=FAKE_CONSUMER)
+
+
+async def _undecoded(message: KafkaMessage) -> object:
+    return message.raw_message
+
+
+async def _commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
+    if not offsets:
+        return
     try:
-        await consumer.commit()
+        await consumer.commit(offsets)
     except KafkaError as error:  # a rebalance: whoever has the partition now reads them again
         _log.debug("offsets were not committed", error=str(error))
 
@@ -201,7 +292,7 @@ async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:
 
 
 class Follower(Reader):
-    """Reads whole topics from their start, without a group: one-way words.
+    """Reads whole topics from their start, without a group: broadcast messages.
 
     ``on_record`` is called for each record, in order within a partition; with None for a removed
     key. ``caught_up`` is set while all that was there at the start has been read, and not while a

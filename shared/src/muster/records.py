@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pydantic import ValidationError
 
 from muster.channels import Outgoing
-from muster.contracts.model import Model, Word
+from muster.contracts.model import Model, StateMessage
 from muster.contracts.topics import TOPICS, Kind, Topic
 from muster.errors import Broken
 from muster.ids import is_name
@@ -81,13 +81,15 @@ class Received:
             raise Broken(f"{place or 'value'}: {first['msg']}") from None
 
 
-def word_id(sender: str, kind: str, subject: str, revision: int) -> str:
-    """The id of a word's event: listeners recognise repeats by it."""
+def message_id(sender: str, kind: str, subject: str, revision: int) -> str:
+    """The id of a state message's event: listeners recognise repeats by it."""
     return f"{sender}/{kind}/{subject}/{revision}"
 
 
-def read_word_id(event_id: str) -> tuple[str, str, str, int] | None:
-    """Sender, kind, subject and revision in the id of a word's event; None where it is none."""
+def read_message_id(event_id: str) -> tuple[str, str, str, int] | None:
+    """Sender, kind, subject and revision in the id of a state message's event; None where it is
+    none.
+    """
     parts = event_id.split("/")
     if len(parts) != 4 or not parts[3].isdecimal() or len(parts[3]) > REVISION_DIGITS:
         return None
@@ -96,9 +98,9 @@ def read_word_id(event_id: str) -> tuple[str, str, str, int] | None:
     return parts[0], parts[1], parts[2], int(parts[3])
 
 
-def subject_of(kind: Kind, word: Word) -> str:
-    """The subject that a word is about."""
-    return str(getattr(word, kind.value))
+def subject_of(kind: Kind, message: StateMessage) -> str:
+    """The subject of a state message."""
+    return str(getattr(message, kind.value))
 
 
 def headers(topic: Topic, record: Outgoing, source: str) -> dict[str, str]:
@@ -117,11 +119,11 @@ def headers(topic: Topic, record: Outgoing, source: str) -> dict[str, str]:
     return made
 
 
-def body(word: Word) -> str:
-    """A word as JSON without its revision and seen, which are set when it is said."""
-    return word.model_dump_json(exclude={"revision", "seen"}, exclude_none=True)
+def message_body(message: StateMessage) -> str:
+    """A message as JSON without its revision and seen, which are set when it is published."""
+    return message.model_dump_json(exclude={"revision", "seen"}, exclude_none=True)
 
 
-def said(word_body: str, revision: int, seen: int) -> str:
-    """The JSON of a word with its revision and seen."""
-    return f'{{"revision":{revision},"seen":{seen},{word_body[1:]}'
+def message_value(body: str, revision: int, seen: int) -> str:
+    """The JSON of a message with its revision and seen."""
+    return f'{{"revision":{revision},"seen":{seen},{body[1:]}'

@@ -1,15 +1,14 @@
-"""What an operator does to the exchange: bring dead letters back, and recover from a backup.
-
-Both work on one service's schema, in bounded transactions, while the service runs or not; its relay
-publishes what they write.
+"""What an operator does to the exchange: publish rejected messages again, and resync after a
+restored backup. Both work on one service's schema, in bounded transactions, while the service runs or not. A
+running service publishes what they write within seconds.
 """
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection
-from muster.exchange import Exchange, resync, speak
+from muster.db import Connection, Transaction
+from muster.exchange import Exchange, publish, resync
 from muster.subjects import Subjects
 
 ROWS = 500
@@ -17,16 +16,18 @@ ROWS = 500
 
 
 async def redrive(conn: Connection, me: Service) -> int:
-    """Say again, as new, every word that the other side could not handle; returns how many."""
-    return await _say_again(conn, me, _REFUSED, speak)
+    """Publish every rejected message again, under a new revision; returns how many."""
+    return await _publish_again(conn, me, _REJECTED, publish)
 
 
 async def resync_all(conn: Connection, me: Service) -> int:
-    """After a restored backup: say every open subject's last word again; returns how many."""
-    return await _say_again(conn, me, _OPEN, resync)
+    """Publish the latest message of every open subject again, above every revision that was used
+    before; returns how many.
+    """
+    return await _publish_again(conn, me, _OPEN, resync)
 
 
-async def _say_again(
+async def _publish_again(
     conn: Connection, me: Service, query: str, how: Callable[[Exchange, datetime], Exchange]
 ) -> int:
     count, after = 0, ("", "")
@@ -37,20 +38,20 @@ async def _say_again(
             if not rows:
                 return count
             keys: Sequence[tuple[Kind, str]] = [(Kind(r["kind"]), r["subject"]) for r in rows]
-            subjects = Subjects(conn, me, now)
+            subjects = Subjects(Transaction(conn), me, now)
             await subjects.load(keys)
             for key in keys:
-                subjects.say_again(key, how)
+                subjects.publish_again(key, how)
             await subjects.save()
         count += len(rows)
         after = (rows[-1]["kind"], rows[-1]["subject"])
 
 
-_REFUSED = """
-    SELECT kind, subject FROM subject WHERE refused > 0 AND word IS NOT NULL
+_REJECTED = """
+    SELECT kind, subject FROM subject WHERE rejected > 0 AND message IS NOT NULL
     AND (kind, subject) > ($1, $2) ORDER BY kind, subject LIMIT $3
 """
 _OPEN = """
-    SELECT kind, subject FROM subject WHERE is_open AND word IS NOT NULL
+    SELECT kind, subject FROM subject WHERE is_open AND message IS NOT NULL
     AND (kind, subject) > ($1, $2) ORDER BY kind, subject LIMIT $3
 """

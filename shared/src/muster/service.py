@@ -28,9 +28,9 @@ from starlette.types import ASGIApp
 from muster.aggregates import Aggregate
 from muster.bus import Bus
 from muster.contracts.topics import Service
-from muster.db import Pool, is_transient, open_pool
+from muster.db import Pool, answers, is_transient, open_pool
 from muster.errors import Broken
-from muster.inbox import Handler, Inbox, words_of
+from muster.inbox import Handler, Inbox, messages_of
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
 from muster.readers import Consumer, Follower, OnRecord
@@ -40,7 +40,6 @@ from muster.telemetry import set_up_logging, set_up_tracing
 
 _log = structlog.get_logger()
 
-READY_TIMEOUT_S = 2.0
 POOL_CLOSE_S = 2.0
 CANCEL_AGAIN_S = 2.0
 
@@ -115,9 +114,9 @@ class Runtime:
         """The member of the service's consumer group; the caller runs it."""
         return Consumer(self.bus, topics, self.inbox(handler, after).handle, linger_s, seat)
 
-    def consume_words(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
-        """Apply the words on ``topics`` for as long as the service runs."""
-        consumer = self.consumer(topics, words_of(aggregate, self.bus))
+    def consume(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
+        """Apply the state messages on ``topics`` for as long as the service runs."""
+        consumer = self.consumer(topics, messages_of(aggregate, self.bus))
         self.spawn("consumer", consumer.run)
 
     def follow(self, topics: Sequence[str], on_record: OnRecord) -> Follower:
@@ -134,12 +133,7 @@ class Runtime:
         """What the service needs, and whether it answers."""
         ready = {"bus": self.bus.is_up}
         if self._pool is not None:
-            try:
-                async with asyncio.timeout(READY_TIMEOUT_S):
-                    await self._pool.fetchval("SELECT 1")
-                ready["database"] = True
-            except Exception:
-                ready["database"] = False
+            ready["database"] = await answers(self._pool)
         return ready
 
     async def close(self) -> None:

@@ -89,13 +89,14 @@ class DatabaseSettings(ServiceSettings):
         " transactions.",
     )
 
-    relay_batch: PositiveInt = Field(300, description="Outbox rows published at once.")
+    relay_batch: PositiveInt = Field(300, description="Records published at once.")
     relay_poll_s: PositiveFloat = Field(1.0, description="The relay looks this often, unasked.")
     repeats_per_s: PositiveInt = Field(
-        20, description="Words said again, at the most: who is slow must not get more to do."
+        20, description="Messages republished, at the most: a slow peer must not get more to do."
     )
-    repeats_per_s_on_new_bus: PositiveInt = Field(
-        300, description="The same for a minute after a bus was lost with its records."
+    repeats_per_s_after_loss: PositiveInt = Field(
+        300,
+        description="The same for a minute after a start, and after a bus or a partition was away.",
     )
     retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
     retry_longest_s: PositiveFloat = 5.0

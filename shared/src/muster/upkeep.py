@@ -1,5 +1,5 @@
-"""What a relay does now and then for the exchange's tables: counts what waits, forgets what is
-over.
+"""What a relay does now and then for the exchange's tables: it counts what waits and deletes closed
+rows.
 """
 
 import asyncio
@@ -27,27 +27,24 @@ class Upkeep:
         self._counted = -COUNT_EVERY_S
 
     async def clean(self) -> None:
-        """Forget subjects that were closed, and records that were parked, longer ago than topics
-        keep records.
-        """
+        """Delete subjects that were closed longer ago than topics keep records."""
         if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
             return
         self._cleaned = time.monotonic()
         async with self._pool.acquire() as conn:
             while await conn.execute(_FORGET, self._days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
                 await asyncio.sleep(CLEAN_PAUSE_S)
-            await conn.execute(_FORGET_PARKED, self._days)
 
     async def count(self) -> None:
-        """Tell the metrics what waits."""
+        """Set the metrics of what waits."""
         if time.monotonic() - self._counted < COUNT_EVERY_S:
             return
         self._counted = time.monotonic()
         async with self._pool.acquire() as conn:
             counts = await conn.fetchrow(_COUNTS, COUNT_MOST)
         assert counts is not None
-        self._metrics.outbox_rows.set(counts["outbox_rows"])
-        self._metrics.open_subjects.set(counts["unacknowledged"])
+        self._metrics.notices.set(counts["notices"])
+        self._metrics.unacknowledged.set(counts["unacknowledged"])
 
 
 _FORGET = """
@@ -57,12 +54,8 @@ _FORGET = """
         LIMIT $2
     )
 """
-_FORGET_PARKED = """
-    DELETE FROM outbox
-    WHERE parked_for IS NOT NULL AND written_at < now() - $1 * interval '1 day'
-"""
 _COUNTS = """
-    SELECT (SELECT count(*) FROM (SELECT FROM outbox LIMIT $1) AS o) AS outbox_rows,
+    SELECT (SELECT count(*) FROM (SELECT FROM notice LIMIT $1) AS n) AS notices,
            (SELECT count(*) FROM (SELECT FROM subject WHERE repeat_at IS NOT NULL LIMIT $1) AS s)
                AS unacknowledged
 """

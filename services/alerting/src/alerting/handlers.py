@@ -11,7 +11,7 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeLost, NodeReturned
 from muster.contracts.notices import BooksDrifted, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
-from muster.db import Connection
+from muster.db import Connection, Transaction
 from muster.errors import Broken
 from muster.ids import NAME_CHARACTERS, is_name
 from muster.records import Received
@@ -73,40 +73,40 @@ class Listener:
         self._removed = removed
         self._policy = policy
 
-    async def hear(self, conn: Connection, records: Sequence[Received], now: datetime) -> Told:
+    async def hear(self, opened: Transaction, records: Sequence[Received], now: datetime) -> Told:
         """Apply a batch. What can't be read or decided becomes a dead letter."""
-        subjects = Subjects(conn, Service.ALERTING, now)
+        subjects = Subjects(opened, Service.ALERTING, now)
         readable: list[tuple[Received, Model]] = []
         for record in records:
             try:
                 readable.append((record, _read(record)))
             except Broken as error:
-                _bury(subjects, record, str(error))
+                _dead_letter(subjects, record, str(error))
         batch = _Batch(self._policy, now)
-        await batch.load(conn, [model for _, model in readable])
+        await batch.load(opened.conn, [model for _, model in readable])
         for record, model in readable:
             try:
                 batch.apply(record, model)
             except Exception as error:
                 _log.exception("a decision failed", topic=record.topic, key=record.key)
-                _bury(subjects, record, f"{type(error).__name__}: {error}")
-        await self._save(conn, batch, now)
+                _dead_letter(subjects, record, f"{type(error).__name__}: {error}")
+        await self._save(opened, batch, now)
         await subjects.save()
         return batch.told
 
-    async def pass_time(self, conn: Connection, now: datetime, limit: int) -> Told:
+    async def pass_time(self, opened: Transaction, now: datetime, limit: int) -> Told:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
         removed.
         """
         removed = self._removed()
         batch = _Batch(self._policy, now)
-        await batch.load_due(conn, limit, removed)
+        await batch.load_due(opened.conn, limit, removed)
         batch.pass_time(removed)
-        await self._save(conn, batch, now)
+        await self._save(opened, batch, now)
         return batch.told
 
-    async def _save(self, conn: Connection, batch: "_Batch", now: datetime) -> None:
-        await batch.save(conn)
+    async def _save(self, opened: Transaction, batch: "_Batch", now: datetime) -> None:
+        await batch.save(opened.conn)
         told = batch.told
         entries = list(self._book.entries())
         subscriptions = [entry.subscription for entry in entries]
@@ -114,8 +114,8 @@ class Listener:
             it for event, _ in told.events for it in deliveries(subscriptions, event)
         ]
         versions = {entry.subscription.id: entry.version for entry in entries}
-        await delivery_store.add_deliveries(conn, told.events, told.deliveries, versions)
-        await alert_store.save_alerts(conn, told.alerts, now)
+        await delivery_store.add_deliveries(opened.conn, told.events, told.deliveries, versions)
+        await alert_store.save_alerts(opened, told.alerts, now)
 
 
 def _read(record: Received) -> Model:
@@ -133,9 +133,9 @@ def _read(record: Received) -> Model:
     return model
 
 
-def _bury(subjects: Subjects, record: Received, reason: str) -> None:
+def _dead_letter(subjects: Subjects, record: Received, reason: str) -> None:
     _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
-    subjects.bury(None, record, reason, 0)
+    subjects.dead_letter(None, record, reason, 0)
 
 
 class _Shelf(Generic[K, V]):

@@ -82,15 +82,16 @@ class Keeper:
         return time.monotonic() - self._up_since >= self._settings.alert_settle_s
 
     async def _pass_time(self) -> None:
-        async with self._relay.transaction() as conn:
-            now = await conn.fetchval("SELECT clock_timestamp()")
-            told = await self._listener.pass_time(conn, now, self._settings.alert_timer_batch)
+        async with self._relay.transaction() as opened:
+            now = await opened.conn.fetchval("SELECT clock_timestamp()")
+            told = await self._listener.pass_time(opened, now, self._settings.alert_timer_batch)
         self._after(told)
 
     async def _clean(self) -> None:
         settings = self._settings
         told = Told()
-        async with self._relay.transaction() as conn:
+        async with self._relay.transaction() as opened:
+            conn = opened.conn
             now = await conn.fetchval("SELECT clock_timestamp()")
             expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
             await cleaning.clean(
@@ -103,7 +104,7 @@ class Keeper:
                 conn, settings.open_job_days, settings.clean_rows
             ):
                 told.add((), jobs.forgotten(watch, now=now))
-            await alerts.save_alerts(conn, told.alerts, now)
+            await alerts.save_alerts(opened, told.alerts, now)
         self._after(told)
         if expired:
             self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 from muster.contracts.topics import Service
-from muster.inbox import words_of
+from muster.inbox import messages_of
 from muster.service import Runtime, run_service
 from muster.settings import read
 from muster.states import JOB_SHOWN
@@ -33,7 +33,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         _tell(metrics, changed)
         timers.note(changed)
 
-    consumer = runtime.consumer(TOPICS_HEARD, words_of(aggregate, runtime.bus), heard)
+    consumer = runtime.consumer(TOPICS_HEARD, messages_of(aggregate, runtime.bus), heard)
     runtime.spawn("consumer", consumer.run)
     runtime.spawn("timers", timers.run)
     runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from muster.aggregates import Aggregate, apply_due
-from muster.contracts.topics import Kind, Service, word_topics
+from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Pool, is_transient
 from muster.decisions import Decision, Input
 from muster.errors import Transient
@@ -25,9 +25,9 @@ from launcher.settings import LauncherSettings
 _log = structlog.get_logger()
 
 TOPICS_HEARD = (
-    *word_topics(Kind.JOB, Service.REST),
-    *word_topics(Kind.GANG, Service.SCHEDULER),
-    *word_topics(Kind.POD, Service.RUNTIME_AGENT),
+    *message_topics(Kind.JOB, Service.REST),
+    *message_topics(Kind.GANG, Service.SCHEDULER),
+    *message_topics(Kind.POD, Service.RUNTIME_AGENT),
     "revision-acknowledged",
 )
 
@@ -113,10 +113,11 @@ class Timers:
 
     async def _ring(self, limit: int) -> "_Rung":
         """Tell due jobs so, in one transaction."""
-        async with self._relay.transaction() as conn:
+        async with self._relay.transaction() as opened:
+            conn = opened.conn
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             due = await store.take_due(conn, now, limit)
-            changed = await apply_due(conn, Service.LAUNCHER, self._aggregate, due, now)
+            changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due, now)
             next_at = await store.next_due(conn)
         if due:
             self._metrics.timers.inc(len(due))
@@ -138,7 +139,8 @@ class Timers:
         return await self._ring(1)
 
     async def _postpone(self, error: Exception) -> None:
-        async with self._relay.transaction() as conn:
+        async with self._relay.transaction() as opened:
+            conn = opened.conn
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             for ident in await store.take_due(conn, now, 1):
                 _log.error("a timer can't be handled", job=ident, error=str(error))

@@ -37,7 +37,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
     cluster = Cluster()
     runtime.follow(CLUSTER_TOPICS, cluster.on_record)
-    runtime.consume_words(TOPICS, jobs_aggregate())
+    runtime.consume(TOPICS, jobs_aggregate())
     submissions = Submissions(runtime.relay, settings, metrics)
     runtime.spawn("submissions", submissions.run)
     publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)

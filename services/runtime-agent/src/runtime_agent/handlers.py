@@ -22,9 +22,9 @@ from muster.exchange import (
     REPEAT_LONGEST,
     REPEAT_SPREAD,
     answered,
-    repeated,
+    publish,
+    republish,
     resync,
-    speak,
 )
 from muster.records import Received
 
@@ -136,7 +136,7 @@ class Handlers:
         step = Step(self.memory)
         entries = journal.refused() if setting == REDRIVE_SETTING else journal.unforgotten()
         for entry in entries:
-            step.say_anew(entry, speak if setting == REDRIVE_SETTING else resync)
+            step.say_anew(entry, publish if setting == REDRIVE_SETTING else resync)
         _log.warning("an operator has words said again", setting=setting, words=len(step.said))
         self._commit(step, marks={setting: revision})
 
@@ -200,7 +200,7 @@ def _say_due(step: Step, entry: Entry, *, may_repeat: bool) -> bool:
     is_repeat = may_repeat and _is_due(entry.exchange.repeat_at, step.now, REPEAT_LATEST)
     if is_repeat:
         jitter = random.random()  # noqa: S311  jitter
-        entry = replace(entry, exchange=repeated(entry.exchange, step.now, jitter))
+        entry = replace(entry, exchange=republish(entry.exchange, step.now, jitter))
         step.keep(entry, say=True)
     if _is_due(entry.exchange.answer_at, step.now, ANSWER_AFTER):
         step.acknowledge(entry)

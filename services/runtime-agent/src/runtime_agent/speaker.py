@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 import structlog
-from muster.acknowledgements import acknowledgements
+from muster.acknowledgements import Acknowledgement, acknowledgements
 from muster.bus import Bus, Outgoing
 from muster.contracts.notices import AppliedRevision
 from muster.contracts.topics import Service
@@ -37,7 +37,7 @@ class Speaker:
         self._waiting: dict[str, Outgoing | AppliedRevision] = {}
         self._woken = asyncio.Event()
         self._woken.set()  # dead letters may have been left by the process before
-        bus.on_open.append(self._woken.set)
+        bus.on_open.append(lambda _channel: self._woken.set())
 
     def say(self, key: str, word: Outgoing | AppliedRevision) -> None:
         """Takes a record or an acknowledgement; a newer one under the same key replaces it."""
@@ -81,14 +81,12 @@ class Speaker:
         applied = {key: word for key, word in words.items() if isinstance(word, AppliedRevision)}
         plain = {key: word for key, word in words.items() if isinstance(word, Outgoing)}
         together = acknowledgements(
-            Service.RUNTIME_AGENT, ((a.subject, a) for a in applied.values()), time.time()
+            Service.RUNTIME_AGENT,
+            (Acknowledgement(a.subject, self._journal.id, a) for a in applied.values()),
+            time.time(),
         )
         records = [*plain.values(), *together]
         outcomes = await self._bus.publish(records)
-        for record, outcome in zip(records, outcomes, strict=True):
-            if outcome is not None and not isinstance(outcome, Transient):
-                self._bus.metrics.parked.labels(record.topic).inc()
-                _log.error("the bus refuses a record", id=record.event_id, why=str(outcome))
         are_done = [not isinstance(outcome, Transient) for outcome in outcomes]
         done = {key for key, is_done in zip(plain, are_done, strict=False) if is_done}
         return done | applied.keys() if all(are_done[len(plain) :]) else done

@@ -11,15 +11,21 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from muster.acknowledgements import heard_by
+from muster.acknowledgements import addressed_to
 from muster.bus import Outgoing
 from muster.contracts.notices import AppliedRevision, DeadLetter, RevisionAcknowledged
 from muster.contracts.pods import PodRequest
 from muster.contracts.topics import DEAD_LETTER, Kind, Service
 from muster.errors import Broken
-from muster.exchange import Exchange, Hearing, hear, hear_acknowledged, skip_dead, speak
+from muster.exchange import Exchange, publish, receive, receive_acknowledgement, skip
 from muster.ids import job_of
-from muster.records import Received, body, read_word_id, said, word_id
+from muster.records import (
+    Received,
+    message_body,
+    message_id,
+    message_value,
+    read_message_id,
+)
 from muster.telemetry import TRACER, current_traceparent, span
 from opentelemetry import propagate
 from opentelemetry.trace import SpanKind
@@ -90,8 +96,9 @@ class Step:
             case PodRequest() if model.node == self._memory.node.name:
                 self._take_request(record, model)
             case RevisionAcknowledged():
-                for applied in heard_by(Service.RUNTIME_AGENT, model):
-                    self._take_acknowledgement(applied)
+                if model.journal == self._memory.journal.id:
+                    for applied in addressed_to(Service.RUNTIME_AGENT, model):
+                        self._take_acknowledgement(applied)
             case _:
                 return
 
@@ -99,7 +106,7 @@ class Step:
         entry = self.entry(request.pod)
         known = entry is not None and not _is_blank(entry)
         entry = entry or Entry(_blank(request.pod, request.job, request.gang))
-        heard = hear(entry.exchange, revision=request.revision, seen=request.seen, now=self.now)
+        heard = receive(entry.exchange, revision=request.revision, seen=request.seen, now=self.now)
         with span(
             f"{record.topic} process",
             kind=SpanKind.CONSUMER,
@@ -107,7 +114,7 @@ class Step:
             attributes={"muster.pod": request.pod, "muster.job": request.job},
         ) as opened:
             after = replace(entry, exchange=heard.exchange, traceparent=current_traceparent())
-            if heard.hearing is not Hearing.APPLY:
+            if not heard.is_new:
                 self.keep(after)
             else:
                 try:
@@ -119,7 +126,7 @@ class Step:
                     self._bury(record, f"{type(error).__name__}: {error}")
                     return
                 self.put(after, decision)
-            if heard.speak_again:
+            if heard.must_publish:
                 self._say_again(self.changed[request.pod])
 
     def _decide(self, pod: Pod | None, request: PodRequest) -> Decision:
@@ -164,17 +171,17 @@ class Step:
         entry = self.entry(notice.subject)
         if entry is None:
             return
-        heard = hear_acknowledged(
+        heard = receive_acknowledgement(
             entry.exchange,
             revision=notice.revision,
-            spoken=notice.spoken,
-            dead=notice.dead,
+            sender_revision=notice.sender_revision,
+            is_rejected=notice.is_rejected,
             now=self.now,
         )
         self.keep(replace(entry, exchange=heard.exchange))
-        if heard.exchange.refused > entry.exchange.refused:
+        if heard.exchange.rejected > entry.exchange.rejected:
             _log.error("the Launcher can't handle a word about a pod", pod=notice.subject)
-        if heard.speak_again:
+        if heard.must_publish:
             self._say_again(self.changed[notice.subject])
 
     def see(self, entry: Entry, seen: Seen) -> str | None:
@@ -233,9 +240,9 @@ class Step:
             traceparent = current_traceparent()
         spoken = replace(
             entry,
-            exchange=speak(entry.exchange, self.now),
+            exchange=publish(entry.exchange, self.now),
             topic=topic,
-            word=body(decision.word),
+            word=message_body(decision.word),
             traceparent=traceparent,
         )
         self.keep(spoken, say=True)
@@ -248,8 +255,8 @@ class Step:
             record = Outgoing(
                 entry.topic,
                 entry.pod.job,
-                said(entry.word, revision, entry.exchange.named).encode(),
-                word_id(ME, Kind.POD.value, entry.pod.pod, revision),
+                message_value(entry.word, revision, entry.exchange.named).encode(),
+                message_id(ME, Kind.POD.value, entry.pod.pod, revision),
                 self.now.timestamp(),
                 entry.traceparent,
             )
@@ -257,7 +264,7 @@ class Step:
 
     def _say_again(self, entry: Entry) -> None:
         """My last word, under a revision that the other side takes for new."""
-        self.say_anew(entry, speak)
+        self.say_anew(entry, publish)
 
     def say_anew(self, entry: Entry, how: Callable[[Exchange, datetime], Exchange]) -> None:
         """My last word, where there is one, as new; `how` tells under which revision."""
@@ -270,8 +277,8 @@ class Step:
             kind=Kind.POD.value,
             subject=entry.pod.pod,
             revision=entry.exchange.seen,
-            spoken=entry.exchange.revision,
-            dead=entry.exchange.dead > 0,
+            sender_revision=entry.exchange.revision,
+            is_rejected=entry.exchange.skipped > 0,
         )
         self.said.append((f"{entry.pod.pod}/seen", applied))
 
@@ -298,13 +305,13 @@ class Step:
             )
         )
         _log.error("a record can't be handled", topic=record.topic, reason=reason)
-        named = read_word_id(record.event_id)
+        named = read_message_id(record.event_id)
         if named is None or named[0] != Service.LAUNCHER.value or named[1] != Kind.POD.value:
             return
         _, _, name, revision = named
         entry = self.entry(name) or Entry(_blank(name, job_of(name), ""))
         if revision > entry.exchange.seen:
-            skipped = skip_dead(entry.exchange, revision=revision, now=self.now)
+            skipped = skip(entry.exchange, revision=revision, now=self.now)
             self.keep(replace(entry, exchange=skipped, changed_at=self.now))
 
 

@@ -27,7 +27,7 @@ from muster.exchange import Exchange
 
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 REPORT_BLOCK = 1000
 """Report revisions are set aside in blocks, so that a report costs no write of its own."""
 LOG_BYTES = 8 * 1024 * 1024
@@ -49,7 +49,7 @@ CREATE TABLE pod (
     pod TEXT PRIMARY KEY, job TEXT NOT NULL, gang TEXT NOT NULL, phase TEXT NOT NULL, run TEXT,
     stop_reason TEXT, stop_grace_s REAL, is_forgotten INTEGER NOT NULL, started_at REAL,
     revision INTEGER NOT NULL, seen INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
-    dead INTEGER NOT NULL, refused INTEGER NOT NULL, repeats INTEGER NOT NULL,
+    skipped INTEGER NOT NULL, rejected INTEGER NOT NULL, repeats INTEGER NOT NULL,
     repeat_at REAL, answer_at REAL,
     topic TEXT, word TEXT, traceparent TEXT, changed_at REAL NOT NULL
 ) WITHOUT ROWID;
@@ -63,7 +63,7 @@ CREATE TABLE letter (
 """
 
 _EXCHANGE = (
-    "revision", "seen", "acknowledged", "dead", "refused", "repeats", "repeat_at", "answer_at",
+    "revision", "seen", "acknowledged", "skipped", "rejected", "repeats", "repeat_at", "answer_at",
 )  # fmt: skip
 _COLUMNS = (
     "pod", "job", "gang", "phase", "run", "stop_reason", "stop_grace_s", "is_forgotten",
@@ -148,6 +148,8 @@ class Journal:
         self.is_new = version == 0
         if self.is_new:
             self._create(fresh_id)
+        elif version == 1:
+            self._rename()
         elif version != SCHEMA_VERSION:
             raise ValueError(
                 f"{path} is a journal of version {version}; this agent reads {SCHEMA_VERSION}"
@@ -161,6 +163,13 @@ class Journal:
             for statement in filter(str.strip, _SCHEMA.split(";")):
                 self._db.execute(statement)
             self._db.execute("INSERT INTO meta VALUES ('journal', ?)", (fresh_id,))
+            self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    def _rename(self) -> None:
+        """Columns had other names in version 1."""
+        with self._transaction():
+            self._db.execute("ALTER TABLE pod RENAME COLUMN dead TO skipped")
+            self._db.execute("ALTER TABLE pod RENAME COLUMN refused TO rejected")
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -244,7 +253,7 @@ class Journal:
 
     def refused(self) -> list[Entry]:
         """Every pod about which the Launcher could not handle the last word."""
-        return [_entry(row) for row in self._db.execute(f"{_GET} WHERE refused > 0")]
+        return [_entry(row) for row in self._db.execute(f"{_GET} WHERE rejected > 0")]
 
     def unforgotten(self) -> list[Entry]:
         """Every pod that lives, or of which the Launcher may not know the end."""
@@ -359,11 +368,13 @@ def _entry(row: Sequence[object]) -> Entry:
         started_at=_moment(values["started_at"]),
         checkpointed_at=_saved_at(values["word"]),
     )
-    revision, seen, acknowledged, dead, refused, repeats = (
+    revision, seen, acknowledged, skipped, rejected, repeats = (
         int(str(values[name])) for name in _EXCHANGE[:6]
     )
     repeat_at, answer_at = (_moment(values[name]) for name in _EXCHANGE[6:])
-    exchange = Exchange(revision, seen, acknowledged, dead, refused, repeats, repeat_at, answer_at)
+    exchange = Exchange(
+        revision, seen, acknowledged, skipped, rejected, repeats, repeat_at, answer_at
+    )
     return Entry(
         pod=pod,
         exchange=exchange,

@@ -191,7 +191,7 @@ class Watch:
                 spoken, wait_s = self.handlers.on_time(int(allowance))
                 allowance -= spoken
                 self.plumbing.repeated.inc(spoken)
-                self.plumbing.open_subjects.set(self.handlers.unacknowledged())
+                self.plumbing.unacknowledged.set(self.handlers.unacknowledged())
             await self._until_due(wait_s)
 
     async def _until_due(self, wait_s: float | None) -> None:

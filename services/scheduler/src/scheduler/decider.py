@@ -15,10 +15,11 @@ import asyncpg
 import structlog
 from muster.contracts.gangs import GangRequest
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection, is_transient
+from muster.db import Connection, Transaction, is_transient
+from muster.decisions import Publish
 from muster.errors import Transient
 from muster.service import Runtime
-from muster.subjects import Say, say_all
+from muster.subjects import publish_all
 
 from scheduler import order_policies, store
 from scheduler.auditor import Auditor
@@ -239,18 +240,18 @@ class Decider:
             has_news = self._has_words or watch.to_lose or watch.to_return or watch.to_remove
             if has_news and not self.state.is_under_way:
                 self._has_words = False
-                async with self._transaction() as (conn, now):
-                    requests = await store.gangs.take_dirty(conn, self.settings.cycle_words)
+                async with self._transaction() as (opened, now):
+                    requests = await store.gangs.take_dirty(opened.conn, self.settings.cycle_words)
                     if len(requests) == self.settings.cycle_words:
                         self.words_came(len(requests))
                     outcome = self._decide(requests)
-                    await self._write(conn, outcome, now)
+                    await self._write(opened, outcome, now)
             else:
                 outcome = self._decide([])
                 is_due = self.recorder.is_due or self.configuring.is_unsaved(self.state)
                 if outcome or is_due:
-                    async with self._transaction() as (conn, now):
-                        await self._write(conn, outcome, now)
+                    async with self._transaction() as (opened, now):
+                        await self._write(opened, outcome, now)
         state = self.state
         if self.recorder.is_snapshot_due and not (state.is_under_way or state.cluster.said):
             await self.recorder.take(state.cluster, self._last_at)
@@ -266,15 +267,15 @@ class Decider:
             await asyncio.sleep(max(started + self.settings.cycle_interval_s - time.monotonic(), 0))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[tuple[Connection, datetime]]:
-        async with self._runtime.relay.transaction() as conn:
-            now = await store.leadership.check(conn, self.epoch, self.holder, self.settings)
-            yield conn, now
+    async def _transaction(self) -> AsyncIterator[tuple[Transaction, datetime]]:
+        async with self._runtime.relay.transaction() as opened:
+            now = await store.leadership.check(opened.conn, self.epoch, self.holder, self.settings)
+            yield opened, now
 
     @asynccontextmanager
     async def _deciding(self) -> AsyncIterator[Connection]:
-        async with self._transaction() as (conn, _):
-            yield conn
+        async with self._transaction() as (opened, _):
+            yield opened.conn
 
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
@@ -315,14 +316,15 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
 
-    async def _write(self, conn: Connection, outcome: Outcome, now: datetime) -> None:
+    async def _write(self, opened: Transaction, outcome: Outcome, now: datetime) -> None:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
         changes, state = outcome.changes, self.state
+        conn = opened.conn
         rows = changes.rows
         known = outcome.rows_of_nodes(state.ledger, self.known, now)
-        says = [self._say(gang, topic) for gang, topic in sorted(outcome.topics.items())]
-        says += [
-            Say(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
+        messages = [self._message(gang, topic) for gang, topic in sorted(outcome.topics.items())]
+        messages += [
+            Publish(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
             for gang, request in sorted(changes.ended.items())
         ]
         kept = [state.known(gang) for gang in sorted({*outcome.topics, *changes.kept})]
@@ -341,13 +343,13 @@ class Decider:
         await store.preemptions.add(conn, changes.core.preemptions)
         await store.calibration.save(conn, changes.core.calibration)
         await self.recorder.write(conn)
-        if says:
-            await say_all(conn, Service.SCHEDULER, says, now)
+        if messages:
+            await publish_all(opened, Service.SCHEDULER, messages, now)
         outcome.nodes, outcome.known = [node.node for node in known], known
 
-    def _say(self, gang: str, topic: str) -> Say:
+    def _message(self, gang: str, topic: str) -> Publish:
         word = word_of(self.state, self.state.gangs[gang], self.epoch)
-        return Say(Kind.GANG, gang, topic, gang, word)
+        return Publish(Kind.GANG, gang, topic, gang, word)
 
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""

@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from muster.aggregates import Aggregate, Decision, Input, apply_records
+from muster.aggregates import Aggregate, apply_records
 from muster.contracts.gangs import GangRequest
-from muster.contracts.topics import Kind, Service, word_topics
-from muster.db import Connection
+from muster.contracts.topics import Kind, Service, message_topics
+from muster.db import Connection, Transaction
+from muster.decisions import Decision, Input
 from muster.errors import Broken
 from muster.inbox import Handler
 from muster.records import Received
 
 from scheduler import store
 
-TOPICS_HEARD = (*word_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
+TOPICS_HEARD = (*message_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
 
 
 async def _load(_conn: Connection, _gangs: Sequence[str]) -> Mapping[str, GangRequest]:
@@ -58,8 +59,8 @@ def words_beside(deciding: asyncio.Lock) -> Handler:
     so they take turns.
     """
 
-    async def handle(conn: Connection, records: Sequence[Received], now: datetime) -> int:
+    async def handle(opened: Transaction, records: Sequence[Received], now: datetime) -> int:
         async with deciding:
-            return len(await apply_records(conn, Service.SCHEDULER, GANGS, records, now))
+            return len(await apply_records(opened, Service.SCHEDULER, GANGS, records, now))
 
     return handle

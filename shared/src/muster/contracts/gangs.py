@@ -4,7 +4,7 @@
 
 from datetime import datetime
 
-from muster.contracts.model import Model, OpenEnum, Reason, Revision, Word
+from muster.contracts.model import Model, OpenEnum, Reason, Revision, StateMessage
 
 
 class PodAsk(Model):
@@ -52,7 +52,7 @@ class GangEnd(OpenEnum):
     UNKNOWN = "unknown"
 
 
-class GangRequest(Word):
+class GangRequest(StateMessage):
     """Launcher on a gang: the pods it wants or still holds.
 
     A placed pod that is not listed is released; an empty list ends the gang. A pod name never
@@ -155,7 +155,7 @@ class Wait(Model):
     expected_start: datetime | None = None
 
 
-class GangDecision(Word):
+class GangDecision(StateMessage):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
     An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while

@@ -5,7 +5,7 @@ from datetime import datetime
 from pydantic import Field
 
 from muster.contracts.gangs import GangClass
-from muster.contracts.model import Model, OpenEnum, Reason, Word
+from muster.contracts.model import Model, OpenEnum, Reason, StateMessage
 from muster.contracts.verdicts import Verdict
 
 
@@ -98,7 +98,7 @@ class JobSpec(Model):
     task_roles: tuple[TaskRoleSpec, ...]
 
 
-class JobRequest(Word):
+class JobRequest(StateMessage):
     """REST on a job: it is wanted, whole; or shall stop.
 
     ``spec`` is left out only where REST does not know the job and so wants it stopped.
@@ -162,7 +162,7 @@ class Trigger(Model):
     index: int | None = None
 
 
-class JobStatus(Word):
+class JobStatus(StateMessage):
     """Launcher on a job: its state, its tasks, why it waits, its verdict.
 
     ``gang_class``: how the gang of all its tasks holds its GPUs, where they are one gang;

@@ -54,12 +54,12 @@ class Reason(Model):
     numbers: dict[str, int | float | str | None] = {}
 
 
-class Word(Model):
-    """A record that is its sender's whole word about one subject.
+class StateMessage(Model):
+    """A record with its sender's complete state of one subject.
 
-    ``revision`` is one sequence per sender and subject over all topics; ``seen`` is the highest
-    revision that the sender
-    has applied from the other side. Both are set by the exchange, never by a handler.
+    ``revision`` is one sequence per sender and subject over all topics. ``seen`` is the highest
+    revision that the sender has applied from the other side. The exchange sets both, never a
+    handler.
     """
 
     revision: Revision = 0

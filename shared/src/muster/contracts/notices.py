@@ -7,26 +7,27 @@ from muster.contracts.model import Model, Revision
 
 
 class AppliedRevision(Model):
-    """``revision`` of the receiver's words about this subject is applied.
+    """``revision`` of the receiver's messages on this subject is applied.
 
-    ``spoken`` is the acknowledging side's own revision; ``dead`` says that the word could not be
-    handled and was skipped.
+    ``senderRevision`` is the acknowledging side's own revision. ``isRejected``: that side could not
+    handle the message and skipped it.
     """
 
     kind: str
     subject: str
     revision: Revision
-    spoken: Revision
-    dead: bool = False
+    sender_revision: Revision
+    is_rejected: bool = False
 
 
 class RevisionAcknowledged(Model):
-    """What ``sender`` has applied of ``receiver``'s words, of many subjects at once, 500 at the
-    most; never answered.
+    """What ``sender`` has applied of ``receiver``'s messages, on up to 500 subjects. Nobody answers
+    it. ``journal``: of the agent that is one of the two, so that no other agent takes its place.
     """
 
     sender: str
     receiver: str
+    journal: str | None = None
     applied: tuple[AppliedRevision, ...]
 
 

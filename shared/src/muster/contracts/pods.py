@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import ValidationInfo, field_validator
 
-from muster.contracts.model import Model, OpenEnum, Revision, Word
+from muster.contracts.model import Model, OpenEnum, Revision, StateMessage
 from muster.contracts.verdicts import Verdict
 
 
@@ -104,7 +104,7 @@ class PodStop(Model):
     grace_s: float
 
 
-class PodRequest(Word):
+class PodRequest(StateMessage):
     """Launcher on a pod. ``run`` comes with the action run, ``stop`` with stop; ``journal`` names
     the
     journal that it was placed for.
@@ -130,7 +130,7 @@ class PodState(OpenEnum):
     UNKNOWN = "unknown"
 
 
-class PodStatus(Word):
+class PodStatus(StateMessage):
     """Runtime agent on a pod: everything from accepted to its end.
 
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no

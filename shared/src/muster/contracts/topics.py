@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobStatus
-from muster.contracts.model import Model, Word
+from muster.contracts.model import Model, StateMessage
 from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
 from muster.contracts.notices import (
     AlertNotice,
@@ -75,28 +75,30 @@ class Topic:
         return f"muster.{self.name}.v1"
 
 
-def _words(kind: Kind, sender: Service, model: type[Word], key: str, **says: str) -> list[Topic]:
+def _messages(
+    kind: Kind, sender: Service, model: type[StateMessage], key: str, **says: str
+) -> list[Topic]:
     return [
         Topic(name.replace("_", "-"), model, key, sender, text, kind) for name, text in says.items()
     ]
 
 
 _ALL = [
-    *_words(
+    *_messages(
         Kind.JOB,
         Service.REST,
         JobRequest,
         "job",
         job_submitted="A valid job is wanted, whole; or shall stop.",
     ),
-    *_words(
+    *_messages(
         Kind.JOB,
         Service.LAUNCHER,
         JobStatus,
         "job",
         job_updated="The job's state, its tasks, why it waits, its verdict.",
     ),
-    *_words(
+    *_messages(
         Kind.GANG,
         Service.LAUNCHER,
         GangRequest,
@@ -104,7 +106,7 @@ _ALL = [
         gang_requested="Pods are wanted together.",
         gang_released="Some or all pods are no longer held.",
     ),
-    *_words(
+    *_messages(
         Kind.GANG,
         Service.SCHEDULER,
         GangDecision,
@@ -114,14 +116,14 @@ _ALL = [
         placement_refused="The gang can never run here, and why.",
         gang_preempted="Give these pods back: for whom, by when.",
     ),
-    *_words(
+    *_messages(
         Kind.POD,
         Service.LAUNCHER,
         PodRequest,
         "node",
         pod_requested="Run this pod; or stop it; or forget it.",
     ),
-    *_words(
+    *_messages(
         Kind.POD,
         Service.RUNTIME_AGENT,
         PodStatus,
@@ -180,8 +182,8 @@ def dead_letter_topic(name: str) -> Topic:
     )
 
 
-def word_topics(kind: Kind, sender: Service) -> tuple[str, ...]:
-    """The topics on which ``sender`` speaks about subjects of ``kind``."""
+def message_topics(kind: Kind, sender: Service) -> tuple[str, ...]:
+    """The topics on which ``sender`` publishes its messages on subjects of ``kind``."""
     return tuple(t.name for t in TOPICS.values() if t.kind is kind and t.sender is sender)
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from muster.channels import Outgoing
 from muster.contracts.notices import SettingChanged
-from muster.db import Connection
-from muster.outbox import OutboxRow, write
+from muster.db import Connection, Transaction
 
 from alerting.domain.events import Alert
 from alerting.store.rows import plain, text
@@ -22,11 +22,11 @@ _SAVE = """
 """
 
 
-async def save_alerts(conn: Connection, alerts: Sequence[Traced], now: datetime) -> None:
-    """Write alerts that fire or are resolved, and tell the bus."""
+async def save_alerts(opened: Transaction, alerts: Sequence[Traced], now: datetime) -> None:
+    """Write alerts that fire or are resolved, and publish them."""
     for alert, _ in alerts:  # one by one: the same alert may fire and be resolved in one batch
-        await conn.execute(_SAVE, [plain(_row(alert))])
-    await write(conn, [_record(traced) for traced in alerts], now)
+        await opened.conn.execute(_SAVE, [plain(_row(alert))])
+    opened.notices.extend(_record(traced, now) for traced in alerts)
 
 
 def _row(alert: Alert) -> dict[str, object]:
@@ -41,17 +41,16 @@ def _row(alert: Alert) -> dict[str, object]:
     }
 
 
-def _record(traced: Traced) -> OutboxRow:
+def _record(traced: Traced, now: datetime) -> Outgoing:
     alert, traceparent = traced
     is_firing = alert.ends_at is None
     how = "raised" if is_firing else "resolved"
-    return OutboxRow(
+    return Outgoing(
         f"alert-{how}",
         alert.fingerprint,
-        None,
-        None,
+        alert.notice().model_dump_json(exclude_none=True).encode(),
         f"alerting/alert/{alert.fingerprint}/{alert.starts_at.isoformat()}/{how}",
-        alert.notice().model_dump_json(exclude_none=True),
+        now.timestamp(),
         traceparent,
     )
 

@@ -8,7 +8,7 @@ from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState, 
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, Trigger
 from muster.contracts.pods import PodState, PodStatus
 from muster.contracts.topics import Kind
-from muster.decisions import Dead, Decision, Due, Input
+from muster.decisions import Decision, Due, Input, MessageRejected
 from muster.errors import Broken
 from muster.states import JobPhase, TaskEvent, TaskPhase
 
@@ -65,7 +65,7 @@ def decide(
             _on_status(turn, given)
         case Due():
             _on_due(turn)
-        case Dead():
+        case MessageRejected():
             _on_dead(turn, given)
         case _:
             raise Broken(f"a {type(given).__name__} is nothing that the Launcher is told")
@@ -90,7 +90,7 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
         case GangDecision(pods=()):
             return Decision(None)  # its end is known on both sides; a word would be answered
         case GangDecision():
-            return Decision(None, (say_no_gang(given.gang, given.job, now),))
+            return Decision(None, (say_no_gang(given.gang, given.job),))
         case PodStatus():
             grace_s = policy.lost_grace.total_seconds() if _is_alive(given) else None
             return Decision(None, (say_over(given, grace_s),))
@@ -120,12 +120,12 @@ def _on_decision(turn: Turn, word: GangDecision) -> None:
     attempt = int(word.gang.split("-")[1])
     if attempt > turn.job.newest_attempt:
         turn.hear_of(attempt)
-        turn.say(say_no_gang(word.gang, word.job, turn.now))
+        turn.say(say_no_gang(word.gang, word.job))
         return
     if word.pods and not any(
         task.phase in HOLDING and turn.life.gang(task) == word.gang for task in turn.tasks()
     ):
-        turn.say(say_no_gang(word.gang, word.job, turn.now))
+        turn.say(say_no_gang(word.gang, word.job))
         return
     if turn.job.spec.gang and attempt == turn.job.attempt:
         turn.set_job(gang_class=word.gang_class, lender=word.lender)
@@ -296,7 +296,7 @@ def _dead_text(kind: Kind, subject: str) -> str:
     return f"{kind.value} {subject}: the other side could not handle the Launcher's last word."
 
 
-def _on_dead(turn: Turn, given: Dead) -> None:
+def _on_dead(turn: Turn, given: MessageRejected) -> None:
     """Somebody must look: `muster events redrive` brings the word back. REST, where it could not
     handle a job's state, can't be told in another.
     """

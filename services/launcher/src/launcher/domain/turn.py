@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from muster.contracts.topics import Kind
-from muster.decisions import Decision, Say
+from muster.decisions import Decision, Publish
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
 from muster.states import (
@@ -37,7 +37,7 @@ class Turn:
         self._tasks = dict(life.tasks)
         self._changed = set(life.changed)
         self._has_put = self._has_noted = False
-        self._says: dict[tuple[Kind, str], Say] = {}
+        self._says: dict[tuple[Kind, str], Publish] = {}
         self.job = life.job
         self.now = now
         self.policy = policy
@@ -91,7 +91,7 @@ class Turn:
         for task in tasks:
             self.put(task)
 
-    def say(self, say: Say) -> None:
+    def say(self, say: Publish) -> None:
         self._says[say.kind, say.subject] = say
 
     def move_job(self, event: JobEvent, **changes: Any) -> bool:
@@ -118,7 +118,7 @@ class Turn:
                 raise Broken(f"task {task.key} is {task.phase}, where '{event}' can't be")
 
     def flush(self) -> None:
-        """Say what could wait until now."""
+        """Publish what could wait until now."""
         self.set_job(quiet_at=None)
         if self.job.gang_unsaid:
             self.say_held()

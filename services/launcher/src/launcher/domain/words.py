@@ -1,7 +1,7 @@
 """The Launcher's whole words about jobs, gangs and pods, made from what it knows."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 
 from muster.contracts.gangs import GangEnd, GangRequest, PodAsk
 from muster.contracts.jobs import JobStatus, TaskRoleStatus, TaskStatus
@@ -17,7 +17,7 @@ from muster.contracts.pods import (
 )
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
-from muster.decisions import Say
+from muster.decisions import Publish
 from muster.states import JOB_SHOWN, TASK_SHOWN, JobPhase
 
 from launcher.domain.model import HOLDING, Job, Life, Placement, StopCause, Task
@@ -28,27 +28,29 @@ GANG_REQUESTED = "gang-requested"
 GANG_RELEASED = "gang-released"
 POD_REQUESTED = "pod-requested"
 
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+
 EVIDENCE_BYTES = 500
 """Of a task's verdict in `job-updated`; muster.protocol.sizes counts on it."""
 
 
-def say_job(life: Life) -> Say:
+def say_job(life: Life) -> Publish:
     """The job's state, as users see it; the last word of a final one."""
     job = life.job
-    return Say(
+    return Publish(
         Kind.JOB,
         job.id,
         JOB_UPDATED,
         job.id,
         _job_status(life),
         is_open=not job.is_final,
-        encore=job.is_final,
+        delayed_repeats=job.is_final,
     )
 
 
 def say_gang(
     life: Life, gang: str, tasks: Iterable[Task], topic: str, end: GangEnd | None = None
-) -> Say:
+) -> Publish:
     """All pods that a gang of these tasks wants or holds, and which ended ones are free; without
     pods it is over, and ``end`` is how.
     """
@@ -76,15 +78,15 @@ def say_gang(
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )
-    return Say(Kind.GANG, gang, topic, gang, word, is_open=bool(pods))
+    return Publish(Kind.GANG, gang, topic, gang, word, is_open=bool(pods))
 
 
-def say_no_gang(gang: str, job: str, now: datetime) -> Say:
-    """The Scheduler speaks of a gang that nobody wants."""
+def say_no_gang(gang: str, job: str) -> Publish:
+    """The Scheduler tells of a gang that nobody wants. The answer is always the same message."""
     word = GangRequest(
-        gang=gang, job=job, name="", user="", virtual_cluster="", priority=0, submitted_at=now
+        gang=gang, job=job, name="", user="", virtual_cluster="", priority=0, submitted_at=_NEVER
     )
-    return Say(Kind.GANG, gang, GANG_RELEASED, gang, word, is_open=False)
+    return Publish(Kind.GANG, gang, GANG_RELEASED, gang, word, is_open=False)
 
 
 def _ask_of(life: Life, task: Task) -> PodAsk:
@@ -104,7 +106,7 @@ def _ask_of(life: Life, task: Task) -> PodAsk:
     )
 
 
-def say_runs(life: Life, tasks: Iterable[Task]) -> list[Say]:
+def say_runs(life: Life, tasks: Iterable[Task]) -> list[Publish]:
     """Run these tasks' pods; all are told of every task that has a place."""
     job = life.job
     roles = tuple(
@@ -153,7 +155,7 @@ def _role_peers(role: str, placed: Mapping[int, Placement]) -> RolePeers:
 
 def _say_run(
     life: Life, task: Task, roles: tuple[RoleShape, ...], peers: tuple[RolePeers, ...]
-) -> Say:
+) -> Publish:
     job, role, place = life.job, life.job.role(task.role), _place(task)
     run = PodRun(
         user=job.user,
@@ -174,13 +176,13 @@ def _say_run(
     return _say_pod(life, task, run)
 
 
-def say_stop(life: Life, task: Task, reason: str, grace_s: float) -> Say:
+def say_stop(life: Life, task: Task, reason: str, grace_s: float) -> Publish:
     """Stop the task's pod. Its agent has what it runs, or never will."""
     stop = PodStop(reason=reason, grace_s=grace_s)
     return _say_pod(life, task, stop)
 
 
-def say_lost(life: Life, task: Task, grace_s: float) -> Say:
+def say_lost(life: Life, task: Task, grace_s: float) -> Publish:
     """Its node was lost: should it still run, and come back, it is to stop."""
     stop = PodStop(reason="node-lost", grace_s=grace_s)
     return _say_pod(life, task, stop, is_open=False)
@@ -192,7 +194,7 @@ def _place(task: Task) -> Placement:
     return task.placement
 
 
-def _say_pod(life: Life, task: Task, ask: PodRun | PodStop, *, is_open: bool = True) -> Say:
+def _say_pod(life: Life, task: Task, ask: PodRun | PodStop, *, is_open: bool = True) -> Publish:
     place = _place(task)
     run, stop = (ask, None) if isinstance(ask, PodRun) else (None, ask)
     word = PodRequest(
@@ -205,10 +207,10 @@ def _say_pod(life: Life, task: Task, ask: PodRun | PodStop, *, is_open: bool = T
         run=run,
         stop=stop,
     )
-    return Say(Kind.POD, word.pod, POD_REQUESTED, word.node, word, is_open=is_open)
+    return Publish(Kind.POD, word.pod, POD_REQUESTED, word.node, word, is_open=is_open)
 
 
-def say_over(word: PodStatus, grace_s: float | None) -> Say:
+def say_over(word: PodStatus, grace_s: float | None) -> Publish:
     """An agent speaks of a pod that is over for the Launcher: forget it; with ``grace_s`` it still
     runs and is to stop first.
     """
@@ -221,7 +223,7 @@ def say_over(word: PodStatus, grace_s: float | None) -> Say:
         action=PodAction.FORGET if grace_s is None else PodAction.STOP,
         stop=None if grace_s is None else PodStop(reason="over", grace_s=grace_s),
     )
-    return Say(Kind.POD, word.pod, POD_REQUESTED, word.node, request, is_open=False)
+    return Publish(Kind.POD, word.pod, POD_REQUESTED, word.node, request, is_open=False)
 
 
 def final_verdict(job: Job) -> Verdict | None:

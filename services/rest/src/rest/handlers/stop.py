@@ -3,9 +3,10 @@
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
+from muster.decisions import Publish
 from muster.errors import Rejected
 from muster.relay import Relay
-from muster.subjects import Say, say_all
+from muster.subjects import publish_all
 
 from rest.domain.callers import Caller, check_owner
 from rest.domain.jobs import check_startable, check_stoppable
@@ -32,7 +33,8 @@ async def set_execution(
     Raises Rejected: no such job, not the caller's, over, or stopped before.
     """
     username, name, wanted = target
-    async with relay.transaction() as conn:
+    async with relay.transaction() as opened:
+        conn = opened.conn
         job = await lock_job(conn, username, name)
         if job is None:
             raise no_job(username, name)
@@ -44,7 +46,7 @@ async def set_execution(
             return
         await mark_stopping(conn, job.id, caller.username)
         now = await conn.fetchval("SELECT clock_timestamp()")
-        await say_all(conn, Service.REST, [_stop(job, caller)], now)
+        await publish_all(opened, Service.REST, [_stop(job, caller)], now)
         detail = {"job": job.id}
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])
@@ -58,7 +60,7 @@ def _refusal(job: StoppableJob, wanted: Execution) -> str | None:
     return check_stoppable(full_name, job.state)
 
 
-def _stop(job: StoppableJob, caller: Caller) -> Say:
+def _stop(job: StoppableJob, caller: Caller) -> Publish:
     word = JobRequest(
         job=job.id,
         name=job.name,
@@ -68,4 +70,4 @@ def _stop(job: StoppableJob, caller: Caller) -> Say:
         stop_requested_by=caller.username,
         spec=job.spec,
     )
-    return Say(Kind.JOB, job.id, SUBMITTED, job.id, word)
+    return Publish(Kind.JOB, job.id, SUBMITTED, job.id, word)

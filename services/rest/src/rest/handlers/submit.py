@@ -15,12 +15,13 @@ from datetime import datetime
 import structlog
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.topics import Kind, Service
-from muster.db import Connection, is_transient
+from muster.db import Transaction, is_transient
+from muster.decisions import Publish
 from muster.errors import MusterError, Problem, Rejected, Transient
 from muster.ids import new_id
 from muster.protocol import ParsedJob
 from muster.relay import Relay
-from muster.subjects import Say, Subjects
+from muster.subjects import Subjects
 
 from rest.handlers.updates import SUBMITTED
 from rest.metrics import RestMetrics
@@ -173,14 +174,15 @@ class Submissions:
         ``is_again``: the connection may have been lost after a commit, so what is there already
         was written by the try before.
         """
-        async with self._relay.transaction() as conn:
+        async with self._relay.transaction() as opened:
+            conn = opened.conn
             there = await find_written(conn, [w.id for w in batch]) if is_again else frozenset()
             unwritten = [w for w in batch if w.id not in there]
             known = await answers.claim(conn, [key for w in unwritten if (key := w.key)])
             new = [w for w in unwritten if _known(w, known) is None]
             written = await insert_jobs(conn, [_new_job(w) for w in new])
             accepted = [w for w in new if w.id in written]
-            await self._say(conn, accepted, written)
+            await self._publish(opened, accepted, written)
             told = {w.id: _answer(w.submission) for w in accepted}
             await answers.keep(conn, [(k, w.id, told[w.id]) for w in accepted if (k := w.key)])
             await answers.release(conn, [k for w in new if w.id not in written and (k := w.key)])
@@ -194,16 +196,16 @@ class Submissions:
             else:
                 _fail(waiting, _taken(waiting.submission))
 
-    async def _say(
-        self, conn: Connection, accepted: Sequence[_Waiting], written: dict[str, datetime]
+    async def _publish(
+        self, opened: Transaction, accepted: Sequence[_Waiting], written: dict[str, datetime]
     ) -> None:
         if not accepted:
             return
-        subjects = Subjects(conn, Service.REST, written[accepted[0].id])
+        subjects = Subjects(opened, Service.REST, written[accepted[0].id])
         await subjects.load(((Kind.JOB, w.id) for w in accepted), are_new=True)
         for waiting in accepted:
             submission = waiting.submission
-            word = JobRequest(
+            message = JobRequest(
                 job=waiting.id,
                 name=submission.job.name,
                 user=submission.username,
@@ -211,8 +213,8 @@ class Submissions:
                 submitted_at=written[waiting.id],
                 spec=submission.job.spec,
             )
-            say = Say(Kind.JOB, waiting.id, SUBMITTED, waiting.id, word)
-            subjects.say(say, submission.traceparent)
+            publish = Publish(Kind.JOB, waiting.id, SUBMITTED, waiting.id, message)
+            subjects.publish(publish, submission.traceparent)
         await subjects.save()
 
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from datetime import datetime
 
-from muster.aggregates import Aggregate, Dead, Decision, Due, Input
+from muster.aggregates import Aggregate
 from muster.contracts.jobs import Execution, JobRequest, JobStatus
 from muster.contracts.model import Reason
 from muster.contracts.topics import Kind
-from muster.subjects import Say
+from muster.decisions import Decision, Due, Input, MessageRejected, Publish
 
 from rest.domain.jobs import FINAL, JobRow, shown_state
 from rest.store.jobs import load_jobs, save_jobs
@@ -34,7 +34,7 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
     match given:
         case JobStatus():
             return _apply(job, row, given)
-        case Dead():
+        case MessageRejected():
             if row is None or row.state in FINAL:
                 return Decision(row)
             return Decision(replace(row, reason=DEAD_REASON))
@@ -54,7 +54,7 @@ def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
     return Decision(changed)
 
 
-def _stop_unknown(job: str, status: JobStatus) -> tuple[Say, ...]:
+def _stop_unknown(job: str, status: JobStatus) -> tuple[Publish, ...]:
     """REST makes jobs; one that it does not know shall stop, and is over here."""
     if status.state in FINAL:
         return ()
@@ -65,4 +65,4 @@ def _stop_unknown(job: str, status: JobStatus) -> tuple[Say, ...]:
         execution=Execution.STOP,
         submitted_at=status.submitted_at,
     )
-    return (Say(Kind.JOB, job, SUBMITTED, job, word, is_open=False),)
+    return (Publish(Kind.JOB, job, SUBMITTED, job, word, is_open=False),)

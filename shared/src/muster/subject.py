@@ -1,0 +1,215 @@
+"""A subject as one of its sides keeps it: the exchange, and the latest message with its topic.
+
+Services keep such rows in PostgreSQL (``muster.subjects``), an agent keeps them in its journal.
+What both do with a row is here: receive, publish, republish, acknowledge, skip. Every method returns
+the row as it becomes; nothing is published before that row is stored.
+"""
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import islice
+
+from muster import exchange
+from muster.acknowledgements import Acknowledgement
+from muster.channels import Outgoing
+from muster.contracts.model import StateMessage
+from muster.contracts.notices import AppliedRevision, DeadLetter
+from muster.contracts.pods import PodRequest, PodStatus
+from muster.contracts.topics import DEAD_LETTER, Kind, Service
+from muster.decisions import Publish
+from muster.exchange import Exchange, Receipt
+from muster.records import Received, message_body, message_id, message_value
+
+DELAYED_REPEATS = (
+    timedelta(minutes=1),
+    timedelta(minutes=10),
+    timedelta(hours=1),
+    timedelta(hours=12),
+)
+"""When a final message is published again for listeners, each counted from the one before."""
+
+DEAD_VALUE_CHARACTERS = 16_384
+DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
+"""Of a dead letter, which must fit a record whatever a stranger wrote."""
+
+Key = tuple[Kind, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One side's row of a subject.
+
+    ``message``: the latest message as JSON without revision and seen; None also where it was not
+    loaded. ``digest`` is its hash. ``topic`` None: nothing was published yet. ``key``: the record
+    key under which the other side reads, also if only acknowledgements go out; of a pod its node.
+    ``journal``: of a pod, the journal of the agent that is the other side; else None.
+    """
+
+    kind: Kind
+    subject: str
+    exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
+    is_open: bool = True
+    topic: str | None = None
+    key: str | None = None
+    journal: str | None = None
+    digest: int = 0
+    traceparent: str | None = None
+    delayed_repeat_at: datetime | None = None
+    delayed_repeats: int = 0
+    message: str | None = None
+
+    def is_stray(self, message: StateMessage) -> bool:
+        """Whether the message comes from an agent that is not the other side: another node or
+        journal than the one that my open message names.
+        """
+        is_theirs = not isinstance(message, PodStatus) or self._is_other_side(message)
+        return self.is_open and self.topic is not None and not is_theirs
+
+    def _is_other_side(self, pod: PodStatus | PodRequest) -> bool:
+        return (self.key, self.journal) == (pod.node, pod.journal)
+
+    def _facing(self, pod: PodStatus | PodRequest) -> "Subject":
+        """The row with this agent as the other side. What another one named does not count."""
+        if self._is_other_side(pod):
+            return self
+        mine = Exchange(revision=self.exchange.revision)
+        return replace(self, exchange=mine, key=pod.node, journal=pod.journal)
+
+    def received(
+        self, message: StateMessage, traceparent: str | None, now: datetime
+    ) -> tuple["Subject", Receipt]:
+        """The other side's message arrived. It is not stray."""
+        row = self._facing(message) if isinstance(message, PodStatus) else self
+        receipt = exchange.receive(
+            row.exchange, revision=message.revision, seen=message.seen, now=now
+        )
+        return replace(row, exchange=receipt.exchange, traceparent=traceparent), receipt
+
+    def received_acknowledgement(
+        self, applied: AppliedRevision, now: datetime
+    ) -> tuple["Subject", Receipt]:
+        """The other side acknowledged one of my revisions."""
+        receipt = exchange.receive_acknowledgement(
+            self.exchange,
+            revision=applied.revision,
+            sender_revision=applied.sender_revision,
+            is_rejected=applied.is_rejected,
+            now=now,
+        )
+        return replace(self, exchange=receipt.exchange), receipt
+
+    def skipped(self, record: Received, revision: int, now: datetime) -> "Subject":
+        """The record's message can't be handled."""
+        # Where I know nothing of the subject, my own messages on it are lost.
+        seen = record.seen if self.topic is None else 0
+        after = exchange.skip(self.exchange, revision=revision, seen=seen, now=now)
+        return replace(self, exchange=after, key=self.key or record.node)
+
+    def published(self, publish: Publish, traceparent: str | None, now: datetime) -> "Subject":
+        """This is the latest message from now on. One that equals the message before changes
+        nothing: the other side has it, or it is being republished.
+        """
+        body = message_body(publish.message)
+        digest = _digest(body)
+        if self.topic is not None and (digest, publish.is_open) == (self.digest, self.is_open):
+            return self
+        pod = publish.message if isinstance(publish.message, PodRequest) else None
+        row = self if pod is None else self._facing(pod)
+        return Subject(
+            publish.kind,
+            publish.subject,
+            exchange.publish(row.exchange, now),
+            publish.is_open,
+            publish.topic,
+            publish.key,
+            row.journal,
+            digest,
+            traceparent,
+            now + DELAYED_REPEATS[0] if publish.delayed_repeats else None,
+            0,
+            body,
+        )
+
+    def latest(self, me: Service, now: datetime) -> Outgoing:
+        """The latest message as a record of ``me``. It must be there, and loaded."""
+        if self.topic is None or self.key is None or self.message is None:
+            raise AssertionError("a subject without a message has nothing to publish")
+        revision = self.exchange.revision
+        return Outgoing(
+            self.topic,
+            self.key,
+            message_value(self.message, revision, self.exchange.named).encode(),
+            message_id(me.value, self.kind.value, self.subject, revision),
+            now.timestamp(),
+            self.traceparent,
+        )
+
+    def acknowledgement(self) -> Acknowledgement:
+        """What I tell the other side of its messages."""
+        applied = AppliedRevision(
+            kind=self.kind.value,
+            subject=self.subject,
+            revision=self.exchange.seen,
+            sender_revision=self.exchange.revision,
+            is_rejected=self.exchange.skipped > 0,
+        )
+        return Acknowledgement(self.key or self.subject, self.journal, applied)
+
+    def is_repeat_due(self, now: datetime) -> bool:
+        """Whether the latest message is unacknowledged for long enough."""
+        at = self.exchange.repeat_at
+        return at is not None and at <= now
+
+    def is_answer_due(self, now: datetime) -> bool:
+        """Whether the other side must get an answer now."""
+        at = self.exchange.answer_at
+        return at is not None and at <= now
+
+    def republished(self, now: datetime, jitter: float) -> "Subject":
+        """The latest message goes out again because it is unacknowledged."""
+        return replace(self, exchange=exchange.republish(self.exchange, now, jitter))
+
+    def repeated_for_listeners(self, now: datetime) -> "Subject":
+        """The final message goes out again; the next time is later, until there is none."""
+        done = self.delayed_repeats + 1
+        next_at = now + DELAYED_REPEATS[done] if done < len(DELAYED_REPEATS) else None
+        return replace(self, delayed_repeat_at=next_at, delayed_repeats=done)
+
+    def answered(self) -> "Subject":
+        """The acknowledgement goes out."""
+        return replace(self, exchange=exchange.answered(self.exchange))
+
+
+def dead_letter(me: Service, record: Received, reason: str, now: datetime) -> Outgoing | None:
+    """The record that says why ``me`` can't handle ``record``. Nobody reads the dead letters of
+    dead letters: None.
+    """
+    if record.topic.endswith(DEAD_LETTER):
+        return None
+    most = DEAD_TEXT_CHARACTERS
+    letter = DeadLetter(
+        topic=record.topic,
+        partition=record.partition,
+        offset=record.offset,
+        key=None if record.key is None else record.key[:most],
+        headers={k[:most]: v[:most] for k, v in islice(record.headers.items(), DEAD_HEADERS)},
+        value=(record.value or b"").decode(errors="replace")[:DEAD_VALUE_CHARACTERS],
+        reader=me.value,
+        reason=reason[:most],
+        at=now,
+    )
+    return Outgoing(
+        record.topic + DEAD_LETTER,
+        letter.key or "",
+        letter.model_dump_json(exclude_none=True).encode(),
+        f"{me.value}/dead/{record.event_id}",
+        now.timestamp(),
+        record.traceparent,
+    )
+
+
+def _digest(body: str) -> int:
+    """A hash that fits PostgreSQL's bigint."""
+    raw = hashlib.blake2b(body.encode(), digest_size=8).digest()
+    return int.from_bytes(raw, signed=True)
