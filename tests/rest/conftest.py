@@ -15,6 +15,7 @@ from cli.embedded.process import free_port
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import Model
 from muster.contracts.topics import Service
+from muster.inbox import messages_of
 from muster.records import Received
 from muster.service import Runtime, running
 from rest.app import build
@@ -69,8 +70,8 @@ class Rest:
 
     async def said(self, job: str) -> list[JobRequest]:
         """The words that were said about a job, as they are stored."""
-        rows = await self.runtime.pool.fetch("SELECT word FROM subject WHERE subject = $1", job)
-        return [JobRequest.model_validate_json(row["word"]) for row in rows]
+        rows = await self.runtime.pool.fetch("SELECT message FROM subject WHERE subject = $1", job)
+        return [JobRequest.model_validate_json(row["message"]) for row in rows]
 
     def status(self, job: str, revision: int, state: JobState, **more: Any) -> JobStatus:
         """A word of the Launcher's."""

@@ -49,7 +49,7 @@ async def test_what_a_partition_does_not_take_waits_and_nothing_else_does(tmp_pa
     for name in stuck:
         speaker.say(name, word(name, STUCK))
     speaker.say("free", word("free", FREE))
-    speaker.say("seen", AppliedRevision(kind="pod", subject=STUCK, revision=1, spoken=1))
+    speaker.say("seen", AppliedRevision(kind="pod", subject=STUCK, revision=1, sender_revision=1))
     letters = [Letter(f"{n:02}", "pod-requested.dead-letter", STUCK, "{}", 0.0) for n in range(15)]
     last = Letter("99", "pod-requested.dead-letter", FREE, "{}", 0.0)
     journal.save(letters=[*letters, last])

@@ -180,8 +180,8 @@ class Launcher:
             kind="pod",
             subject=status.pod,
             revision=status.revision,
-            spoken=self._revisions[status.pod],
-            dead=dead,
+            sender_revision=self._revisions[status.pod],
+            is_rejected=dead,
         )
         notice = RevisionAcknowledged(
             sender="launcher", receiver="runtime-agent", applied=(applied,)
