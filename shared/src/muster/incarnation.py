@@ -1,0 +1,252 @@
+"""Notices that a service's database was restored to an earlier moment, and resyncs with the peers.
+
+Example: an operator puts back the disk of an hour ago. The Launcher starts on it, raises its beat
+from 4711 to 4712, and reads on ``service-started`` that it had published beat 8000. So it publishes
+all its open subjects again, above every revision that it may have used in that hour, and tells that
+it was restored. Its peers republish what they know. Until then it decides nothing.
+
+The *beat* is a counter in the service's schema. Each start raises it, and each second in which the
+service committed something; after that commit the service publishes it. A schema that lost more
+than a second therefore has a lower beat than the one on the bus.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import structlog
+
+from muster.bus import Bus
+from muster.contracts.model import Model
+from muster.contracts.services import SERVICE_STARTED, ServiceStarted
+from muster.contracts.topics import SIDES, Kind, Service
+from muster.db import Connection, Pool, is_transient
+from muster.errors import Broken, Transient
+from muster.exchange import resync
+from muster.newest import Newest
+from muster.readers import Follower
+from muster.records import Received
+from muster.recovery import publish_open_again
+from muster.subject import Key
+
+_log = structlog.get_logger()
+
+BEAT_S = 1.0
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""What a peer lost is told with the peer's clock; so much more is republished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """A state of a service's database, as the schema itself holds it.
+
+    ``database``: PostgreSQL's system identifier and timeline. ``restored_at``: when the service last
+    found its database restored, at the beat ``restored``; commits after ``as_of`` may be lost.
+    ``floor``: no revision above it was used before that.
+    """
+
+    database: str
+    beat: int
+    beat_at: datetime
+    restored: int = 0
+    restored_at: datetime | None = None
+    as_of: datetime | None = None
+    floor: int = 0
+
+
+def next_incarnation(
+    before: Incarnation | None, database: str, published: int | None, now: datetime
+) -> Incarnation:
+    """The incarnation that a start begins. ``before``: what the schema holds, None where no service
+    ever ran on it. ``published``: the service's beat on the bus, None where the bus has none.
+
+    The database counts as restored where it is another one, where the bus knows a beat that it does
+    not know, and where the bus knows none: then a new bus and a restored database look alike.
+    """
+    if before is None:
+        return Incarnation(database, (published or 0) + 1, now)
+    beat = before.beat + 1
+    if database == before.database and published is not None and published < beat:
+        return replace(before, beat=beat, beat_at=now)
+    beat = max(beat, (published or 0) + 1)
+    floor = int(now.timestamp() * 1000)
+    return Incarnation(database, beat, now, beat, now, before.beat_at, floor)
+
+
+class DatabaseRestored(Broken):
+    """The database was restored under the running service; the service must start anew on it."""
+
+
+class Incarnations:
+    """A service's own incarnation, and its answers to those of its peers.
+
+    ``is_settled`` is set once the service may decide: its database was not restored, or its peers
+    had ``resync_s`` to tell what it lost.
+    """
+
+    def __init__(self, bus: Bus, resync_s: float) -> None:
+        self._bus = bus
+        self._resync = timedelta(seconds=resync_s)
+        self._current: Incarnation | None = None
+        self._published: int | None = None
+        self._peers: dict[Service, ServiceStarted] = {}
+        self._newest = Newest()
+        self._has_committed = False
+        self._is_published = False
+        self.is_settled = asyncio.Event()
+        self.follower = Follower(bus, [SERVICE_STARTED], self.on_record)
+        bus.on_new_bus.append(self._on_new_bus)
+
+    def _on_new_bus(self) -> None:
+        self._is_published = False
+
+    def note_commit(self) -> None:
+        """The service committed something."""
+        self._has_committed = True
+
+    async def check(self, conn: Connection) -> None:
+        """For each new connection. Raises DatabaseRestored where the database knows less than
+        before: what this process has in memory is of another state then.
+        """
+        if self._current is None:
+            return
+        beat = await conn.fetchval("SELECT beat FROM incarnation")
+        if beat is None or beat < self._current.beat:
+            known = self._current.beat
+            raise DatabaseRestored(f"The database is at beat {beat} again; it was at {known}.")
+
+    def on_record(self, record: Received, model: Model | None) -> None:
+        """A service tells its incarnation; perhaps this one, before its start."""
+        if not isinstance(model, ServiceStarted) or not self._newest.is_news(record, model):
+            return
+        if model.service == self._bus.me.value:
+            self._published = model.revision
+        elif model.service in Service and model.restored:
+            self._peers[Service(model.service)] = model
+
+    async def run(self, pool: Pool) -> None:
+        """Begin an incarnation, resync if it is of a restored database, answer peers, and beat,
+        until cancelled.
+        """
+        await self.follower.caught_up.wait()
+        await self._until_done(pool, self._begin)
+        while True:
+            await self._until_done(pool, self._look)
+            await self._publish()
+            await asyncio.sleep(BEAT_S)
+
+    async def _until_done(self, pool: Pool, do: Callable[[Connection], Awaitable[None]]) -> None:
+        while True:
+            try:
+                async with pool.acquire() as conn:
+                    await do(conn)
+            except Exception as error:
+                if not (is_transient(error) or isinstance(error, Transient)):
+                    raise
+                self._has_committed = True  # perhaps the connection ended after a commit
+                _log.warning("the incarnation waits", error=str(error) or type(error).__name__)
+                await asyncio.sleep(BEAT_S)
+            else:
+                return
+
+    async def _begin(self, conn: Connection) -> None:
+        # What is on the bus was read before: a replica that beats meanwhile commits first.
+        async with conn.transaction():
+            row = await conn.fetchrow(_LOAD)
+            before = None if row is None else Incarnation(**dict(row))
+            database, now = await conn.fetchrow(_DATABASE) or ("", datetime.min)
+            current = next_incarnation(before, database, self._published, now)
+            await conn.execute(_SAVE, *_values(current))
+        if current.restored == current.beat:
+            subjects = await publish_open_again(conn, self._bus.me, resync)
+            _log.warning(
+                "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
+            )
+        self._current = current
+
+    async def _look(self, conn: Connection) -> None:
+        """What time brings: a beat after commits, peers that were restored, the end of a resync."""
+        assert self._current is not None
+        now = await conn.fetchval("SELECT clock_timestamp()")
+        restored_at = self._current.restored_at
+        if restored_at is None or now >= restored_at + self._resync:
+            self.is_settled.set()
+        for peer, told in list(self._peers.items()):
+            await self._answer(conn, peer, told)
+            del self._peers[peer]
+        if self._has_committed:
+            self._has_committed = False
+            beat = await conn.fetchval(_BEAT)
+            if beat is None or beat <= self._current.beat:
+                raise DatabaseRestored(f"The database is at beat {beat} again.")
+            self._current = replace(self._current, beat=beat)
+            self._is_published = False
+
+    async def _answer(self, conn: Connection, peer: Service, told: ServiceStarted) -> None:
+        """Republish to a restored peer what it may have lost, once for each restore."""
+        kinds = [k.value for k, s in SIDES.items() if {s.opener, s.other} == {peer, self._bus.me}]
+        since = (told.as_of or told.at) - CLOCKS_DIFFER
+        async with conn.transaction():
+            if await conn.fetchval(_NOTE_PEER, peer.value, told.restored):
+                done = await conn.execute(_REPUBLISH, kinds, since)
+                _log.warning("a restored peer is told again", peer=peer.value, subjects=done)
+
+    async def _publish(self) -> None:
+        current = self._current
+        if self._is_published or current is None:
+            return
+        told = ServiceStarted(
+            service=self._bus.me.value,
+            database=current.database,
+            revision=current.beat,
+            restored=current.restored,
+            as_of=current.as_of,
+            at=current.beat_at,
+        )
+        event_id = f"{told.service}/started/{told.service}/{told.revision}"
+        at = current.beat_at.timestamp()
+        try:
+            await self._bus.say(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
+        except Transient as error:
+            _log.debug("the incarnation was not taken", error=str(error))
+        else:
+            self._is_published = True
+
+    async def unanswered(self, conn: Connection) -> list[Key]:
+        """Open subjects of a resync whose other side has not answered yet."""
+        floor = self._current.floor if self._current else 0
+        rows = await conn.fetch(_UNANSWERED, floor)
+        return [(Kind(row["kind"]), row["subject"]) for row in rows]
+
+
+_NAMES = tuple(Incarnation.__dataclass_fields__)
+
+
+def _values(current: Incarnation) -> list[object]:
+    return [getattr(current, name) for name in _NAMES]
+
+
+_LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation FOR UPDATE"  # noqa: S608 - columns
+_DATABASE = """
+    SELECT system_identifier || '/' || timeline_id, clock_timestamp()
+    FROM pg_control_system(), pg_control_checkpoint()
+"""
+_SAVE = f"""
+    WITH gone AS (DELETE FROM incarnation WHERE is_only)
+    INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5, $6, $7)
+"""  # noqa: S608 - columns
+_BEAT = "UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp() RETURNING beat"
+_NOTE_PEER = """
+    INSERT INTO peer (service, restored) VALUES ($1, $2)
+    ON CONFLICT (service) DO UPDATE SET restored = excluded.restored
+    WHERE peer.restored < excluded.restored RETURNING true
+"""
+_REPUBLISH = """
+    UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
+    WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
+"""
+_UNANSWERED = """
+    SELECT kind, subject FROM subject
+    WHERE is_open AND revision > $1 AND acknowledged < $1 AND repeat_at IS NOT NULL
+"""
