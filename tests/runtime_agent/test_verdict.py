@@ -117,3 +117,16 @@ def test_what_the_platform_did_is_never_charged_to_the_user(ending: Ending) -> N
     verdict = judge(ending)
     if ending.loss or ending.stop_reason == "withdrawn":
         assert (verdict.fault, verdict.behavior) == (Fault.PLATFORM, Behavior.TRANSIENT)
+
+
+ENDS = [{"exit_code": code} for code in range(256)] + [
+    {"signal": number} for number in range(1, 65)
+]
+
+
+@pytest.mark.parametrize("oom", Oom)
+def test_no_program_can_end_itself_at_the_platforms_cost(oom: Oom) -> None:
+    for end in ENDS:
+        verdict = judge(Ending(oom=oom, **end))
+        assert verdict.fault is not Fault.PLATFORM, end
+        assert verdict.behavior is not Behavior.TRANSIENT, end
