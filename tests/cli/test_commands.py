@@ -157,9 +157,21 @@ def test_a_job_says_whose_gpus_it_has_and_how_much_of_it_waits_to_grow(
 
 
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:
-    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {}, 202)
-    assert muster(rest, tmp_path, "stop", JOB).code == 0
+    answer = {"message": f"{JOB}: stop requested (was RUNNING)."}
+    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", answer, 202)
+    ran = muster(rest, tmp_path, "stop", JOB)
+    assert (ran.code, ran.out, ran.err) == (0, f"{JOB}: stop requested (was RUNNING).\n", "")
     assert json.loads(rest.asked[0][2]) == {"value": "STOP"}
+    assert json.loads(muster(rest, tmp_path, "stop", JOB, "-o", "json").out) == answer
+
+
+def test_a_stop_that_is_waited_for_tells_the_job_alone_in_json(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {"message": "Asked."}, 202)
+    rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("STOPPED"))
+    ran = muster(rest, tmp_path, "stop", JOB, "--wait")
+    assert (ran.code, ran.out) == (0, f"Asked.\n{JOB}: STOPPED\n")
+    ran = muster(rest, tmp_path, "stop", JOB, "--wait", "-o", "json")
+    assert (ran.code, json.loads(ran.out)) == (0, job_status("STOPPED"))
 
 
 def test_waiting_outlives_a_restart_of_the_server(rest: Rest, tmp_path: Path) -> None:
