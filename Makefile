@@ -17,7 +17,7 @@ export UV_SYSTEM_CERTS ?= $(if $(wildcard /etc/ssl/certs/*),true,false)
 help: ## Print this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-install: .venv/.installed ## Install uv, the locked dependencies and the workspace into this folder
+install: .venv/.installed-dev ## Install uv, the workspace and the development tools into this folder
 
 .uv/.installed: Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Muster needs Python 3.11 or newer: make PYTHON=python3.11")'
@@ -26,14 +26,22 @@ install: .venv/.installed ## Install uv, the locked dependencies and the workspa
 	@touch $@
 
 .venv/.installed: .uv/.installed requirements.lock pyproject.toml $(MEMBERS:%=%/pyproject.toml)
-	@echo "Installing into .venv (once)"
+	@echo "Installing what running needs into .venv (once)"
 	@test -x $(BIN)/python || $(UV) venv --quiet --python .uv/bin/python .venv
 	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps $(MEMBERS:%=-e %)
 	@touch $@
 
-lock: .uv/.installed ## Resolve the dependencies anew into requirements.lock
-	$(UV) export --quiet --all-groups --no-emit-workspace --no-header --no-annotate --format requirements-txt -o requirements.lock
+.venv/.installed-dev: .venv/.installed requirements-dev.lock
+	@echo "Installing the development tools into .venv (once)"
+	@$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements-dev.lock
+	@touch $@
+
+EXPORT := $(UV) export --quiet --no-emit-workspace --no-header --no-annotate --format requirements-txt
+
+lock: .uv/.installed ## Resolve the dependencies anew into requirements.lock and requirements-dev.lock
+	$(EXPORT) --no-default-groups --group examples -o requirements.lock
+	$(EXPORT) --only-group dev -o requirements-dev.lock
 
 check: fmt-check lint types contracts deps generated ## Format, lint, types, architecture, dependencies, generated files
 
@@ -72,25 +80,25 @@ test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 1
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
 	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache" tests/system tests/muster/test_plumbing.py
 
-bench: install ## Measure latency, throughput, memory and idle CPU beside their floor
+bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py
 
-bench-scheduler: install ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
+bench-scheduler: .venv/.installed ## Measure the scheduler's core (BENCH=--quick: for a minute; --help: more)
 	$(BIN)/python tests/bench/bench_scheduler.py $(BENCH)
 
-experiment-sharing: install ## Jobs on private clusters, with a quota of GPUs, and with one of cells
+experiment-sharing: .venv/.installed ## Jobs on private clusters, with a quota of GPUs, and with one of cells
 	$(BIN)/python tests/bench/sharing_anomaly.py
 
-experiment-run-times: install ## Ask how good learnt run times are, by a simulated stream of jobs
+experiment-run-times: .venv/.installed ## Ask how good learnt run times are, by a simulated stream of jobs
 	$(BIN)/python tests/bench/learnt_run_times.py
 
-experiment-judgement: install ## What backfill, reservations, protection and elastic gangs are worth
+experiment-judgement: .venv/.installed ## What backfill, reservations, protection and elastic gangs are worth
 	$(BIN)/python tests/bench/judgement.py
 
-run: install $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
+run: .venv/.installed $(KAFKA_NEEDS) ## Run Muster on this machine and a sample job (KAFKA=apache: with a real Apache Kafka)
 	@$(BIN)/muster up --demo --kafka $(KAFKA)
 
-demo: install $(KAFKA_NEEDS) ## The same, but end after the sample job, with its exit status
+demo: .venv/.installed $(KAFKA_NEEDS) ## The same, but end after the sample job, with its exit status
 	@$(BIN)/muster demo --kafka $(KAFKA)
 
 kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prepare quick starts

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli.home import Credentials, write_credentials
 from rest_double import AWAY, JOB, LOG, TIMEOUT_S, Rest, job_status, muster, run_cli
 
 
@@ -157,9 +158,45 @@ def test_a_job_says_whose_gpus_it_has_and_how_much_of_it_waits_to_grow(
 
 
 def test_a_job_is_stopped_by_the_paths_of_openpai(rest: Rest, tmp_path: Path) -> None:
-    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {}, 202)
-    assert muster(rest, tmp_path, "stop", JOB).code == 0
+    answer = {"message": f"{JOB}: stop requested (was RUNNING)."}
+    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", answer, 202)
+    ran = muster(rest, tmp_path, "stop", JOB)
+    assert (ran.code, ran.out, ran.err) == (0, f"{JOB}: stop requested (was RUNNING).\n", "")
     assert json.loads(rest.asked[0][2]) == {"value": "STOP"}
+    assert json.loads(muster(rest, tmp_path, "stop", JOB, "-o", "json").out) == answer
+
+
+def test_a_stop_that_is_waited_for_tells_the_job_alone_in_json(rest: Rest, tmp_path: Path) -> None:
+    rest.answer(f"PUT /api/v2/jobs/{JOB}/executionType", {"message": "Asked."}, 202)
+    rest.answer(f"GET /api/v2/jobs/{JOB}", job_status("STOPPED"))
+    ran = muster(rest, tmp_path, "stop", JOB, "--wait")
+    assert (ran.code, ran.out) == (0, f"Asked.\n{JOB}: STOPPED\n")
+    ran = muster(rest, tmp_path, "stop", JOB, "--wait", "-o", "json")
+    assert (ran.code, json.loads(ran.out)) == (0, job_status("STOPPED"))
+
+
+def test_a_bare_name_is_a_job_of_the_user_whose_token_is_sent(rest: Rest, tmp_path: Path) -> None:
+    write_credentials(tmp_path, Credentials(rest.url, "token-of-bert", "bert"))
+    rest.answer("GET /api/v2/tokens/check", {"username": "ada", "admin": False})
+    for user in ("ada", "bert"):
+        rest.answer(f"GET /api/v2/jobs/{user}~digits/why", {"state": "RUNNING", "reason": user})
+    ran = muster(rest, tmp_path, "why", "digits")
+    assert ran.out == "ada~digits is RUNNING: ada\n"
+    rest.asked.clear()
+    assert run_cli(tmp_path, "why", "digits").out == "bert~digits is RUNNING: bert\n"
+    assert muster(rest, tmp_path, "why", JOB).code == 0
+    asked = [(path, headers["Authorization"]) for _, path, _, headers in rest.asked]
+    assert asked == [
+        ("/api/v2/jobs/bert~digits/why", "Bearer token-of-bert"),
+        (f"/api/v2/jobs/{JOB}/why", "Bearer a-token"),
+    ]
+
+
+def test_a_token_that_the_server_refuses_completes_no_name(rest: Rest, tmp_path: Path) -> None:
+    refusal = {"code": "UnauthorizedUserError", "message": "The token is not valid."}
+    rest.answer("GET /api/v2/tokens/check", refusal, 401)
+    ran = muster(rest, tmp_path, "logs", "digits")
+    assert (ran.code, len(rest.asked)) == (5, 1)
 
 
 def test_waiting_outlives_a_restart_of_the_server(rest: Rest, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from muster.contracts.jobs import JobState, TaskState
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.states import JobPhase, TaskPhase
 from muster.testing.peers import failure, never_ran
+from runtime_agent.domain.ending import Ending, Loss, Oom
+from runtime_agent.domain.verdict import judge
 
 Story = Any
 Tell = Callable[..., Story]
@@ -111,6 +113,31 @@ def test_a_users_failure_spends_one_retry_and_the_last_one_counts(story: Tell) -
     told.place().start().end("1-worker-0-0", USER_FAILURE)
     assert told.status().state is JobState.FAILED
     assert told.status().retries.model_dump() == {"user": 1, "platform": 0, "resource": 0}
+
+
+@pytest.mark.parametrize(
+    ("ending", "spent"),
+    [
+        (Ending(exit_code=137), 1),
+        (Ending(exit_code=143), 1),
+        (Ending(signal=9), 1),
+        (Ending(signal=15), 1),
+        (Ending(signal=9, oom=Oom.SUSPECTED), 1),
+        (Ending(signal=15, stop_reason="withdrawn"), 0),
+        (Ending(signal=9, stop_reason="preempted", forced=True), 0),
+        (Ending(exit_code=143, stop_reason="supervisor-terminated"), 0),
+        (Ending(loss=Loss.SUPERVISOR), 0),
+        (Ending(loss=Loss.REBOOT), 0),
+    ],
+)
+def test_a_kill_is_free_of_charge_only_where_the_platform_did_it(
+    story: Tell, ending: Ending, spent: int
+) -> None:
+    told = story(job_retry_count=1).place().start().end("0-worker-0-0", judge(ending))
+    told.wait(1).place().start()
+    assert (told.phase(), told.job.job.accountable) == (JobPhase.RUNNING, spent)
+    told.end("1-worker-0-0", judge(ending))
+    assert (told.phase() is JobPhase.FAILED) == (spent == 1)
 
 
 def test_a_permanent_failure_is_never_retried(story: Tell) -> None:

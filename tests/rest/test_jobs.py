@@ -69,6 +69,7 @@ async def test_a_get_after_a_stop_shows_it_whatever_the_launcher_still_says(rest
     stop = {"value": "STOP"}
     answer = await rest.client.put("/api/v2/jobs/admin~stopped/executionType", json=stop)
     assert answer.status_code == 202
+    assert answer.json()["message"] == "admin~stopped: stop requested (was WAITING)."
     content = await rest.shown("stopped")
     assert content["jobStatus"]["state"] == "STOPPING"
     assert content["jobStatus"]["executionType"] == "STOP"
@@ -79,10 +80,13 @@ async def test_a_get_after_a_stop_shows_it_whatever_the_launcher_still_says(rest
     assert (await rest.shown("stopped"))["jobStatus"]["state"] == "STOPPING"
     again = await rest.client.put("/api/v2/jobs/admin~stopped/executionType", json=stop)
     assert again.status_code == 202
+    said = "admin~stopped: stop requested before; it is STOPPING."
+    assert again.json()["message"] == said
     await rest.hear("job-updated", job, rest.status(job, 2, JobState.STOPPED))
     assert (await rest.shown("stopped"))["jobStatus"]["state"] == "STOPPED"
     over = await rest.client.put("/api/v2/jobs/admin~stopped/executionType", json=stop)
     assert over.status_code == 409
+    assert over.json()["message"] == "admin~stopped is already STOPPED: nothing to stop."
     start = {"value": "START"}
     restart = await rest.client.put("/api/v2/jobs/admin~stopped/executionType", json=start)
     assert restart.status_code == 409

@@ -1,12 +1,13 @@
 """Operators order nodes to be cordoned and drained; the Scheduler is told on settings-changed."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from muster.contracts.node_orders import NodeOrder, Order
-from muster.contracts.nodes import Gpu, NodeReport
+from muster.contracts.nodes import Gpu, NodeReport, PodOnNode
 from muster.contracts.notices import SettingChanged
 from muster.db import transaction
 from rest.store import node_orders
@@ -19,7 +20,9 @@ def order(node: str) -> str:
     return f"/api/v2/cluster/nodes/{node}/order"
 
 
-async def report(bootstrap: str, node: str, *, is_healthy: bool = True) -> None:
+async def report(
+    bootstrap: str, node: str, *, is_healthy: bool = True, pods: Sequence[str] = ()
+) -> None:
     gpu = Gpu(index=0, uuid="u", model="m", memory_mb=1, is_healthy=is_healthy, problem="hot")
     said = NodeReport(
         node=node,
@@ -32,6 +35,7 @@ async def report(bootstrap: str, node: str, *, is_healthy: bool = True) -> None:
         cpu=8,
         memory_mb=1024,
         gpus=(gpu,),
+        pods=tuple(PodOnNode(pod=pod) for pod in pods),
     )
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
     await producer.start()
@@ -122,6 +126,35 @@ async def test_the_same_order_again_changes_nothing(start_rest: Any, fresh_broke
         assert nodes[0]["order"] == "drain"
 
 
+async def test_an_order_is_answered_by_what_stands_now_and_what_becomes_of_the_pods(
+    start_rest: Any, fresh_broker: Any
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    async with start_rest(kafka_bootstrap=bootstrap) as rest:
+        await report(bootstrap, "n1", pods=("a-0-w-0-0", "a-0-w-1-0", "b-0-w-0-0"))
+        await report(bootstrap, "n2")
+
+        async def nodes() -> list[str]:
+            answer = await rest.client.get("/api/v2/cluster/nodes")
+            return [node["name"] for node in answer.json()["nodes"]]
+
+        await rest.eventually(nodes, ["n1", "n2"])
+
+        words = ("cordon", "drain", "drain", "none")
+
+        async def said(node: str, value: str) -> str:
+            answer = await rest.client.put(order(node), json={"value": value})
+            return str(answer.json()["message"])
+
+        assert [await said("n1", value) for value in words] == [
+            "n1: order cordon (was none); 3 pods of 2 jobs stay.",
+            "n1: order drain (was cordon); 3 pods of 2 jobs leave.",
+            "n1: order drain (stood before); 3 pods of 2 jobs leave.",
+            "n1: order none (was drain); 3 pods of 2 jobs are there; those told to leave still do.",
+        ]
+        assert await said("n2", "drain") == "n2: order drain (was none); no pod is there."
+
+
 async def test_only_admins_order_and_only_nodes_that_there_are(rest: Any) -> None:
     missing = await rest.client.put(order("n9"), json={"value": "cordon"})
     assert (missing.status_code, missing.json()["code"]) == (404, "NoNodeError")
@@ -138,10 +171,11 @@ async def test_an_order_about_a_node_that_is_gone_can_be_taken_back(rest: Any) -
         assert await node_orders.standing_orders(conn) == {"gone": Order.DRAIN}
     answer = await rest.client.put(order("gone"), json={"value": "none"})
     assert answer.status_code == 202
+    assert answer.json()["message"] == "gone: order none (was drain); the node has not reported."
     async with transaction(rest.runtime.pool) as conn:
         assert await node_orders.standing_orders(conn) == {}
         await node_orders.forget_over(conn, 1)
-        assert await node_orders.has_order(conn, "gone")
+        assert await node_orders.order_of(conn, "gone") is Order.NONE
 
 
 async def test_an_order_of_a_restored_backup_is_said_above_what_was_said_before(

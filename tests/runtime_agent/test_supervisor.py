@@ -177,6 +177,21 @@ def test_a_supervisor_that_is_ended_stops_its_pod_and_says_so(
     assert (end.signal, end.stop_reason) == (signal.SIGTERM, "supervisor-terminated")
 
 
+def test_a_shutdown_that_ends_the_pod_before_its_supervisor_is_no_end_of_its_own(
+    node: Any, patience: Patience
+) -> None:
+    node.start("exec sleep 300")
+    start = node.until("pod", Phase.RUNNING).start
+    supervisor = lock.holder(node.pods.path("pod") / "lock")
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(start.pid, signal.SIGTERM)
+    patience(lambda: proc.start_ticks(start.pid) is None)
+    os.kill(supervisor, signal.SIGTERM)
+    os.kill(supervisor, signal.SIGCONT)
+    end = node.until("pod", Phase.EXITED).exit
+    assert (end.signal, end.stop_reason) == (signal.SIGTERM, "supervisor-terminated")
+
+
 def test_pods_outlive_the_nursery(node: Any, patience: Patience) -> None:
     node.start("until test -e go; do sleep 0.01; done; echo survived")
     node.until("pod", Phase.RUNNING)

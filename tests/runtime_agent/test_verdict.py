@@ -20,10 +20,16 @@ CASES = [
     (Ending(exit_code=126), 220, "command-not-executable", Fault.USER, Behavior.PERMANENT),
     (Ending(signal=11), 139, "sigsegv", Fault.UNKNOWN, Behavior.UNKNOWN),
     (Ending(exit_code=139), 139, "sigsegv", Fault.UNKNOWN, Behavior.UNKNOWN),
-    (Ending(signal=9), 137, "sigkill", Fault.PLATFORM, Behavior.TRANSIENT),
-    (Ending(exit_code=143), 143, "sigterm", Fault.PLATFORM, Behavior.TRANSIENT),
+    (Ending(signal=9), 137, "sigkill", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(exit_code=137), 137, "sigkill", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(signal=15), 143, "sigterm", Fault.UNKNOWN, Behavior.UNKNOWN),
+    (Ending(exit_code=143), 143, "sigterm", Fault.UNKNOWN, Behavior.UNKNOWN),
     (Ending(signal=8), 136, "sigfpe", Fault.USER, Behavior.PERMANENT),
     (Ending(signal=9, oom=Oom.CERTAIN), -1200, "out-of-memory", Fault.USER, Behavior.PERMANENT),
+    (Ending(exit_code=137, oom=Oom.CERTAIN), -1200, "out-of-memory", Fault.USER,
+     Behavior.PERMANENT),
+    (Ending(exit_code=137, oom=Oom.SUSPECTED), 137, "out-of-memory-suspected", Fault.UNKNOWN,
+     Behavior.UNKNOWN),
     (Ending(exit_code=1, oom=Oom.CERTAIN), -1200, "out-of-memory", Fault.USER, Behavior.PERMANENT),
     (Ending(signal=9, oom=Oom.SUSPECTED), 137, "out-of-memory-suspected", Fault.UNKNOWN,
      Behavior.UNKNOWN),
@@ -33,6 +39,10 @@ CASES = [
      Behavior.PERMANENT),
     (Ending(signal=15, stop_reason="withdrawn"), -1013, "withdrawn", Fault.PLATFORM,
      Behavior.TRANSIENT),
+    (Ending(signal=9, stop_reason="preempted", forced=True), -1003, "preempted", Fault.PLATFORM,
+     Behavior.TRANSIENT),
+    (Ending(exit_code=143, stop_reason="supervisor-terminated"), -1013, "supervisor-terminated",
+     Fault.PLATFORM, Behavior.TRANSIENT),
     (Ending(exit_code=0, stop_reason="preempted"), -1003, "preempted", Fault.PLATFORM,
      Behavior.TRANSIENT),
     (Ending(loss=Loss.SUPERVISOR), -1011, "supervisor-lost", Fault.PLATFORM, Behavior.TRANSIENT),
@@ -107,3 +117,16 @@ def test_what_the_platform_did_is_never_charged_to_the_user(ending: Ending) -> N
     verdict = judge(ending)
     if ending.loss or ending.stop_reason == "withdrawn":
         assert (verdict.fault, verdict.behavior) == (Fault.PLATFORM, Behavior.TRANSIENT)
+
+
+ENDS = [{"exit_code": code} for code in range(256)] + [
+    {"signal": number} for number in range(1, 65)
+]
+
+
+@pytest.mark.parametrize("oom", Oom)
+def test_no_program_can_end_itself_at_the_platforms_cost(oom: Oom) -> None:
+    for end in ENDS:
+        verdict = judge(Ending(oom=oom, **end))
+        assert verdict.fault is not Fault.PLATFORM, end
+        assert verdict.behavior is not Behavior.TRANSIENT, end

@@ -32,6 +32,15 @@ async def test_a_users_failure_spends_one_retry(muster: Muster) -> None:
     assert (status["retries"], status["retryDetails"]["user"]) == (2, 2)
 
 
+async def test_programs_that_end_as_if_killed_spend_their_users_retries(muster: Muster) -> None:
+    for command in ("exit 143", "kill -9 $$"):
+        name = await muster.submit(a_job(f"ends-{command[0]}", command, retries=1))
+        assert await muster.end_of(name) == "FAILED"
+        status = (await muster.job(name))["jobStatus"]
+        details = status["retryDetails"]
+        assert (status["retries"], details["user"], details["platform"]) == (1, 1, 0)
+
+
 async def test_a_running_job_can_be_stopped_and_everything_is_free_again(
     muster: Muster, tmp_path: Path
 ) -> None:

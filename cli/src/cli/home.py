@@ -41,7 +41,9 @@ class HomeError(ValueError):
 
 @dataclass(frozen=True)
 class Credentials:
-    """Where REST is and how to prove who one is; `token` is empty before a login."""
+    """Where REST is and how to prove who one is. `token` is empty before a login; `user` also where
+    the environment has the token: only the server knows whose that is.
+    """
 
     url: str
     token: str = ""
@@ -54,9 +56,11 @@ def read_credentials(home: Path, environment: Mapping[str, str] = os.environ) ->
     port = environment.get("MUSTER_PORT", "8080")
     asked = environment.get("MUSTER_URL", "").rstrip("/")
     url = asked or stored.get("url") or f"http://127.0.0.1:{port}"
+    if given := environment.get("MUSTER_TOKEN"):
+        return Credentials(url, given)
     # A token is sent only to the server that gave it.
     own = stored.get("token", "") if url == stored.get("url") else ""
-    return Credentials(url, environment.get("MUSTER_TOKEN") or own, stored.get("user", ""))
+    return Credentials(url, own, stored.get("user", ""))
 
 
 def write_credentials(home: Path, credentials: Credentials) -> None:

@@ -84,14 +84,15 @@ def jobs(
 
 def job(name: JobName, *, output: Output = Format.TABLE) -> None:
     """Everything about one job."""
-    content = rest.detail(client(), full_name(name))
+    job = full_name(name)
+    content = rest.detail(client(), job)
     if output is Format.JSON:
         print_json(content)
         return
     status = content["jobStatus"]
     print_facts(
         {
-            "job": full_name(name),
+            "job": job,
             "state": status["state"],
             "why": _reason(status),
             "virtual cluster": status["virtualCluster"],
@@ -131,7 +132,12 @@ def stop(name: JobName, *, wait: bool = False, output: Output = Format.TABLE) ->
     """Stop a job; its tasks get their grace."""
     server = client()
     job = full_name(name)
-    server.send("PUT", job_path(job, "/executionType"), {"value": "STOP"})
+    answer = server.send("PUT", job_path(job, "/executionType"), {"value": "STOP"}).json()
+    if output is Format.TABLE:
+        sys.stdout.write(f"{answer['message']}\n")
+        sys.stdout.flush()
+    elif not wait:
+        print_json(answer)
     if not wait:
         return Exit.OK
     ended = _wait(server, job, None, output)

@@ -1,5 +1,6 @@
 """`muster nodes`: the nodes as their agents report them, and an operator's orders about them."""
 
+import sys
 from typing import Annotated
 from urllib.parse import quote
 
@@ -67,4 +68,5 @@ def uncordon(node: NodeName) -> None:
 
 def _order(node: str, value: str) -> None:
     path = f"/cluster/nodes/{quote(node, safe='')}/order"
-    client().send("PUT", path, {"value": value})
+    answer = client().send("PUT", path, {"value": value}).json()
+    sys.stdout.write(f"{answer['message']}\n")

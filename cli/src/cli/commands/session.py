@@ -23,10 +23,13 @@ def client() -> Client:
 
 
 def full_name(job: str) -> str:
-    """The job's full name."""
+    """The job's full name: a bare one is of the user whose token is sent."""
     if "~" in job:
         return job
-    user = read_credentials(find_home()).user
+    credentials = read_credentials(find_home())
+    user = credentials.user
+    if credentials.token and not user:
+        user = str(client().get("/tokens/check").json()["username"])
     if not user:
         raise CommandError(Exit.USAGE, f"Name the job as user~{job}, or log in by `muster login`.")
     return f"{user}~{job}"

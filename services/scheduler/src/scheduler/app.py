@@ -193,7 +193,7 @@ class Candidate:
                 probed = loop.time()
                 await watch.probe()
             watch.judge()
-            await watch.tell(self._decider.known)
+            await watch.tell(self._decider.memory.known)
             await self._decider.auditor.tell(watch.bus)
             self._measure()
             await asyncio.sleep(self._settings.watch_s)

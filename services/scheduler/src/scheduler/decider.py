@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import asyncpg
 import structlog
@@ -25,21 +26,18 @@ from scheduler import order_policies, store
 from scheduler.auditor import Auditor
 from scheduler.cluster_file import Loaded
 from scheduler.configuring import Configuring
-from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.known import Changes
 from scheduler.domain.ledger import Rows
 from scheduler.domain.stored import Stored
 from scheduler.domain.words import DECIDED, ended, word_of
+from scheduler.memory import Memory
 from scheduler.metrics import SchedulerMetrics
 from scheduler.outcome import Outcome
 from scheduler.pauses import Collector
 from scheduler.recorder import Recorder
-from scheduler.renewing import restore_nodes
 from scheduler.saying import log, name_of, topic_of
 from scheduler.settings import SchedulerSettings
 from scheduler.standby import Standby
-from scheduler.store.nodes import KnownNode
-from scheduler.store.record import End
 from scheduler.watch import Watch
 
 _log = structlog.get_logger()
@@ -59,29 +57,26 @@ class Decider:
         self.metrics = SchedulerMetrics(runtime.registry)
         self.settings = settings
         self.holder = holder
-        self._policies = order_policies.load(order_policies.logged(self.metrics.order_failed))
         self.configuring = Configuring(settings, self.metrics, file)
         self.epoch = 0
         self.is_leading = False
         self.deciding = asyncio.Lock()
-        self.known: dict[str, KnownNode] = {}
-        self.watch = Watch(runtime.bus, settings, self.metrics, self._blank(), holder, self.wake)
-        self.standby = Standby(runtime, self)
+        policies = order_policies.load(order_policies.logged(self.metrics.order_failed))
+        rules = replace(settings.rules(), policies=policies)
+        blank = partial(Stored, rules, policy=settings.policy())
+        self.watch = Watch(runtime.bus, settings, self.metrics, blank(), holder, self.wake)
+        self.memory = Memory(self.watch, self.configuring, blank, collector)
+        self.standby = Standby(runtime, self.memory)
         self._runtime = runtime
-        self._collector = collector
-        self._tidied_at = 0.0
         self._woken = asyncio.Event()
         self._has_words = True
-        self._clock = (0.0, 0.0)
-        self._last_at = 0.0
-        self._recorded = End()
         self.recorder = Recorder(settings, self.metrics, self._deciding, runtime.pool.acquire)
         self.auditor = Auditor(settings, self.metrics)
 
     @property
     def state(self) -> Stored:
         """All that is known now."""
-        return self.watch.state
+        return self.memory.state
 
     def wake(self) -> None:
         """Something has changed."""
@@ -97,80 +92,27 @@ class Decider:
         self.configuring.file = file
         self._woken.set()
 
-    def _blank(self) -> Stored:
-        """Without any hardware: that takes long, and is not needed before this process leads."""
-        rules = replace(self.settings.rules(), policies=self._policies)
-        return Stored(rules, policy=self.settings.policy())
-
     def at(self) -> float:
-        """Seconds since 1970, of a clock that outlives this process and never goes back."""
-        wall, since = self._clock
-        return round(wall + time.monotonic() - since, 3)
-
-    def _moment(self) -> float:
-        """The same, and later than at any time before that this has answered."""
-        self._last_at = max(self.at(), round(self._last_at + 0.001, 3))
-        return self._last_at
+        """The core's clock."""
+        return self.memory.at()
 
     async def rebuild(self) -> None:
         """Memory anew, and what is decided from then on is decided from it."""
         await self.watch.wait_for_reports()
         started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
-            await self.load(conn, leaves_out=True)
+            await self.memory.load(conn, leaves_out=True)
         await self._begin()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
-
-    async def load(self, conn: Connection, *, leaves_out: bool = False) -> None:
-        """Memory anew: what nodes have reported, then what the database has. Raises ConfigError
-        where the cluster can't be made, unless it ``leaves_out`` what is set.
-
-        Placements and gangs come in parts, between which a leader renews its leadership.
-        """
-        if self._collector is not None:
-            self._collector.hold()
-        now = time.monotonic()
-        state, limit = self._blank(), self.settings.load_gangs
-        await self.read_clock(conn)
-        nodes = await store.nodes.load_nodes(conn)
-        restore_nodes(state, nodes)
-        state.run_times.restore(await store.run_times.load(conn))
-        after = ""
-        while holds := await store.gangs.load_holds(conn, after, limit):
-            state.restore_holds(holds, now)
-            after = holds[-1].pod
-        self.watch.pass_on(state)
-        try:
-            await self.configuring.make(conn, state, self.at())
-        except ConfigError as error:
-            if not leaves_out:
-                raise
-            await self.configuring.make_without(state, self.at(), error)
-        hardware, after = state.cluster.hardware, ""
-        while gangs := await store.gangs.load_gangs(conn, after, limit):
-            for gang in gangs:
-                state.restore_gang(gang, now, self.at())
-            after = gangs[-1].request.gang
-        state.restore_usage(await store.usage.load(conn))
-        state.restore_preemptions(await store.preemptions.load(conn))
-        state.restore_calibration(await store.calibration.load(conn))
-        state.patient_until = self.at() + self.settings.lease_timeout_s
-        state.restore_reservations(await store.reservations.load(conn))
-        while not hardware.catch_up(limit):
-            await asyncio.sleep(0)
-        self.known = {node.node: node for node in nodes}
-        self.watch.adopt(state)
-        if self._collector is not None:
-            self._collector.filled()
 
     async def _begin(self) -> None:
         """All is known that a leader before has decided."""
         self._has_words = True
         self.configuring.begin(self.state)
-        self.watch.lead(self.known.values())
+        self.watch.lead(self.memory.known.values())
         self.state.restored(time.monotonic(), self.at())
-        await self.recorder.begin(self._recorded, self.state.cluster, self._moment())
+        await self.recorder.begin(self.memory.recorded, self.state.cluster, self.memory.moment())
 
     async def _take_over(self) -> None:
         """What the standby's memory has, else memory anew."""
@@ -181,13 +123,6 @@ class Decider:
             self.metrics.takeover_seconds.observe(time.monotonic() - started)
         else:
             await self.rebuild()
-
-    async def read_clock(self, conn: Connection) -> None:
-        """Go on by the database's clock, and where the record ends."""
-        self._recorded = await store.record.end(conn)
-        self._last_at = max(self._last_at, self._recorded.at)
-        now = time.monotonic()  # before the question: never behind the database's
-        self._clock = max(await store.gangs.clock(conn), self._recorded.at), now
 
     async def run(self) -> None:
         """Decide until cancelled. Raises Deposed when another process leads."""
@@ -216,19 +151,8 @@ class Decider:
             async with asyncio.timeout(self.settings.cycle_poll_s):
                 await self._woken.wait()
         except TimeoutError:
-            self.tidy(is_idle=True)
+            self.memory.tidy(is_idle=True)
         self._woken.clear()
-
-    def tidy(self, *, is_idle: bool) -> None:
-        """Collect garbage where nothing waits for it, or it is long since."""
-        now = time.monotonic()
-        if self._collector is None or now - self._tidied_at < self.settings.collect_s:
-            return
-        self._tidied_at = now
-        if is_idle and self._collector.is_settling_due:
-            self._collector.settle()
-        else:
-            self._collector.tidy()
 
     async def cycle(self) -> None:
         """One cycle, and where it decided anything its transaction. Raises Deposed."""
@@ -254,11 +178,11 @@ class Decider:
                         await self._write(opened, outcome, now)
         state = self.state
         if self.recorder.is_snapshot_due and not (state.is_under_way or state.cluster.said):
-            await self.recorder.take(state.cluster, self._last_at)
+            await self.recorder.take(state.cluster, self.memory.last_at)
         if outcome:
             await self._note(outcome)
             self.metrics.cycle_seconds.observe(time.monotonic() - started)
-            self.tidy(is_idle=False)
+            self.memory.tidy(is_idle=False)
         if not state.is_under_way and self.auditor.look(state.cluster):
             self._woken.set()
         if state.is_under_way:  # the lead is renewed, and questions are answered, now or meanwhile
@@ -280,7 +204,7 @@ class Decider:
     def _decide(self, requests: list[GangRequest]) -> Outcome:
         """All that changes memory, with nothing awaited in between."""
         started = time.perf_counter()
-        now, at = time.monotonic(), self._moment()
+        now, at = time.monotonic(), self.memory.moment()
         state, watch = self.state, self.watch
         outcome, goes_on = Outcome(Changes(Rows())), state.is_under_way
         for request in requests:
@@ -297,7 +221,7 @@ class Decider:
             self._woken.set()
         outcome.changes = state.take_changes()
         nodes = state.ledger.nodes.values()
-        new = [n.name for n in nodes if n.is_alive and n.name not in self.known]
+        new = [n.name for n in nodes if n.is_alive and n.name not in self.memory.known]
         sized = outcome.changes.rows.sized & state.ledger.nodes.keys()
         outcome.nodes = sorted({*outcome.lost, *outcome.returned, *new, *sized})
         outcome.nodes += outcome.removed
@@ -321,7 +245,7 @@ class Decider:
         changes, state = outcome.changes, self.state
         conn = opened.conn
         rows = changes.rows
-        known = outcome.rows_of_nodes(state.ledger, self.known, now)
+        known = outcome.rows_of_nodes(state.ledger, self.memory.known, now)
         messages = [self._message(gang, topic) for gang, topic in sorted(outcome.topics.items())]
         messages += [
             Publish(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
@@ -353,7 +277,7 @@ class Decider:
 
     async def _note(self, outcome: Outcome) -> None:
         """It is committed: count, log, and tell about nodes."""
-        self.known.update((node.node, node) for node in outcome.known)
+        self.memory.known.update((node.node, node) for node in outcome.known)
         for decision in outcome.decisions:
             self.metrics.decisions.labels(name_of(decision)).inc()
             log(decision)
@@ -370,7 +294,7 @@ class Decider:
         if outcome.lost or outcome.returned:
             for node in (*outcome.lost, *outcome.returned):
                 self.watch.said_at.pop(node, None)
-            await self.watch.tell(self.known)
+            await self.watch.tell(self.memory.known)
 
 
 def _passes(error: Exception) -> bool:

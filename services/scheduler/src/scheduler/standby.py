@@ -8,7 +8,6 @@ memory is made anew, as at the start.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import structlog
 from asyncpg.pool import PoolConnectionProxy
@@ -23,32 +22,30 @@ from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import Hold
 from scheduler.domain.run_times import History, Key
+from scheduler.memory import Memory
 from scheduler.renewing import renew
 from scheduler.store.nodes import KnownNode
-
-if TYPE_CHECKING:
-    from scheduler.decider import Decider
 
 _log = structlog.get_logger()
 
 
 class Standby:
-    """The decider's memory while its process does not lead.
+    """Memory while its process does not lead.
 
     All is read over one connection: where it breaks, the database may be another one, or one that
     has lost its last transactions.
     """
 
-    def __init__(self, runtime: Runtime, decider: "Decider") -> None:
+    def __init__(self, runtime: Runtime, memory: Memory) -> None:
         self._runtime = runtime
-        self._decider = decider
+        self._memory = memory
         self._looking: asyncio.Task[None] | None = None
         self._conn: PoolConnectionProxy | None = None
         self._seen: str | None = None
         self._looked_at = 0.0
         self._begin_from = 0.0
         self._refused = ""
-        decider.metrics.follow_lag.set_function(self._lag_s)
+        memory.metrics.follow_lag.set_function(self._lag_s)
 
     def _lag_s(self) -> float:
         return 0.0 if self._seen is None else time.monotonic() - self._looked_at
@@ -72,7 +69,7 @@ class Standby:
                 await self._begin()
             else:
                 self._note_warm(is_warm=await self._follow(is_last=False))
-            self._decider.tidy(is_idle=True)
+            self._memory.tidy(is_idle=True)
         except BaseException:
             await self._let_go()
             raise
@@ -86,8 +83,8 @@ class Standby:
             await self._looked()
             if self._conn is None or self._seen is None:
                 return False
-            async with asyncio.timeout(self._decider.settings.lead_s):
-                await self._decider.read_clock(self._conn)
+            async with asyncio.timeout(self._memory.settings.lead_s):
+                await self._memory.read_clock(self._conn)
             return await self._follow(is_last=True) and not self._is_outdated()
         finally:
             self._begin_from = 0.0
@@ -97,7 +94,7 @@ class Standby:
         if self._looking is None:
             return
         is_following = self._seen is not None
-        limit_s = self._decider.settings.lead_s if is_following else None
+        limit_s = self._memory.settings.lead_s if is_following else None
         await asyncio.wait({self._looking}, timeout=limit_s)
         if not self._looking.done():
             await self.end()
@@ -122,33 +119,33 @@ class Standby:
             await self._runtime.pool.release(conn)
 
     def _note_warm(self, *, is_warm: bool) -> None:
-        self._decider.metrics.is_warm.set(is_warm)
+        self._memory.metrics.is_warm.set(is_warm)
 
     async def _begin(self) -> None:
         """Memory as it is stored now. What is changed while it is read is read once more."""
-        decider, started = self._decider, time.monotonic()
-        if not decider.watch.reports.caught_up.is_set() or started < self._begin_from:
+        memory, started = self._memory, time.monotonic()
+        if not memory.watch.reports.caught_up.is_set() or started < self._begin_from:
             return
         await self._let_go()
         conn = self._conn = await self._runtime.pool.acquire()
         seen = await store.changes.snapshot(conn)
         is_loaded = await self._load(conn)
         took = time.monotonic() - started
-        self._begin_from = started + took / decider.settings.remake_share
+        self._begin_from = started + took / memory.settings.remake_share
         if not is_loaded:
             await self._let_go()
             return
         self._seen, self._looked_at = seen, started
         if await self._follow(is_last=True):
             self._note_warm(is_warm=True)
-            _log.info("this process stands by", gangs=len(decider.state.gangs), seconds=took)
+            _log.info("this process stands by", gangs=len(memory.state.gangs), seconds=took)
 
     async def _load(self, conn: Connection) -> bool:
         """False where the file can't be honoured with the nodes that there are: the leader goes on
         with the one before, and who can't follow is still there to take the lead.
         """
         try:
-            await self._decider.load(conn)
+            await self._memory.load(conn)
         except ConfigError as error:
             if str(error) != self._refused:
                 self._refused = str(error)
@@ -159,7 +156,7 @@ class Standby:
 
     def _is_outdated(self) -> bool:
         """The cluster that memory is of is not the one that is there."""
-        state, file = self._decider.state, self._decider.configuring.config
+        state, file = self._memory.state, self._memory.configuring.config
         if state.file is not file:
             return True
         if not state.is_outdated:
@@ -177,34 +174,34 @@ class Standby:
         conn, seen = self._conn, self._seen
         assert conn is not None
         assert seen is not None
-        decider, now = self._decider, time.monotonic()
+        memory, now = self._memory, time.monotonic()
         async with conn.transaction(isolation="repeatable_read", readonly=True):
             changed = await store.changes.since(conn, seen)
-            made_of = decider.state.made_of.setting
+            made_of = memory.state.made_of.setting
             revision = None if made_of is None else made_of.revision
             is_same = await store.configuration.is_at(conn, revision)
             if changed is None or not is_same:
                 self._seen = None
                 return False
-            source = _Database(conn, decider)
-            gangs = await renew(decider.state, changed, source, now, is_last=is_last)
+            source = _Database(conn, memory)
+            gangs = await renew(memory.state, changed, source, now, is_last=is_last)
         self._seen, self._looked_at = changed.seen, now
-        decider.metrics.followed.inc(gangs)
+        memory.metrics.followed.inc(gangs)
         return True
 
 
 class _Database:
     """What is stored, in a transaction that sees one moment, and what this process has heard."""
 
-    def __init__(self, conn: Connection, decider: "Decider") -> None:
+    def __init__(self, conn: Connection, memory: Memory) -> None:
         self._conn = conn
-        self._decider = decider
-        self.at = decider.at
-        self.recall = decider.watch.recall
+        self._memory = memory
+        self.at = memory.at
+        self.recall = memory.watch.recall
 
     async def nodes(self, names: Sequence[str]) -> Sequence[KnownNode]:
         known = await store.nodes.load_nodes_of(self._conn, list(names))
-        self._decider.known.update((node.node, node) for node in known)
+        self._memory.known.update((node.node, node) for node in known)
         return known
 
     async def run_times(self, keys: Collection[Key]) -> Mapping[Key, History]:
@@ -231,5 +228,5 @@ class _Database:
             yield await store.gangs.load_gangs_of(self._conn, some)
 
     def _parts(self, gangs: Sequence[str]) -> list[list[str]]:
-        limit = self._decider.settings.load_gangs
+        limit = self._memory.settings.load_gangs
         return [list(gangs[first : first + limit]) for first in range(0, len(gangs), limit)]

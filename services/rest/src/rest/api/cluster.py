@@ -10,13 +10,14 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from muster.contracts.node_orders import Order
 from muster.db import transaction
 from muster.errors import Rejected, Transient
+from muster.ids import job_of
 from pydantic import BaseModel, ConfigDict
 
 from rest.api.context import Address, Admin, Context, Here, User
 from rest.api.logs import Held, until_stop
 from rest.api.models import ShownCluster, ShownNode, ShownVirtualCluster
 from rest.api.tokens import Done
-from rest.cluster import gpus_in_sight, node_json, nodes_summary
+from rest.cluster import KnownNode, gpus_in_sight, node_json, nodes_summary
 from rest.domain.virtual_clusters import VirtualClusters, no_virtual_cluster, virtual_cluster_json
 from rest.peers import AS_OF
 from rest.store import audit, node_orders
@@ -86,15 +87,38 @@ async def order_node(
     """Cordon a node (nothing new is placed there), drain it (and what runs there leaves, at no cost
     to its users), or take the order back (`none`). The order outlives the node's restarts.
     """
-    order = Order(wanted.value)
+    order, node = Order(wanted.value), here.cluster.node(name)
     async with transaction(here.pool) as conn:
-        if here.cluster.node(name) is None and not await node_orders.has_order(conn, name):
+        before = await node_orders.order_of(conn, name)
+        if node is None and before is None:
             raise _no_node(name)
         if await node_orders.give_order(conn, name, order, caller.username):
             entry = audit.Entry(caller.username, f"node.{ACTIONS[order]}", name, address)
             await audit.record(conn, [entry])
     here.publisher.wake()
-    return Done(message=f"The node {name} {STANDS[order]}.")
+    was = "stood before" if order is before else f"was {(before or Order.NONE).value}"
+    pods = "the node has not reported" if node is None else _fate_of_pods(node, order, before)
+    return Done(message=f"{name}: order {order.value} ({was}); {pods}.")
+
+
+def _fate_of_pods(node: KnownNode, order: Order, before: Order | None) -> str:
+    """What becomes of the pods that the node has reported. A drain that is taken back lets no pod
+    stay that was told to leave.
+    """
+    pods = node.report.pods
+    if not pods:
+        return "no pod is there"
+    jobs = len({job_of(pod.pod) for pod in pods})
+    counts = f"{_counted(len(pods), 'pod')} of {_counted(jobs, 'job')}"
+    if order is Order.DRAIN:
+        return f"{counts} leave"
+    if before is Order.DRAIN:
+        return f"{counts} are there; those told to leave still do"
+    return f"{counts} stay"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _no_node(name: str) -> Rejected:
@@ -102,11 +126,6 @@ def _no_node(name: str) -> Rejected:
 
 
 ACTIONS = {Order.CORDON: "cordon", Order.DRAIN: "drain", Order.NONE: "uncordon"}
-STANDS = {
-    Order.CORDON: "is to take nothing new",
-    Order.DRAIN: "is to take nothing new, and what runs there is to leave",
-    Order.NONE: "is to be used as any other",
-}
 
 
 @router.get("/cluster", response_model=ShownCluster)

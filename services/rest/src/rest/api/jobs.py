@@ -248,8 +248,14 @@ async def set_execution_type(
     """Stop a job. What was stopped can't be started again."""
     username, name = split_name(job)
     target = (username, name, Execution(wanted.value))
-    await set_execution(here.relay, caller, address, target)
-    return Done(message=f"{username}~{name}: {wanted.value} is accepted.")
+    found = await set_execution(here.relay, caller, address, target)
+    if target[2] is Execution.START:
+        said = f"started before; it is {found.state.value}"
+    elif found.execution is Execution.STOP:
+        said = f"stop requested before; it is {found.state.value}"
+    else:
+        said = f"stop requested (was {found.state.value})"
+    return Done(message=f"{username}~{name}: {said}.")
 
 
 def _why_it_waits(scheduler: Any) -> Any:

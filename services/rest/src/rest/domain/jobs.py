@@ -32,7 +32,7 @@ def shown_state(state: JobState, execution: Execution) -> JobState:
 def check_stoppable(name: str, state: JobState) -> str | None:
     """Why a job can't be stopped; None where it can."""
     if state in FINAL:
-        return f"{name} is over ({state.value}); there is nothing to stop."
+        return f"{name} is already {state.value}: nothing to stop."
     return None
 
 

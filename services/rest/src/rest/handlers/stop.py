@@ -27,8 +27,9 @@ async def set_execution(
     caller: Caller,
     address: str,
     target: tuple[str, str, Execution],
-) -> None:
-    """Stop a job; or find it started. ``target``: its user, its name, what is wanted.
+) -> StoppableJob:
+    """Stop a job; or find it started. ``target``: its user, its name, what is wanted. Returns the
+    job as it was before.
 
     Raises Rejected: no such job, not the caller's, over, or stopped before.
     """
@@ -43,7 +44,7 @@ async def set_execution(
         if refusal is not None:
             raise Rejected("ConflictJobError", refusal)
         if wanted is Execution.START or job.execution is Execution.STOP:
-            return
+            return job
         await mark_stopping(conn, job.id, caller.username)
         now = await conn.fetchval("SELECT clock_timestamp()")
         await publish_all(opened, Service.REST, [_stop(job, caller)], now)
@@ -51,6 +52,7 @@ async def set_execution(
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])
     _log.info("a job shall stop", job=job.id, name=f"{username}~{name}", by=caller.username)
+    return job
 
 
 def _refusal(job: StoppableJob, wanted: Execution) -> str | None:

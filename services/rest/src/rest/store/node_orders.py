@@ -18,12 +18,10 @@ async def standing_orders(conn: Connection) -> Mapping[str, Order]:
     return {row["node"]: Order(row["order"]) for row in rows}
 
 
-async def has_order(conn: Connection, node: str) -> bool:
-    """Whether the node has an order, or had one not long ago."""
-    found: bool = await conn.fetchval(
-        "SELECT EXISTS (SELECT FROM node_order WHERE node = $1)", node
-    )
-    return found
+async def order_of(conn: Connection, node: str) -> Order | None:
+    """The order that stands for the node; None: it had none for some time."""
+    found = await conn.fetchval('SELECT "order" FROM node_order WHERE node = $1', node)
+    return None if found is None else Order(found)
 
 
 async def forget_over(conn: Connection, days: int) -> None:

@@ -118,12 +118,14 @@ _OOM_SUSPECTED = _Rule(
 )  # fmt: skip
 
 _SIGNALS: Mapping[int, _Rule] = {
-    2: _Rule("sigint", 130, "SigIntReceived", Fault.PLATFORM, _TRANSIENT, "It was interrupted."),
-    3: _Rule("sigquit", 131, "SigQuitReceived", Fault.PLATFORM, _TRANSIENT, "It was told to quit."),
-    9: _Rule("sigkill", 137, "SigKillReceived", Fault.PLATFORM, _TRANSIENT,
-             "Somebody other than Muster killed it."),
-    15: _Rule("sigterm", 143, "SigTermReceived", Fault.PLATFORM, _TRANSIENT,
-              "Somebody other than Muster ended it."),
+    # OpenPAI calls these four the platform's. But a program can kill itself, or exit with the code;
+    # what Muster or a control group did has a rule of its own, and never comes here.
+    2: _Rule("sigint", 130, "SigIntReceived", Fault.UNKNOWN, _UNKNOWN, "It was interrupted."),
+    3: _Rule("sigquit", 131, "SigQuitReceived", Fault.UNKNOWN, _UNKNOWN, "It was told to quit."),
+    9: _Rule("sigkill", 137, "SigKillReceived", Fault.UNKNOWN, _UNKNOWN,
+             "Neither Muster nor a memory limit killed it: the job did, or somebody on its node."),
+    15: _Rule("sigterm", 143, "SigTermReceived", Fault.UNKNOWN, _UNKNOWN,
+              "Muster did not ask it to end: the job did, or somebody on its node."),
     4: _Rule("sigill", 132, "SigIllReceived", Fault.USER, _PERMANENT,
              "The program ran an instruction that this processor does not have."),
     7: _Rule("sigbus", 135, "SigBusReceived", Fault.USER, _PERMANENT,

@@ -7,6 +7,7 @@ grace of 0) is another round at the same moment.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import assert_never
 
 from scheduler.domain.core.aside import all_tried
 from scheduler.domain.core.cluster import Cluster
@@ -17,8 +18,18 @@ from scheduler.domain.core.forest import ConfigError
 from scheduler.domain.core.keeping import keep_again
 from scheduler.domain.core.model import (
     Decision,
+    Deferred,
+    Downgraded,
+    Grown,
+    Placed,
     PodPlace,
+    Preempted,
+    PreemptionCancelled,
+    Refused,
+    Reserved,
     Role,
+    Shrunk,
+    Upgraded,
 )
 from scheduler.domain.core.ordering import BUILT_IN, OrderPolicy
 from scheduler.domain.core.passing import has_passers
@@ -41,7 +52,6 @@ from scheduler.domain.formats.model import (
     UsageRestored,
 )
 from scheduler.domain.simulation.agenda import Agenda, End
-from scheduler.domain.simulation.decided import follow
 from scheduler.domain.simulation.gang_run import GangRun
 from scheduler.domain.simulation.nodes import Warn, apply_to_node
 from scheduler.domain.simulation.space import Space
@@ -142,9 +152,59 @@ class Simulation:
         if cluster.under_way is None:
             cluster.settle(cycle.is_settled)
         for decision in run_cycle(cluster, now, cycle.is_enough):
-            follow(self, decision)
+            self._follow(decision)
             yield now, decision
         _forget_changes(cluster)
+
+    # What becomes of gangs by what the core decides.
+
+    def _follow(self, decision: Decision) -> None:
+        """A gang starts, leaves, or waits for another reason."""
+        gang = decision.gang
+        if isinstance(decision, PreemptionCancelled):  # told of withdrawn gangs too
+            self.tally.cancelled += 1
+            return
+        run = self.runs[gang]
+        group = self.tally.group(run)
+        match decision:
+            case Placed(_, places):
+                self.tally.start(run, places)
+                run.start(self.tally.now, places)
+                self.note_end(gang)
+            case Grown(_, places):
+                run.add(self.tally.now, places)
+                self.note_end(gang)
+                self.tally.space.take(places)
+            case Shrunk(_, pods, until=until):
+                group.shrunk += len(pods)
+                for pod in pods if self.policy.is_enforced else ():
+                    self.agenda.add_pod(until, gang, pod)
+            case Deferred(_, reason):
+                run.code = reason.code
+            case Refused():
+                group.refused += 1
+                self._forget_refused(gang, run)
+            case Preempted(until=until):
+                group.preempted += 1
+                if self.policy.is_enforced:
+                    self.agenda.add(until, End.GRACE, gang)
+            case Downgraded():
+                group.downgraded += 1
+            case Upgraded() | Reserved():
+                self.tally.upgraded += isinstance(decision, Upgraded)
+            case _:
+                assert_never(decision)
+
+    def _forget_refused(self, gang: str, run: GangRun) -> None:
+        """A refused gang is over; of one that runs, only its growth."""
+        if not run.places:
+            del self.runs[gang]
+            self.agenda.forget(gang)
+            self.cluster.release(gang)
+            return
+        for pod in run.without_place():
+            run.remove(pod)
+            self.cluster.release_pod(gang, pod)
 
     # What is due.
 
