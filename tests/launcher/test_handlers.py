@@ -373,6 +373,7 @@ async def test_jobs_that_ended_long_ago_are_forgotten_and_open_ones_are_counted(
 
 
 def test_the_launcher_hears_both_sides_of_everything_that_it_speaks_of() -> None:
-    speakers = {TOPICS[name].sender for name in TOPICS_HEARD if TOPICS[name].sender}
+    words = [TOPICS[name] for name in TOPICS_HEARD if TOPICS[name].kind]
+    speakers = {sender for topic in words for sender in topic.senders}
     assert speakers == {Service.REST, Service.SCHEDULER, Service.RUNTIME_AGENT}
     assert "revision-acknowledged" in TOPICS_HEARD

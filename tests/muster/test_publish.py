@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -13,17 +14,19 @@ from alerting.app import TOPICS_FOLLOWED as alerting_followed
 from alerting.handlers import TOPICS_HEARD as alerting_topics
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
 from launcher.handlers import TOPICS_HEARD as launcher_topics
-from muster import asyncapi, publish, schemas
+from muster import publish, schemas
 from muster.bus import Outgoing
 from muster.compatibility import breaks
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.notices import DeadLetter
-from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
+from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, dead_letter_topic
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
 from rest.handlers.publish import TOPIC as rest_settings
 from rest.handlers.updates import TOPICS as rest_words
+from scheduler.handlers import TOPICS_HEARD as scheduler_topics
+from scheduler.watch import HEARTBEAT, REPORTED, SETTINGS
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = publish.examples(DOCS)
@@ -81,6 +84,11 @@ def test_all_references_of_the_asyncapi_document_lead_somewhere() -> None:
             found = found[step]
 
 
+def test_names_of_components_are_such_as_the_specification_allows() -> None:
+    for part in DOCUMENT["components"].values():
+        assert [name for name in part if not re.fullmatch(r"[\w.-]+", name)] == []
+
+
 def references(part: Any) -> Iterator[str]:
     if isinstance(part, dict):
         if isinstance(part.get("$ref"), str):
@@ -92,13 +100,22 @@ def references(part: Any) -> Iterator[str]:
             yield from references(value)
 
 
-def test_each_topic_is_a_channel_with_its_sender_and_its_readers() -> None:
+def test_each_topic_is_a_channel_with_its_senders_and_its_readers() -> None:
     assert DOCUMENT["asyncapi"] == "3.0.0"
+    operations = {
+        name: (operation["action"], operation["channel"]["$ref"], operation["tags"])
+        for name, operation in DOCUMENT["operations"].items()
+        if not name.endswith(".dead-letter")
+    }
+    declared = {}
     for topic in TOPICS.values():
-        channel = DOCUMENT["channels"][topic.name]
-        assert channel["address"] == topic.name
-        if topic.sender is not None:
-            assert f"{topic.sender}.send.{topic.name}" in DOCUMENT["operations"]
+        channel = f"#/channels/{topic.name}"
+        assert DOCUMENT["channels"][topic.name]["address"] == topic.name
+        for action, services in (("send", topic.senders), ("receive", topic.readers)):
+            for service in services:
+                tags = [{"name": service.value}]
+                declared[f"{service}.{action}.{topic.name}"] = (action, channel, tags)
+    assert operations == declared
 
 
 @pytest.mark.parametrize(
@@ -107,6 +124,7 @@ def test_each_topic_is_a_channel_with_its_sender_and_its_readers() -> None:
         (Service.ALERTING, (*alerting_topics, *alerting_followed)),
         (Service.LAUNCHER, launcher_topics),
         (Service.REST, (*rest_words, *rest_cluster, rest_settings)),
+        (Service.SCHEDULER, (*scheduler_topics, REPORTED, HEARTBEAT, SETTINGS)),
     ],
 )
 def test_who_reads_what_is_as_the_services_have_it(
@@ -215,7 +233,7 @@ def test_what_is_stale_or_lost_is_told(tmp_path: Path) -> None:
     (released / "topics.json").write_text(json.dumps(topics | {"job-sung": "JobSong"}))
     assert publish.broken(docs) == [
         "Former of 0.1.0 is gone",
-        "topic job-sung of 0.1.0: said JobSong, says None",
+        "topic job-sung of 0.1.0: carried JobSong, carries None",
     ]
 
 
@@ -228,6 +246,12 @@ def test_a_released_version_is_written_once(tmp_path: Path) -> None:
         publish.release(docs, "9.9.9")
 
 
-def test_every_sender_is_somebody() -> None:
+def test_every_service_takes_part() -> None:
     services = {service.value for service in Service}
-    assert {name.split(".")[0] for name in asyncapi.document("0", {})["operations"]} == services
+    assert {name.split(".")[0] for name in DOCUMENT["operations"]} == services
+
+
+def test_each_reader_may_send_what_it_rejects() -> None:
+    letters = dead_letter_topic("job-updated")
+    assert letters.senders == (Service.REST, Service.ALERTING)
+    assert letters.readers == (Service.ALERTING,)

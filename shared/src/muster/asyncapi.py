@@ -1,214 +1,124 @@
-"""The AsyncAPI 3.0 document, made from the table of topics: enough for a plain Kafka consumer that
-knows nothing of Muster.
+"""The AsyncAPI 3.0 document: enough for a plain Kafka consumer that knows nothing of Muster.
+
+FastStream draws it from publishers and subscribers, which the table of topics declares. This module
+adds what FastStream can't draw: headers, keys, examples, clean-up policies, tags, open enums.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 
-from muster.contracts.topics import DEAD_LETTER, SIDES, TOPICS, Service, Topic, dead_letter_topic
-from muster.records import CONTENT_TYPE
-from muster.schemas import Schema, definitions, published_models
+from faststream.kafka import KafkaBroker
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel, Field
 
-LISTENERS: Mapping[str, tuple[Service, ...]] = {
-    "job-updated": (Service.ALERTING,),
-    "node-reported": (Service.SCHEDULER, Service.REST, Service.ALERTING),
-    "node-heartbeat": (Service.SCHEDULER,),
-    "node-lost": (Service.ALERTING, Service.REST),
-    "books-drifted": (Service.ALERTING,),
-    "node-returned": (Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
-    "settings-changed": (
-        Service.ALERTING,
-        Service.RUNTIME_AGENT,
-        Service.SCHEDULER,
-        Service.REST,
-    ),
-}
-"""Who reads a topic beside the other side of its exchange."""
-
-BOTH_SIDES = (Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.RUNTIME_AGENT)
-"""Who sends and reads acknowledgements."""
-
-_KAFKA = "0.5.0"
-"""Version of AsyncAPI's Kafka bindings."""
+from muster.contracts.topics import TOPICS
+from muster.schemas import PUBLISHED, Schema, definitions, published_models
+from muster.settings import ServiceSettings
 
 DESCRIPTION = """\
-Muster's services meet on these topics and nowhere else. Every record is a CloudEvent 1.0 in Kafka's
+Muster's services communicate through these topics only. Every record is a CloudEvent 1.0 in Kafka's
 binary content mode: its attributes are the headers `ce_…`, its data is the JSON value.
-`traceparent` (W3C) ties the records of one job into one trace.
+`traceparent` (W3C) connects the records of one job in one trace.
 
-A word (a record with a `revision`) is its sender's whole word about one subject; the topic only
-says what has just changed. It may come twice, late, in any order, or not at all: keep the highest
-`revision` for each sender and subject (`ce_id` is made from them), and ignore what is not higher.
-Senders repeat what is not acknowledged, and a job's final word some more times.
+A record with a `revision` is a state message: its sender's complete state of one subject. The topic
+names the latest change. A message may arrive twice, late, in any order, or never. Keep the highest
+`revision` of each sender and subject (`ce_id` is made from them); ignore one that is not higher.
+Senders republish a message until it is acknowledged, and a job's final message some more times.
 
-Ignore fields that you don't know; take an unknown value of an `x-known-values` list as `unknown`.
-Keys are partitioned by Kafka's default hash (murmur2). A null value removes a key of a state topic.
+Ignore unknown fields. Read a value that is not in an `x-known-values` list as `unknown`. Kafka's
+default hash of the key (murmur2) gives the partition. A null value removes the key from a compacted
+topic.
 """
 
 
 def document(version: str, examples: Mapping[str, Any]) -> Schema:
     """The whole document. ``examples``: a record of each topic, by the topic's name."""
-    dead = dead_letter_topic(DEAD_LETTER)
-    return {
-        "asyncapi": "3.0.0",
-        "info": {
-            "title": "Muster",
-            "version": version,
-            "description": DESCRIPTION,
-            "license": {"name": "Apache-2.0"},
-        },
-        "defaultContentType": CONTENT_TYPE,
-        "servers": {
-            "kafka": {
-                "host": "{bootstrap}",
-                "protocol": "kafka",
-                "description": "The address is the setting MUSTER_KAFKA_BOOTSTRAP.",
-                "variables": {"bootstrap": {"default": "127.0.0.1:9092"}},
-            }
-        },
-        "channels": {t.name: _channel(t) for t in TOPICS.values()} | {"dead-letter": _dead()},
-        "operations": _operations(),
-        "components": {
-            "messages": {t.name: _message(t, examples.get(t.name)) for t in TOPICS.values()}
-            | {"dead-letter": _message(dead, examples.get("dead-letter"), "dead-letter")},
-            "schemas": {"CloudEventHeaders": _HEADERS}
-            | {
-                name: _for_asyncapi(schema)
-                for name, schema in definitions(
-                    published_models(), "#/components/schemas/{model}"
-                ).items()
+    application = AsyncAPI(
+        _declared(),
+        title="Muster",
+        version=version,
+        description=DESCRIPTION,
+        license={"name": "Apache-2.0"},
+    )
+    drawn: Schema = application.to_specification().to_jsonable()
+    channels: Schema = {}
+    messages: Schema = {}
+    for name, topic in PUBLISHED.items():
+        title = f"{topic.senders[0]}.send.{name}"
+        channel = channels[name] = drawn["channels"][title]
+        del channel["servers"]  # none named: all
+        channel["messages"] = {name: {"$ref": f"#/components/messages/{name}"}}
+        channel["bindings"]["kafka"]["topicConfiguration"] = {
+            "cleanup.policy": ["compact" if topic.state else "delete"]
+        }
+        event_type = {"const": topic.event_type} if name in TOPICS else {"type": "string"}
+        messages[name] = {
+            "name": name,
+            "title": topic.model.__name__,
+            "summary": topic.meaning,
+            "headers": {
+                "allOf": [
+                    {"$ref": "#/components/schemas/CloudEventHeaders"},
+                    {"type": "object", "properties": {"ce_type": event_type}},
+                ]
             },
-        },
+            "payload": drawn["components"]["messages"][f"{title}:Message"]["payload"],
+            "bindings": {"kafka": {"key": {"type": "string", "description": topic.key}}},
+            "examples": [{"payload": examples[name]}],
+        }
+    channels["dead-letter"]["parameters"] = {"topic": {"enum": list(TOPICS)}}
+    for title, operation in drawn["operations"].items():
+        service, _, name = title.split(".")
+        operation["channel"] = {"$ref": f"#/channels/{name}"}
+        operation["messages"] = [{"$ref": f"#/channels/{name}/messages/{name}"}]
+        operation["tags"] = [{"name": service}]
+    bootstrap = {"default": ServiceSettings.model_fields["kafka_bootstrap"].default}
+    server = drawn["servers"]["development"] | {"variables": {"bootstrap": bootstrap}}
+    schemas = definitions([*published_models(), CloudEventHeaders], "#/components/schemas/{model}")
+    return drawn | {
+        "servers": {"kafka": server},
+        "channels": channels,
+        "operations": dict(sorted(drawn["operations"].items())),
+        "components": {"messages": messages, "schemas": _draft_7(schemas)},
     }
 
 
-def readers(topic: Topic) -> tuple[Service, ...]:
-    """The services that read a topic."""
-    if topic.name == "revision-acknowledged":
-        return BOTH_SIDES
-    other: tuple[Service, ...] = ()
-    if topic.kind is not None and topic.sender is not None:
-        other = (SIDES[topic.kind].across(topic.sender),)
-    return (*other, *LISTENERS.get(topic.name, ()))
+def _declared() -> KafkaBroker:
+    """The publishers and subscribers of all services, titled as operations. Nothing connects."""
+    broker = KafkaBroker(
+        specification_url="{bootstrap}",
+        description="The address is the setting MUSTER_KAFKA_BOOTSTRAP.",
+    )
+    for name, topic in PUBLISHED.items():
+        for service in topic.senders:
+            broker.publisher(
+                topic.name,
+                title=f"{service}.send.{name}",
+                description=topic.meaning,
+                schema=topic.model,
+            )
+        for service in topic.readers:
+            broker.subscriber(topic.name, title=f"{service}.receive.{name}")
+    return broker
 
 
-def _channel(topic: Topic) -> Schema:
-    kept = "compact" if topic.state else "delete"
-    return {
-        "address": topic.name,
-        "description": topic.says,
-        "messages": {topic.name: {"$ref": f"#/components/messages/{topic.name}"}},
-        "bindings": {
-            "kafka": {
-                "topicConfiguration": {"cleanup.policy": [kept]},
-                "bindingVersion": _KAFKA,
-            }
-        },
-    }
+def _draft_7(schemas: dict[str, Schema]) -> Any:
+    """AsyncAPI uses JSON Schema draft 7, where a tuple's items are the list under ``items``."""
+    return json.loads(json.dumps(schemas).replace('"prefixItems":', '"items":'))
 
 
-def _dead() -> Schema:
-    return {
-        "address": "{topic}" + DEAD_LETTER,
-        "description": "Records that could not be read or handled, with the reason.",
-        "parameters": {"topic": {"enum": list(TOPICS), "description": "Where the record was."}},
-        "messages": {"dead-letter": {"$ref": "#/components/messages/dead-letter"}},
-    }
+class CloudEventHeaders(BaseModel):
+    """CloudEvents 1.0 in Kafka's binary content mode, and W3C trace context."""
 
-
-def _message(topic: Topic, example: Any, name: str | None = None) -> Schema:
-    own = name or topic.name
-    kind = {"type": "string"} if name else {"const": topic.event_type}
-    made: Schema = {
-        "name": own,
-        "title": topic.model.__name__,
-        "summary": topic.says if name is None else "A record could not be read or handled.",
-        "contentType": CONTENT_TYPE,
-        "headers": {
-            "allOf": [
-                {"$ref": "#/components/schemas/CloudEventHeaders"},
-                {"type": "object", "properties": {"ce_type": kind}},
-            ]
-        },
-        "payload": {"$ref": f"#/components/schemas/{topic.model.__name__}"},
-        "bindings": {
-            "kafka": {
-                "key": {"type": "string", "description": f"The key: {topic.key}."},
-                "bindingVersion": _KAFKA,
-            }
-        },
-    }
-    if example is not None:
-        made["examples"] = [{"name": own, "payload": example}]
-    return made
-
-
-def _operations() -> Schema:
-    operations: Schema = {}
-    for topic in TOPICS.values():
-        senders = (topic.sender,) if topic.sender is not None else BOTH_SIDES
-        for service in senders:
-            operations[f"{service}.send.{topic.name}"] = _operation(service, "send", topic.name)
-        for service in readers(topic):
-            name = f"{service}.receive.{topic.name}"
-            operations[name] = _operation(service, "receive", topic.name)
-    for service in Service:
-        operations[f"{service}.send.dead-letter"] = _operation(service, "send", "dead-letter")
-    name = f"{Service.ALERTING}.receive.dead-letter"
-    operations[name] = _operation(Service.ALERTING, "receive", "dead-letter")
-    return dict(sorted(operations.items()))
-
-
-def _operation(service: Service, action: str, channel: str) -> Schema:
-    return {
-        "action": action,
-        "channel": {"$ref": f"#/channels/{channel}"},
-        "tags": [{"name": service.value}],
-        "messages": [{"$ref": f"#/channels/{channel}/messages/{channel}"}],
-    }
-
-
-def _for_asyncapi(schema: Any) -> Any:
-    """A schema as AsyncAPI's Schema Object (JSON Schema draft 7) has it: a tuple's items are the
-    list under ``items``.
-    """
-    if isinstance(schema, list):
-        return [_for_asyncapi(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        "items" if key == "prefixItems" else key: _for_asyncapi(value)
-        for key, value in schema.items()
-    }
-
-
-_HEADERS: Schema = {
-    "title": "CloudEventHeaders",
-    "description": "CloudEvents 1.0 in Kafka's binary content mode, and W3C trace context.",
-    "type": "object",
-    "properties": {
-        "ce_specversion": {"const": "1.0"},
-        "ce_id": {
-            "type": "string",
-            "description": "The same whenever the same record is said again.",
-        },
-        "ce_source": {"type": "string", "pattern": "^/muster/"},
-        "ce_type": {"type": "string", "description": "Topic and version of its model."},
-        "ce_subject": {"type": "string", "description": "The record's key."},
-        "ce_time": {"type": "string", "format": "date-time"},
-        "content-type": {"const": CONTENT_TYPE},
-        "traceparent": {
-            "type": "string",
-            "pattern": "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$",
-        },
-    },
-    "required": [
-        "ce_specversion",
-        "ce_id",
-        "ce_source",
-        "ce_type",
-        "ce_subject",
-        "ce_time",
-        "content-type",
-    ],
-}
+    ce_specversion: Literal["1.0"]
+    ce_id: str = Field(description="Each repeat of a record has the same id.")
+    ce_source: str = Field(pattern="^/muster/")
+    ce_type: str = Field(description="The topic and the version of its model.")
+    ce_subject: str = Field(description="The record's key.")
+    ce_time: datetime
+    content_type: Literal["application/json"] = Field(alias="content-type")
+    traceparent: str | None = Field(
+        None, pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$"
+    )

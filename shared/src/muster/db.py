@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar, cast
@@ -31,16 +31,29 @@ LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
 
 
-async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
-    """Open the pool of a service whose tables are in ``schema``.
+async def open_pool(
+    settings: DatabaseSettings,
+    schema: str,
+    check: Callable[[Connection], Awaitable[None]] | None = None,
+) -> Pool:
+    """Open the pool of a service whose tables are in ``schema``. ``check`` sees each new connection
+    first; what it raises is raised where a connection was wanted.
 
     Raises OSError or asyncpg.PostgresError where the database can't be reached.
     """
+
+    async def set_up(conn: Connection) -> None:
+        await conn.set_type_codec(
+            "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
+        )
+        if check is not None:
+            await check(conn)
+
     return await asyncpg.create_pool(
         settings.database_url.get_secret_value(),
         min_size=1,
         max_size=settings.database_connections,
-        init=_set_up,
+        init=set_up,
         reset=_leave_as_it_is,
         timeout=10,
         command_timeout=settings.statement_timeout_s,
@@ -60,10 +73,6 @@ async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
 def milliseconds(seconds: float) -> str:
     """A time as the server takes it."""
     return str(int(min(seconds * 1000, LONGEST_MS)))
-
-
-async def _set_up(conn: Connection) -> None:
-    await conn.set_type_codec("jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
 
 async def _leave_as_it_is(_conn: Connection) -> None:

@@ -23,11 +23,10 @@ from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 from muster.contracts.topics import SIDES, Kind, Service
 from muster.db import Connection, Pool, is_transient
 from muster.errors import Broken, Transient
-from muster.exchange import resync
 from muster.newest import Newest
 from muster.readers import Follower
 from muster.records import Received
-from muster.recovery import publish_open_again
+from muster.recovery import resync_all
 from muster.subject import Key
 
 _log = structlog.get_logger()
@@ -94,6 +93,7 @@ class Incarnations:
         self._newest = Newest()
         self._has_committed = False
         self._is_published = False
+        self._is_answered = False
         self.is_settled = asyncio.Event()
         self.follower = Follower(bus, [SERVICE_STARTED], self.on_record)
         bus.on_new_bus.append(self._on_new_bus)
@@ -122,7 +122,7 @@ class Incarnations:
             return
         if model.service == self._bus.me.value:
             self._published = model.revision
-        elif model.service in Service and model.restored:
+        elif model.service in _SERVICES and model.restored:
             self._peers[Service(model.service)] = model
 
     async def run(self, pool: Pool) -> None:
@@ -159,7 +159,9 @@ class Incarnations:
             current = next_incarnation(before, database, self._published, now)
             await conn.execute(_SAVE, *_values(current))
         if current.restored == current.beat:
-            subjects = await publish_open_again(conn, self._bus.me, resync)
+            subjects = await resync_all(conn, self._bus.me)
+            if not subjects:  # there is nothing to decide on
+                self.is_settled.set()
             _log.warning(
                 "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
             )
@@ -215,11 +217,14 @@ class Incarnations:
 
     async def unanswered(self, conn: Connection) -> list[Key]:
         """Open subjects of a resync whose other side has not answered yet."""
-        floor = self._current.floor if self._current else 0
-        rows = await conn.fetch(_UNANSWERED, floor)
+        if self._current is None or not self._current.floor or self._is_answered:
+            return []
+        rows = await conn.fetch(_UNANSWERED, self._current.floor)
+        self._is_answered = not rows
         return [(Kind(row["kind"]), row["subject"]) for row in rows]
 
 
+_SERVICES = frozenset(service.value for service in Service)
 _NAMES = tuple(Incarnation.__dataclass_fields__)
 
 

@@ -9,7 +9,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -47,11 +47,14 @@ CATCH_UP_S = 60.0
 
 
 class Relay:
-    """One relay of a process. Replicas share what is due: each row is taken by one of them."""
+    """One relay of a process. Replicas share what is due: each row is taken by one of them.
+    ``on_commit`` is called after each transaction.
+    """
 
-    def __init__(self, bus: Bus, pool: Pool) -> None:
+    def __init__(self, bus: Bus, pool: Pool, on_commit: Callable[[], None] = lambda: None) -> None:
         self._bus = bus
         self._pool = pool
+        self._on_commit = on_commit
         settings = bus.settings
         assert isinstance(settings, DatabaseSettings)
         self._settings = settings
@@ -76,6 +79,7 @@ class Relay:
             opened = Transaction(conn)
             yield opened
             await notices.write(conn, opened.notices)
+        self._on_commit()
         self._bus.metrics.stray.inc(len(opened.strays))
         self._has_notices = self._has_notices or bool(opened.notices)
         for notice in opened.notices:

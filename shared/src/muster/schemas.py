@@ -4,7 +4,7 @@ Enums are open: a reader takes a value from the future as ``unknown``, so the sc
 known values beside the type instead of closing it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from muster.contracts.node_orders import NodeOrder
 from muster.contracts.scheduling import SchedulingConfig
 from muster.contracts.subscriptions import Subscription
-from muster.contracts.topics import DEAD_LETTER, TOPICS, dead_letter_topic
+from muster.contracts.topics import TOPICS, Topic, dead_letter_topic
 
 Schema = dict[str, Any]
 
@@ -21,11 +21,14 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 KNOWN_VALUES = "x-known-values"
 """Where the values of an open enum are listed."""
 
+PUBLISHED: Mapping[str, Topic] = {**TOPICS, "dead-letter": dead_letter_topic("{topic}")}
+"""The topics by the names that they have in documents: one stands for all dead letters."""
+
 
 def published_models() -> list[type[BaseModel]]:
     """The records of all topics, and the values of settings, by name."""
-    models: set[type[BaseModel]] = {topic.model for topic in TOPICS.values()}
-    models |= {dead_letter_topic(DEAD_LETTER).model, NodeOrder, SchedulingConfig, Subscription}
+    models: set[type[BaseModel]] = {topic.model for topic in PUBLISHED.values()}
+    models |= {NodeOrder, SchedulingConfig, Subscription}
     return sorted(models, key=lambda model: model.__name__)
 
 

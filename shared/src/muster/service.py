@@ -30,6 +30,7 @@ from muster.bus import Bus
 from muster.contracts.topics import Service
 from muster.db import Pool, answers, is_transient, open_pool
 from muster.errors import Broken
+from muster.incarnation import Incarnations
 from muster.inbox import Handler, Inbox, messages_of
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
@@ -57,6 +58,7 @@ class Runtime:
         self.asgi: ASGIApp | None = None
         self.stopping = asyncio.Event()
         self._pool: Pool | None = None
+        self._incarnations: Incarnations | None = None
         self._relay: Relay | None = None
         self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("bus", self.bus.run)]
 
@@ -72,6 +74,12 @@ class Runtime:
         assert self._relay is not None, "this service has no database"
         return self._relay
 
+    @property
+    def incarnations(self) -> Incarnations:
+        """The incarnations of a service that has a database."""
+        assert self._incarnations is not None, "this service has no database"
+        return self._incarnations
+
     async def open_database(self) -> None:
         """Connect, however long the database is away.
 
@@ -79,10 +87,11 @@ class Runtime:
         or a user that is not there, tables that are not Muster's or too old.
         """
         assert isinstance(self.settings, DatabaseSettings)
+        incarnations = Incarnations(self.bus, self.settings.resync_s)
         wait = self.settings.retry_first_s
         while True:
             try:
-                self._pool = await _open_checked_pool(self.settings, self.me)
+                pool = await _open_checked_pool(self.settings, self.me, incarnations)
             except Exception as error:
                 _refuse_hopeless(error)
                 _log.warning(
@@ -91,8 +100,11 @@ class Runtime:
                 await asyncio.sleep(wait)
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
-                self._relay = Relay(self.bus, self._pool)
+                self._pool, self._incarnations = pool, incarnations
+                self._relay = Relay(self.bus, pool, incarnations.note_commit)
                 self.spawn("relay", self._relay.run)
+                self.spawn("services started", incarnations.follower.run)
+                self.spawn("incarnation", partial(incarnations.run, pool))
                 return
 
     def spawn(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
@@ -146,8 +158,10 @@ class Runtime:
             self._pool.terminate()
 
 
-async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
-    pool = await open_pool(settings, me.value)
+async def _open_checked_pool(
+    settings: DatabaseSettings, me: Service, incarnations: Incarnations
+) -> Pool:
+    pool = await open_pool(settings, me.value, incarnations.check)
     try:
         try:
             rows = await pool.fetch("SELECT revision, sha256 FROM migration_file")

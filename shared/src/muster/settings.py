@@ -98,6 +98,9 @@ class DatabaseSettings(ServiceSettings):
         300,
         description="The same for a minute after a start, and after a bus or a partition was away.",
     )
+    resync_s: PositiveFloat = Field(
+        5.0, description="After a restore a service waits so long for its peers before it decides."
+    )
     retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
     retry_longest_s: PositiveFloat = 5.0
     closed_subjects_days: PositiveInt = Field(8, description="Longer than topics keep records.")

@@ -27,7 +27,18 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     metrics = LauncherMetrics(runtime.registry)
     aggregate = jobs(settings.policy())
 
-    timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
+    timers = Timers(
+        runtime.relay,
+        aggregate,
+        settings,
+        metrics,
+        lambda it: _tell(metrics, it),
+        runtime.incarnations.unanswered,
+    )
+
+    async def ring() -> None:
+        await runtime.incarnations.is_settled.wait()
+        await timers.run()
 
     def heard(changed: Mapping[str, Life]) -> None:
         _tell(metrics, changed)
@@ -35,7 +46,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
 
     consumer = runtime.consumer(TOPICS_HEARD, messages_of(aggregate, runtime.bus), heard)
     runtime.spawn("consumer", consumer.run)
-    runtime.spawn("timers", timers.run)
+    runtime.spawn("timers", ring)
     runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)
     yield
 

@@ -1,20 +1,21 @@
 """From records and timers to decisions: load, decide, save and say, in one transaction."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 from muster.aggregates import Aggregate, apply_due
 from muster.contracts.topics import Kind, Service, message_topics
-from muster.db import Pool, is_transient
+from muster.db import Connection, Pool, is_transient
 from muster.decisions import Decision, Input
 from muster.errors import Transient
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
 from muster.relay import Relay
 from muster.states import JOB
+from muster.subject import Key
 
 from launcher import store
 from launcher.domain.decide import decide
@@ -49,7 +50,11 @@ LOCKED_PAUSE_S = 0.05
 
 
 class Timers:
-    """Looks for due jobs, at least every ``job_timer_poll_s``; any replica may take any job."""
+    """Looks for due jobs, at least every ``job_timer_poll_s``; any replica may take any job.
+
+    ``unanswered``: subjects of a resync that the other side has not answered. The timers of their
+    jobs wait: they could begin attempts that exist already.
+    """
 
     def __init__(
         self,
@@ -58,12 +63,14 @@ class Timers:
         settings: LauncherSettings,
         metrics: LauncherMetrics,
         after: Callable[[Mapping[str, Life]], None],
+        unanswered: Callable[[Connection], Awaitable[Sequence[Key]]],
     ) -> None:
         self._relay = relay
         self._aggregate = aggregate
         self._settings = settings
         self._metrics = metrics
         self._after = after
+        self._unanswered = unanswered
         self._sooner = asyncio.Event()
         self._planned: datetime | None = None
 
@@ -116,7 +123,8 @@ class Timers:
         async with self._relay.transaction() as opened:
             conn = opened.conn
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
-            due = await store.take_due(conn, now, limit)
+            held = [_job_in(*key) for key in await self._unanswered(conn)]
+            due = await store.take_due(conn, now, limit, held)
             changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due, now)
             next_at = await store.next_due(conn)
         if due:

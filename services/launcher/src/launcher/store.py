@@ -62,9 +62,13 @@ def _task_values(job: str, task: Task) -> tuple[object, ...]:
     return (job, task.role, task.index, task.phase.value, node, state)
 
 
-async def take_due(conn: Connection, now: datetime, limit: int) -> list[str]:
-    """Jobs with a timer that is due, locked; those that others are at are passed over."""
-    return [row["id"] for row in await conn.fetch(_TAKE_DUE, now, limit)]
+async def take_due(
+    conn: Connection, now: datetime, limit: int, held: Sequence[str] = ()
+) -> list[str]:
+    """Jobs with a timer that is due, locked. ``held`` ones are passed over, and those that another
+    replica has locked.
+    """
+    return [row["id"] for row in await conn.fetch(_TAKE_DUE, now, limit, list(held))]
 
 
 async def next_due(conn: Connection) -> datetime | None:
@@ -126,7 +130,8 @@ _SAVE = """
     DO UPDATE SET phase = excluded.phase, node = excluded.node, state = excluded.state
 """
 _TAKE_DUE = """
-    SELECT id FROM job WHERE wake_at <= $1 ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT id FROM job WHERE wake_at <= $1 AND id <> ALL($3::text[])
+    ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
 _NEXT_DUE = "SELECT min(wake_at) FROM job WHERE wake_at IS NOT NULL"
 _POSTPONE = "UPDATE job SET wake_at = $2 WHERE id = $1"

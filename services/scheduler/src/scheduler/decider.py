@@ -98,13 +98,18 @@ class Decider:
 
     async def rebuild(self) -> None:
         """Memory anew, and what is decided from then on is decided from it."""
-        await self.watch.wait_for_reports()
+        await self._wait_for_peers()
         started = time.monotonic()
         async with self._runtime.pool.acquire() as conn:
             await self.memory.load(conn, leaves_out=True)
         await self._begin()
         self.metrics.rebuilds.inc()
         self.metrics.rebuild_seconds.observe(time.monotonic() - started)
+
+    async def _wait_for_peers(self) -> None:
+        """What agents report is not free, and a restored database knows too little."""
+        await self.watch.wait_for_reports()
+        await self._runtime.incarnations.is_settled.wait()
 
     async def _begin(self) -> None:
         """All is known that a leader before has decided."""
@@ -116,7 +121,7 @@ class Decider:
 
     async def _take_over(self) -> None:
         """What the standby's memory has, else memory anew."""
-        await self.watch.wait_for_reports()
+        await self._wait_for_peers()
         started = time.monotonic()
         if await self.standby.catch_up():
             await self._begin()

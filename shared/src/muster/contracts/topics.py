@@ -1,4 +1,4 @@
-"""The topics: who says what to whom. The one table that services, documents and tests read."""
+"""The topics: who sends what to whom. The one table that services, documents and tests read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from muster.contracts.notices import (
     SettingChanged,
 )
 from muster.contracts.pods import PodRequest, PodStatus
+from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 
 
 class Service(StrEnum):
@@ -57,15 +58,16 @@ SIDES: Mapping[Kind, Sides] = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. ``kind`` is set where its records are words of an exchange; ``state`` topics keep
-    the newest per key.
+    """A topic, with all services that send to it and all that read it. ``kind`` is set where its
+    records belong to an exchange; ``state`` topics keep the newest record of each key.
     """
 
     name: str
     model: type[Model]
     key: str
-    sender: Service | None
-    says: str
+    meaning: str
+    senders: tuple[Service, ...]
+    readers: tuple[Service, ...] = ()
     kind: Kind | None = None
     state: bool = False
 
@@ -75,99 +77,145 @@ class Topic:
         return f"muster.{self.name}.v1"
 
 
-def _messages(
-    kind: Kind, sender: Service, model: type[StateMessage], key: str, **says: str
+def _exchange(
+    kind: Kind,
+    sender: Service,
+    model: type[StateMessage],
+    key: str,
+    listeners: tuple[Service, ...] = (),
+    **meanings: str,
 ) -> list[Topic]:
+    """One side's topics. The other side reads them, and so do listeners."""
+    readers = (SIDES[kind].across(sender), *listeners)
     return [
-        Topic(name.replace("_", "-"), model, key, sender, text, kind) for name, text in says.items()
+        Topic(name.replace("_", "-"), model, key, meaning, (sender,), readers, kind)
+        for name, meaning in meanings.items()
     ]
 
 
+_SIDES = tuple(dict.fromkeys(side for it in SIDES.values() for side in (it.opener, it.other)))
+
 _ALL = [
-    *_messages(
+    *_exchange(
         Kind.JOB,
         Service.REST,
         JobRequest,
         "job",
-        job_submitted="A valid job is wanted, whole; or shall stop.",
+        job_submitted="A complete, valid job is wanted, or it must stop.",
     ),
-    *_messages(
+    *_exchange(
         Kind.JOB,
         Service.LAUNCHER,
         JobStatus,
         "job",
-        job_updated="The job's state, its tasks, why it waits, its verdict.",
+        listeners=(Service.ALERTING,),
+        job_updated="The job's state, its tasks, its wait reason and its verdict.",
     ),
-    *_messages(
+    *_exchange(
         Kind.GANG,
         Service.LAUNCHER,
         GangRequest,
         "gang",
-        gang_requested="Pods are wanted together.",
-        gang_released="Some or all pods are no longer held.",
+        gang_requested="The pods that the job wants together.",
+        gang_released="The job no longer holds some or all of the gang's pods.",
     ),
-    *_messages(
+    *_exchange(
         Kind.GANG,
         Service.SCHEDULER,
         GangDecision,
         "gang",
-        placement_decided="Pods are placed, or lost with their node, or the gang's end is known.",
-        placement_deferred="The gang waits, and why.",
-        placement_refused="The gang can never run here, and why.",
-        gang_preempted="Give these pods back: for whom, by when.",
+        placement_decided="Pods are placed, or are lost with their node, or the gang has ended.",
+        placement_deferred="The gang waits, with the reason.",
+        placement_refused="The gang can never run in this cluster, with the reason.",
+        gang_preempted="The pods that the gang must release, for which gang, and by when.",
     ),
-    *_messages(
+    *_exchange(
         Kind.POD,
         Service.LAUNCHER,
         PodRequest,
         "node",
-        pod_requested="Run this pod; or stop it; or forget it.",
+        pod_requested="The agent must run this pod, stop it, or forget it.",
     ),
-    *_messages(
+    *_exchange(
         Kind.POD,
         Service.RUNTIME_AGENT,
         PodStatus,
         "job",
-        pod_started="The pod is accepted or runs.",
-        pod_succeeded="The pod ended well.",
-        pod_failed="The pod failed; the verdict says why.",
+        pod_started="The agent has accepted the pod, or the pod runs.",
+        pod_succeeded="The pod has succeeded.",
+        pod_failed="The pod has failed, with the verdict.",
     ),
     Topic(
         "revision-acknowledged",
         RevisionAcknowledged,
         "the first subject, or the agent's node",
-        None,
-        "Your revisions about these subjects are applied.",
+        "The sender has applied these revisions.",
+        senders=_SIDES,
+        readers=_SIDES,
     ),
     Topic(
         "node-reported",
         NodeReport,
         "node",
-        Service.RUNTIME_AGENT,
         "Capacity, GPUs, health and pods of a node.",
+        senders=(Service.RUNTIME_AGENT,),
+        readers=(Service.SCHEDULER, Service.REST, Service.ALERTING),
         state=True,
     ),
-    Topic("node-heartbeat", NodeHeartbeat, "node", Service.RUNTIME_AGENT, "The agent is alive."),
-    Topic("node-lost", NodeLost, "node", Service.SCHEDULER, "The node's lease ran out."),
-    Topic("node-returned", NodeReturned, "node", Service.SCHEDULER, "The lost node speaks again."),
+    Topic(
+        "node-heartbeat",
+        NodeHeartbeat,
+        "node",
+        "The node's agent is alive.",
+        senders=(Service.RUNTIME_AGENT,),
+        readers=(Service.SCHEDULER,),
+    ),
+    Topic(
+        "node-lost",
+        NodeLost,
+        "node",
+        "The node's lease has expired.",
+        senders=(Service.SCHEDULER,),
+        readers=(Service.ALERTING, Service.REST),
+    ),
+    Topic(
+        "node-returned",
+        NodeReturned,
+        "node",
+        "The lost node reports again.",
+        senders=(Service.SCHEDULER,),
+        readers=(Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
+    ),
     Topic(
         "books-drifted",
         BooksDrifted,
         "gang",
-        Service.SCHEDULER,
-        "The Scheduler's self-audit finds its books of a gang wrong.",
+        "The audit found accounting that differs from placements.",
+        senders=(Service.SCHEDULER,),
+        readers=(Service.ALERTING,),
     ),
-    Topic("alert-raised", AlertNotice, "alert", Service.ALERTING, "An alert fires."),
-    Topic("alert-resolved", AlertNotice, "alert", Service.ALERTING, "The alert is over."),
+    Topic(
+        SERVICE_STARTED,
+        ServiceStarted,
+        "service",
+        "The state of a service's database, and whether it was restored.",
+        senders=(Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING),
+        readers=tuple(Service),
+        state=True,
+    ),
+    Topic("alert-raised", AlertNotice, "alert", "An alert fires.", (Service.ALERTING,)),
+    Topic("alert-resolved", AlertNotice, "alert", "The alert is resolved.", (Service.ALERTING,)),
     Topic(
         "settings-changed",
         SettingChanged,
         "setting",
-        Service.REST,
-        "A setting, as it is now.",
+        "The present value of a setting.",
+        senders=(Service.REST,),
+        readers=(Service.ALERTING, Service.RUNTIME_AGENT, Service.SCHEDULER, Service.REST),
         state=True,
     ),
 ]
+
 
 TOPICS: Mapping[str, Topic] = {topic.name: topic for topic in _ALL}
 """Every topic but the dead letters."""
@@ -176,15 +224,22 @@ DEAD_LETTER = ".dead-letter"
 
 
 def dead_letter_topic(name: str) -> Topic:
-    """The topic that takes the records of ``name`` that can't be read or handled."""
+    """The topic of the records of ``name`` that a reader rejects. Any service may be the reader
+    of a name that is not in the table.
+    """
     return Topic(
-        name + DEAD_LETTER, DeadLetter, "as was", None, f"A record of {name} could not be handled."
+        name + DEAD_LETTER,
+        DeadLetter,
+        "as received",
+        f"A record of {name} that a reader rejected, with the reason.",
+        senders=TOPICS[name].readers if name in TOPICS else tuple(Service),
+        readers=(Service.ALERTING,),
     )
 
 
 def message_topics(kind: Kind, sender: Service) -> tuple[str, ...]:
     """The topics on which ``sender`` publishes its messages on subjects of ``kind``."""
-    return tuple(t.name for t in TOPICS.values() if t.kind is kind and t.sender is sender)
+    return tuple(t.name for t in TOPICS.values() if t.kind is kind and sender in t.senders)
 
 
 EVERY_TOPIC: tuple[str, ...] = tuple(n for t in TOPICS for n in (t, t + DEAD_LETTER))
