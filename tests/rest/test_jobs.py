@@ -196,7 +196,9 @@ async def test_a_job_that_rest_does_not_know_is_told_to_stop(rest: Any) -> None:
 async def test_a_submission_that_the_launcher_could_not_handle_says_so(rest: Any) -> None:
     await rest.submit("poisoned")
     job = await rest.job_id("poisoned")
-    applied = AppliedRevision(kind="job", subject=job, revision=1, sender_revision=0, is_rejected=True)
+    applied = AppliedRevision(
+        kind="job", subject=job, revision=1, sender_revision=0, is_rejected=True
+    )
     dead = RevisionAcknowledged(sender="launcher", receiver="rest", applied=(applied,))
     await rest.hear("revision-acknowledged", job, dead)
     why = (await rest.client.get("/api/v2/jobs/admin~poisoned/why")).json()

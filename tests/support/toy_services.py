@@ -120,6 +120,7 @@ async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime
         bus_watch_s=0.1,
         repeats_per_s=1000,
         repeats_per_s_after_loss=1000,
+        resync_s=0.5,
         database_connections=3,
     )
     async with (

@@ -238,8 +238,8 @@ _DATABASE = """
     FROM pg_control_system(), pg_control_checkpoint()
 """
 _SAVE = f"""
-    WITH gone AS (DELETE FROM incarnation WHERE is_only)
     INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5, $6, $7)
+    ON CONFLICT (is_only) DO UPDATE SET {", ".join(f"{n} = excluded.{n}" for n in _NAMES)}
 """  # noqa: S608 - columns
 _BEAT = "UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp() RETURNING beat"
 _NOTE_PEER = """
