@@ -79,12 +79,18 @@ def publish(row: Exchange, now: datetime) -> Exchange:
 
 
 def receive(row: Exchange, *, revision: int, seen: int, now: datetime) -> Receipt:
-    """Their message arrives. It is applied if its revision is higher than all before."""
+    """Their message arrives. It is applied if its revision is higher than all before.
+
+    Where they have forgotten what they acknowledged, my message is the answer: an acknowledgement
+    would end their resync before they have it.
+    """
     is_new = revision > row.seen
     after = _named(row, seen, sender_revision=revision, now=now)
     if is_new:
         after = replace(after, seen=revision, skipped=0)
-    after = replace(after, answer_at=after.answer_at or now + ANSWER_AFTER)
+    have_forgotten = seen < row.acknowledged and revision >= row.seen
+    if not have_forgotten or after.skipped:
+        after = replace(after, answer_at=after.answer_at or now + ANSWER_AFTER)
     return Receipt(after, is_new, seen > row.revision)
 
 
@@ -154,5 +160,6 @@ def _named(row: Exchange, named: int, *, sender_revision: int, now: datetime) ->
         return row
     if named == row.revision:
         return replace(row, acknowledged=named, repeats=0, repeat_at=None)
-    soon = now + REPEAT_FIRST  # they are there: no need to go on doubling
+    # They are there, so there is no need to go on doubling; or they have forgotten.
+    soon = now if named < row.acknowledged else now + REPEAT_FIRST
     return replace(row, acknowledged=named, repeat_at=min(row.repeat_at or soon, soon))

@@ -37,9 +37,6 @@ class LauncherSettings(DatabaseSettings):
     lost_grace_s: NonNegativeFloat = Field(
         5.0, description="From asking to killing, for pods that come back with a lost node."
     )
-    remind_s: PositiveFloat = Field(
-        60.0, description="A pod whose end is not known so long after its grace is asked anew."
-    )
     retry_backoff_first_s: PositiveFloat = Field(
         1.0, description="The wait before a retry that costs no count; the next are doubled."
     )
@@ -89,7 +86,6 @@ class LauncherSettings(DatabaseSettings):
             stop_grace=timedelta(seconds=self.stop_grace_s),
             preempt_grace_longest=timedelta(seconds=self.preempt_grace_longest_s),
             lost_grace=timedelta(seconds=self.lost_grace_s),
-            remind=timedelta(seconds=self.remind_s),
             backoff_first=timedelta(seconds=self.retry_backoff_first_s),
             backoff_longest=timedelta(seconds=self.retry_backoff_longest_s),
             backoff_reset=timedelta(seconds=self.retry_backoff_reset_s),
@@ -97,4 +93,5 @@ class LauncherSettings(DatabaseSettings):
             conflict_longest=timedelta(seconds=self.conflict_longest_s),
             quiet=timedelta(seconds=self.quiet_s),
             quiet_new=timedelta(seconds=self.quiet_new_s),
+            start_longest=timedelta(days=self.closed_subjects_days),
         )

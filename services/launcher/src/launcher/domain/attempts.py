@@ -261,31 +261,14 @@ def stop_task(turn: Turn, task: Task, cause: StopCause, grace: timedelta) -> Non
     if task.phase is not TaskPhase.STOPPING:
         stopping = turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
         turn.say(say_stop(turn.life, stopping, cause.value, grace.total_seconds()))
-        turn.set_job(remind_at=turn.now + grace + turn.policy.remind)
+        turn.set_job(kill_at=turn.now + grace)
 
 
 def hurry(turn: Turn, task: Task, grace: timedelta) -> None:
     """The task's pod is to stop already, and now sooner: agents only ever shorten a grace."""
-    remind_at = turn.now + grace + turn.policy.remind
-    if turn.job.remind_at is not None and remind_at < turn.job.remind_at:
+    if turn.job.kill_at is not None and turn.now + grace < turn.job.kill_at:
         cause = task.stop or StopCause.COMPLETION
         turn.say(say_stop(turn.life, task, cause.value, grace.total_seconds()))
-
-
-def remind(turn: Turn) -> None:
-    """Ask anew of pods that should long have stopped.
-
-    Two sides at rest don't speak, so where a database came back without its last commits an end
-    that was told and acknowledged would never be told again. A new word shows the agent how little
-    is known here, and it says its last one again. A preemption's deadline is over by then.
-    """
-    stopping = [task for task in turn.tasks() if task.phase is TaskPhase.STOPPING]
-    for task in stopping:
-        cause = task.stop or StopCause.COMPLETION
-        is_late = cause is StopCause.PREEMPTION
-        grace = timedelta(0) if is_late else turn.policy.stop_grace
-        turn.say(say_stop(turn.life, task, cause.value, grace.total_seconds()))
-    turn.set_job(remind_at=turn.now + turn.policy.remind if stopping else None)
 
 
 def answer_over(turn: Turn, word: PodStatus, is_alive: bool) -> None:
@@ -306,7 +289,7 @@ def if_over(turn: Turn) -> None:
         turn.say(say_gang(turn.life, gang, turn.tasks(), GANG_RELEASED, end))
     at = job.attempt_completed_at or turn.now
     turn.set_job(
-        gang_unsaid=False, reason=None, remind_at=None, attempt_completed_at=at, outcome=outcome
+        gang_unsaid=False, reason=None, kill_at=None, attempt_completed_at=at, outcome=outcome
     )
     _follow(turn, outcome)
 

@@ -22,7 +22,6 @@ from launcher.domain.attempts import (
     hurry,
     pod_ended,
     ran,
-    remind,
     saved,
     stop_job,
     stop_task,
@@ -78,6 +77,11 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
         case JobRequest(execution=Execution.START):
             if given.spec is None or not any(r.instances > 0 for r in given.spec.task_roles):
                 raise Broken(f"job {ident} has no task to start")
+            if now - given.submitted_at > policy.start_longest:
+                raise Broken(
+                    f"job {ident} was submitted at {given.submitted_at:%Y-%m-%d}, longer ago than"
+                    " ended jobs are remembered: it may have run already; submit it again"
+                )
             turn = Turn(_new(given, now), now, policy, is_new=True)
             begin(turn)
             return turn.decision()
@@ -218,7 +222,7 @@ def _hurry(turn: Turn, marked: Iterable[Task], grace: timedelta) -> None:
         task = _still(turn, mark)
         if task is not None and task.phase is TaskPhase.STOPPING:
             hurry(turn, task, grace)
-    turn.set_job(remind_at=_sooner(turn.job.remind_at, turn.now + grace + turn.policy.remind))
+    turn.set_job(kill_at=_sooner(turn.job.kill_at, turn.now + grace))
 
 
 def _sooner(one: datetime | None, other: datetime) -> datetime | None:
@@ -286,8 +290,6 @@ def _on_due(turn: Turn) -> None:
         for task in turn.tasks():
             if task.phase is TaskPhase.BACKOFF and (task.retry_at or now) <= now:
                 begin_task(turn, task)
-    if turn.job.remind_at is not None and turn.job.remind_at <= now:
-        remind(turn)
     if turn.job.quiet_at is not None and turn.job.quiet_at <= now:
         turn.flush()
 

@@ -101,7 +101,7 @@ class Job:
     that the policy does not count. ``deadline_at``: when the attempt has run for as long as it may.
     ``quiet_at``: when changes that users can wait for are said (``status_unsaid``,
     ``gang_unsaid``).
-    ``remind_at``: when pods that were asked to stop, and whose end is not known, are asked anew.
+    ``kill_at``: when pods that were asked to stop are killed.
     """
 
     id: str
@@ -124,7 +124,7 @@ class Job:
     retry_at: datetime | None = None
     deadline_at: datetime | None = None
     quiet_at: datetime | None = None
-    remind_at: datetime | None = None
+    kill_at: datetime | None = None
     status_unsaid: bool = False
     gang_unsaid: bool = False
     created_at: datetime | None = None
@@ -182,7 +182,7 @@ class Life:
 def wake_at(life: Life) -> datetime | None:
     """When a timer of the job is due next."""
     job = life.job
-    times = [job.quiet_at, job.remind_at]
+    times = [job.quiet_at]
     if job.phase is JobPhase.RUNNING:
         times.append(job.deadline_at)
     if job.phase is JobPhase.BACKOFF:
@@ -198,18 +198,17 @@ class Policy:
 
     ``stop_grace``: from the ask to stop until the kill (OpenPAI's default is 600 s).
     ``preempt_grace_longest``: a preempted pod has until the Scheduler's deadline, but not longer.
-    ``lost_grace``: the same for a pod whose node was lost and came back. ``remind``: so long after
-    its grace an ask that was not followed is said anew, and again and again. ``backoff_*``: the
+    ``lost_grace``: the same for a pod whose node was lost and came back. ``backoff_*``: the
     wait before a retry that costs nothing doubles from the first to the longest, and starts anew
     after an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
     conflicts over resources. ``quiet``: how long details may wait to be said; ``quiet_new``: how
-    long the news may that a job waits, which its submitter knows already.
+    long the news may that a job waits, which its submitter knows already. ``start_longest``: a
+    submission that is older may be of a job that has ended and is forgotten.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
     preempt_grace_longest: timedelta = timedelta(hours=1)
     lost_grace: timedelta = timedelta(seconds=5)
-    remind: timedelta = timedelta(seconds=60)
     backoff_first: timedelta = timedelta(seconds=1)
     backoff_longest: timedelta = timedelta(minutes=5)
     backoff_reset: timedelta = timedelta(minutes=10)
@@ -217,3 +216,4 @@ class Policy:
     conflict_longest: timedelta = timedelta(seconds=900)
     quiet: timedelta = timedelta(seconds=0.4)
     quiet_new: timedelta = timedelta(seconds=2)
+    start_longest: timedelta = timedelta(days=8)

@@ -46,16 +46,16 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
     if row is None:
-        return Decision(None, _stop_unknown(job, status))
+        return Decision(None, _stop(job, status))
     if row.state in FINAL and status.state is not row.state:
-        return Decision(row)
+        return Decision(row, _stop(job, status))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     return Decision(changed)
 
 
-def _stop_unknown(job: str, status: JobStatus) -> tuple[Publish, ...]:
-    """REST makes jobs; one that it does not know shall stop, and is over here."""
+def _stop(job: str, status: JobStatus) -> tuple[Publish, ...]:
+    """REST opens jobs: one that it does not know, or that has ended here, must stop."""
     if status.state in FINAL:
         return ()
     word = JobRequest(
