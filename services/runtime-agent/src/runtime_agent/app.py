@@ -204,7 +204,9 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
         on_gpus=lambda count: setattr(memory, "gpu_count", count),
     )
     handlers = Handlers(memory, speaker.say, reporter.changed)
-    watch = Watch(handlers, runner, directories, settings, metrics, runtime.metrics)
+    watch = Watch(
+        handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
+    )
     return Agent(
         settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
     )
