@@ -189,7 +189,7 @@ class Launcher:
             is_rejected=dead,
         )
         notice = RevisionAcknowledged(
-            sender="launcher", receiver="runtime-agent", applied=(applied,)
+            sender="launcher", receiver="runtime-agent", journal=status.journal, applied=(applied,)
         )
         value = notice.model_dump_json().encode()
         await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")
