@@ -116,5 +116,5 @@ def settings(bootstrap: str, tmp_path: Path) -> Iterator[AgentSettings]:
     """Of an agent whose pods end with the test, also where it was told to keep them."""
     settings = settings_for(bootstrap, tmp_path / "agent")
     yield settings
-    if (settings.agent_home / "pods").is_dir():
-        end_all(PodDirectories(settings.agent_home / "pods"))
+    for pods in tmp_path.glob("*/pods"):
+        end_all(PodDirectories(pods))

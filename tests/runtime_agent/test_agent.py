@@ -160,7 +160,7 @@ async def test_a_record_that_cannot_be_read_is_a_dead_letter_and_its_neighbours_
             lambda: any(topic == "pod-requested.dead-letter" for topic, _ in launcher.words)
         )
         await launcher.until(
-            lambda: any(a.subject == "pod-0" and a.dead for a in launcher.applied())
+            lambda: any(a.subject == "pod-0" and a.is_rejected for a in launcher.applied())
         )
 
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for
@@ -202,22 +203,34 @@ async def test_an_agent_stops_in_order_though_its_journal_takes_nothing_any_more
     assert (await launcher.ended("pod-1")).verdict is not None
 
 
-async def test_an_agent_that_comes_back_says_which_pods_are_still_there(
+async def test_an_agent_that_comes_back_publishes_which_pods_are_there_and_no_new_revision(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
+    """A Launcher that has stopped such a pod meanwhile repeats its stop when it receives that."""
     keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
-    async with an_agent(keeping):
-        await launcher.run("pod-1", "sleep 300")
-        first = await launcher.status("pod-1", PodState.RUNNING)
-        await launcher.acknowledge(first)
-    before = max(status.revision for status in launcher.statuses("pod-1"))
-    async with an_agent(keeping):
-        await launcher.until(lambda: launcher.newest("pod-1").revision > before)
-        again = launcher.newest("pod-1")
-        assert (again.state, again.started_at) == (PodState.RUNNING, first.started_at)
-        await launcher.returned(7)
-        await launcher.until(lambda: launcher.newest("pod-1").revision > again.revision)
-        await launcher.report(lambda r: r.lease == 7)
+
+    async def acknowledged(http: httpx2.AsyncClient) -> int:
+        """How often the agent has published the pod by the time it has nothing to repeat."""
+        await launcher.acknowledge(launcher.newest("pod-1"))
+        metrics = f"http://127.0.0.1:{settings.http_port}/metrics"
+        async with asyncio.timeout(60):
+            while "muster_unacknowledged_messages 0.0" not in (await http.get(metrics)).text:
+                await asyncio.sleep(0.01)
+        return len(launcher.statuses("pod-1"))
+
+    async with httpx2.AsyncClient(timeout=60) as http:
+        async with an_agent(keeping):
+            await launcher.run("pod-1", "sleep 300")
+            first = await launcher.status("pod-1", PodState.RUNNING)
+            before = await acknowledged(http)
+        async with an_agent(keeping):
+            await launcher.until(lambda: len(launcher.statuses("pod-1")) > before)
+            before = await acknowledged(http)
+            await launcher.returned(7)
+            await launcher.until(lambda: len(launcher.statuses("pod-1")) > before)
+            await launcher.report(lambda r: r.lease == 7)
+    running = [s for s in launcher.statuses("pod-1") if s.state is PodState.RUNNING]
+    assert {status.revision for status in running} == {first.revision}
 
 
 def operator_now() -> int:

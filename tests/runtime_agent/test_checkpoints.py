@@ -93,6 +93,7 @@ def test_an_agent_that_starts_again_goes_on_from_what_it_has_said(
     world.see(NOW_S - 5.123)
     assert len(world.times()) == 1
     world.handlers.on_return()
+    world.handlers.on_time(10)
     assert world.times()[1:] == world.times()[:1]
     world.restart()
     world.see(NOW_S - 1)

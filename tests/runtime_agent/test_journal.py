@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
-from muster.exchange import Exchange, speak
+from muster.exchange import Exchange, publish
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 from runtime_agent.store import (
     LOG_BYTES,
@@ -33,7 +33,9 @@ RUN = PodRun(
 
 def an_entry(name: str, phase: Phase = Phase.RUNNING) -> Entry:
     pod = Pod(name, "job", "job-0", phase, RUN, Stopping("stopped", 2.5), True, NOW)
-    return Entry(pod, speak(Exchange(seen=3), NOW), "pod-started", '{"pod":"x"}', "00-a-b-01", NOW)
+    return Entry(
+        pod, publish(Exchange(seen=3), NOW), "pod-started", '{"pod":"x"}', "00-a-b-01", NOW
+    )
 
 
 @pytest.fixture
@@ -131,4 +133,24 @@ def test_the_partitions_of_before_are_known_after_a_restart(path: Path) -> None:
     journal.close()
     journal = Journal(path, "id")
     assert journal.partitions() == kept
+    journal.close()
+
+
+def test_a_journal_that_begins_anew_knows_nothing_and_keeps_its_room(path: Path) -> None:
+    journal = Journal(path, "id-1", report_floor=5_000)
+    journal.adopt("machine a")
+    assert journal.keep_reserve() == SPARE_BYTES
+    journal.take_report()
+    journal.save(
+        [an_entry("p")], [Position("t", 2, "bus", 17)], [Letter("l", "t", "k", "v", 1.5)], {"m": 9}
+    )
+    journal.keep_partitions({"t": Partitions("bus", 6, {3: 99.5})})
+    journal.begin_anew("id-2", "machine b")
+    assert journal.take_report() > 5_001
+    assert journal.keep_reserve() == SPARE_BYTES
+    journal.close()
+    journal = Journal(path, "unused")
+    assert (journal.id, journal.machine, journal.is_new) == ("id-2", "machine b", False)
+    assert (journal.load(["p"]), journal.active(), journal.positions()) == ({}, [], [])
+    assert (journal.letters(10), journal.mark("m"), journal.partitions()) == ([], 0, {})
     journal.close()

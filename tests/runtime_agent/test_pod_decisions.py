@@ -54,6 +54,8 @@ def test_an_accepted_pod_is_launched_and_nothing_is_said_before_it_runs() -> Non
     ("request_", "around", "rule"),
     [
         (a_request(journal="other"), AROUND, "agent-reset"),
+        (a_request(journal="other", action=PodAction.STOP), AROUND, "agent-reset"),
+        (a_request(journal="other", action=PodAction.FORGET), AROUND, "agent-reset"),
         (a_request(gpus=(4,)), AROUND, "bad-request"),
         (a_request(gpus=(1,)), replace(AROUND, held_gpus={1: "other"}), "device-busy"),
         (a_request(ports={"a": (5,)}), replace(AROUND, held_ports={5: "other"}), "device-busy"),
@@ -81,6 +83,13 @@ def test_a_live_pod_that_is_forgotten_is_stopped() -> None:
     pod = decide.requested(None, a_request(), AROUND).pod
     decision = decide.requested(pod, a_request(action=PodAction.FORGET), AROUND)
     assert decision.effects == (Stop("p", decide.Stopping("forgotten", 30.0)),)
+
+
+@pytest.mark.parametrize("action", list(PodAction))
+def test_a_live_pod_is_untouched_by_what_names_another_journal(action: PodAction) -> None:
+    pod = decide.requested(None, a_request(), AROUND).pod
+    decision = decide.requested(pod, a_request(action=action, journal="other"), AROUND)
+    assert decision == Decision(pod)
 
 
 def test_a_second_stop_can_only_shorten_the_grace_and_keeps_the_first_reason() -> None:

@@ -54,9 +54,11 @@ class World:
         self.handlers = Handlers(memory, self._say, lambda: None)
         settings = AgentSettings(node="n", **({"disk_min_mb": 0} | more))
         runner = PretendedPods(Path("no-doorbell"))
+        self.caught_up = asyncio.Event()
+        self.caught_up.set()
         self.watch = Watch(
             self.handlers, runner, self.pods, settings,
-            AgentMetrics(registry), PlumbingMetrics(registry),
+            AgentMetrics(registry), PlumbingMetrics(registry), self.caught_up,
         )  # fmt: skip
 
     def _say(self, key: str, _word: Outgoing | AppliedRevision) -> None:

@@ -175,6 +175,11 @@ class Launcher:
         notices = [w for _, w in self.words if isinstance(w, RevisionAcknowledged)]
         return [applied for notice in notices for applied in notice.applied]
 
+    def has_applied(self, pod: str, revision: int) -> bool:
+        """Whether the agent has answered the request, by an acknowledgement or by a message."""
+        answers = [a.revision for a in self.applied() if a.subject == pod]
+        return revision in answers or any(s.seen >= revision for s in self.statuses(pod))
+
     async def acknowledge(self, status: PodStatus, *, dead: bool = False) -> None:
         applied = AppliedRevision(
             kind="pod",
@@ -184,7 +189,7 @@ class Launcher:
             is_rejected=dead,
         )
         notice = RevisionAcknowledged(
-            sender="launcher", receiver="runtime-agent", applied=(applied,)
+            sender="launcher", receiver="runtime-agent", journal=status.journal, applied=(applied,)
         )
         value = notice.model_dump_json().encode()
         await self.send(value, f"launcher/ack/{status.pod}", "revision-acknowledged")

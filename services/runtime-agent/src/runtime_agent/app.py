@@ -29,9 +29,10 @@ from runtime_agent.devices import capacity, open_devices
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
 from runtime_agent.handlers import Handlers
+from runtime_agent.machine import machine_id
 from runtime_agent.metrics import AgentMetrics
 from runtime_agent.nursery import Nursery
-from runtime_agent.pods import Phase, PodDirectories, never_ran
+from runtime_agent.pods import PodDirectories, never_ran
 from runtime_agent.ports import listening_ports
 from runtime_agent.reader import PartitionReader
 from runtime_agent.reporter import Reporter
@@ -67,38 +68,6 @@ class Agent:
     reader: PartitionReader
     nursery: Nursery
 
-    async def end_unknown(self) -> None:
-        """Ends pods that the journal does not know: all of them where it is new.
-
-        Raises Broken where one can't be ended, for then no other may be started.
-        """
-        names = self.directories.names()
-        known = self.journal.load(names)
-        open_ones = [name for name in names if name not in known and not self._is_over(name)]
-        if open_ones:
-            _log.warning("ending pods that the journal does not know", pods=open_ones)
-        for name in open_ones:
-            try:
-                self.directories.ask_to_stop(name, AGENT_RESET, 0.0)
-                self.directories.seal(name, never_ran(AGENT_RESET))
-            except OSError as error:
-                _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
-                self.directories.kill_supervisor(name)
-        patience = time.monotonic() + END_ALL_TIMEOUT_S
-        while open_ones := [name for name in open_ones if not self._is_over(name)]:
-            if time.monotonic() > patience:
-                for name in open_ones:
-                    self.directories.kill_supervisor(name)
-            if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
-                raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
-            await asyncio.sleep(POLL_S)
-
-    def _is_over(self, name: str) -> bool:
-        seen = self.directories.observe(name)
-        if seen.phase is Phase.SUPERVISOR_LOST:
-            return self.directories.kill_leftovers(name, seen.start) == 0
-        return seen.phase in (Phase.EXITED, Phase.REBOOTED, Phase.ABSENT)
-
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and say so."""
         match self.settings.agent_on_stop:
@@ -132,7 +101,7 @@ class Agent:
         except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.debug("the report of the end was not taken", why=str(error))
         while self.handlers.live() and time.monotonic() < until:
-            is_over = all(self._is_over(entry.pod.pod) for entry in self.handlers.live())
+            is_over = all(self.directories.is_over(entry.pod.pod) for entry in self.handlers.live())
             self.watch.look(None)
             if is_over:  # what the journal has not taken now, the next start tells
                 return
@@ -149,10 +118,17 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     held = lock.take(home / "lock")
     if held is None:
         raise Broken(f"another agent runs over {home}; stop it, or set another MUSTER_AGENT_HOME")
-    doorbell = Doorbell(home / "doorbell")
-    agent = _make(runtime, settings, doorbell)
-    try:
-        await agent.end_unknown()
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, held)
+        doorbell = Doorbell(home / "doorbell")
+        opened.callback(doorbell.close)
+        directories = PodDirectories(home / "pods")
+        directories.sweep()
+        journal = _open_journal(home / "journal.sqlite")
+        opened.callback(journal.close)
+        await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
+        agent = _make(runtime, settings, doorbell, directories, journal)
+        opened.callback(agent.nursery.close)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
@@ -161,19 +137,58 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         await runtime.bus.close()  # its start may have been cut off by the stop
         await agent.end()
         await runtime.bus.close()
-    finally:
-        doorbell.close()
-        agent.nursery.close()
-        agent.journal.close()
-        os.close(held)
 
 
-def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agent:
-    home = settings.agent_home
+async def end_unknown(journal: Journal, directories: PodDirectories, machine: str) -> None:
+    """Ends pods that the journal does not know: all of them where it is new, or where it belongs to
+    another machine and so begins anew.
+
+    Raises Broken where one can't be ended, for then no other may be started.
+    """
+    names = directories.names()
+    is_lost = journal.machine not in (None, machine)
+    if is_lost:
+        _log.warning(
+            "the journal belongs to another machine: this one ends all pods that it finds of it,"
+            " forgets what is in it, and begins a new one; logs stay",
+            journal=journal.id,
+            pods=len(names),
+        )
+        for name in names:
+            directories.disown_start(name)
+    known = {} if is_lost else journal.load(names)
+    open_ones = [name for name in names if name not in known and not directories.is_over(name)]
+    if open_ones:
+        _log.warning("ending pods that the journal does not know", pods=open_ones)
+    for name in open_ones:
+        try:
+            directories.ask_to_stop(name, AGENT_RESET, 0.0)
+            directories.seal(name, never_ran(AGENT_RESET))
+        except OSError as error:
+            _log.error("a pod can't be asked to end: killed", pod=name, error=str(error))
+            directories.kill_supervisor(name)
+    patience = time.monotonic() + END_ALL_TIMEOUT_S
+    while open_ones := [name for name in open_ones if not directories.is_over(name)]:
+        if time.monotonic() > patience:
+            for name in open_ones:
+                directories.kill_supervisor(name)
+        if time.monotonic() > 2 * END_ALL_TIMEOUT_S + patience:
+            raise Broken(f"these pods can't be ended, not even by SIGKILL: {open_ones}")
+        await asyncio.sleep(POLL_S)
+    if is_lost:  # not before: a crash until here begins all this again
+        journal.begin_anew(_fresh_id(), machine)
+    elif journal.machine is None:
+        journal.adopt(machine)
+
+
+def _make(
+    runtime: Runtime,
+    settings: AgentSettings,
+    doorbell: Doorbell,
+    directories: PodDirectories,
+    journal: Journal,
+) -> Agent:
     metrics = AgentMetrics(runtime.registry)
-    directories = PodDirectories(home / "pods")
-    directories.sweep()
-    journal = _open_journal(home / "journal.sqlite")
     speaker = Speaker(runtime.bus, settings, journal)
     devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
     nursery = Nursery()
@@ -204,7 +219,9 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
         on_gpus=lambda count: setattr(memory, "gpu_count", count),
     )
     handlers = Handlers(memory, speaker.say, reporter.changed)
-    watch = Watch(handlers, runner, directories, settings, metrics, runtime.metrics)
+    watch = Watch(
+        handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
+    )
     return Agent(
         settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
     )
@@ -213,7 +230,7 @@ def _make(runtime: Runtime, settings: AgentSettings, doorbell: Doorbell) -> Agen
 def _open_journal(path: Path) -> Journal:
     try:
         # The clock lies above every revision of a report that an older journal could have missed.
-        return Journal(path, secrets.token_hex(8), report_floor=int(time.time() * 1000))
+        return Journal(path, _fresh_id(), report_floor=int(time.time() * 1000))
     except sqlite3.OperationalError:  # a full disk, or a place that may not be written to
         raise
     except (sqlite3.DatabaseError, ValueError) as error:
@@ -221,6 +238,10 @@ def _open_journal(path: Path) -> Journal:
             f"{path} can't be read ({error}); with another agent's version, or remove {path}* to"
             " begin anew: then every pod of this node is ended"
         ) from error
+
+
+def _fresh_id() -> str:
+    return secrets.token_hex(8)
 
 
 def _runner(

@@ -116,9 +116,10 @@ class Handlers:
         self._changed()
 
     def on_return(self) -> None:
-        """The agent was away, or was given up: it says which pods are still there.
+        """The agent was away, or was given up: it publishes again which pods are still there.
 
-        Who has ended them meanwhile answers at once, however rarely its stop is repeated by now.
+        A Launcher that has ended them meanwhile repeats its stop within a second of hearing that,
+        however rarely it does so by now.
         """
         step = Step(self.memory)
         for entry in self.live():
@@ -160,8 +161,7 @@ class Handlers:
         step = Step(self.memory)
         for entry in self.memory.entries.values():
             if entry.exchange.repeat_at is not None:
-                soon = replace(entry.exchange, repeats=0, repeat_at=step.now)
-                step.keep(replace(entry, exchange=soon))
+                step.repeat_now(entry)
         if step.changed:
             self._commit(step)
 

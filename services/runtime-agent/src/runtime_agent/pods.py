@@ -211,6 +211,22 @@ class PodDirectories:
             os.close(held)
         return True
 
+    def disown_start(self, name: str) -> None:
+        """Drops the record of a start that another machine has written: here the process with that
+        number is a stranger. A supervisor that runs here holds the lock, and its record stays.
+        """
+        directory = self.path(name)
+        # First the lock: a supervisor that ends has written its end before it lets go of it.
+        if lock.holder(directory / LOCK_FILE) is None and not (directory / EXIT_FILE).exists():
+            (directory / START_FILE).unlink(missing_ok=True)
+
+    def is_over(self, name: str) -> bool:
+        """Whether nothing of the pod runs any more; kills what a lost supervisor has left."""
+        seen = self.observe(name)
+        if seen.phase is Phase.SUPERVISOR_LOST:
+            return self.kill_leftovers(name, seen.start) == 0
+        return seen.phase in (Phase.EXITED, Phase.REBOOTED, Phase.ABSENT)
+
     def kill_supervisor(self, name: str) -> bool:
         """The last means against a supervisor that no longer acts; its pod dies with it."""
         pid = lock.holder(self.path(name) / LOCK_FILE)

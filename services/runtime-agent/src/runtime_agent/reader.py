@@ -2,7 +2,8 @@
 
 Only the partition of the node's key is read; when the number of partitions changes, the old and the
 new one are read for a day. Where reading goes on is in the journal, in the same transaction as what
-was read; without a usable place it begins at the end, for what was missed is said again.
+was read; without a usable place it begins at the end, for what was missed is said again. Whoever
+launches pods waits until what was there at the beginning is read (`caught_up`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -36,7 +37,9 @@ OnBatch = Callable[[Sequence[Received], Sequence[Position]], None]
 class PartitionReader(Reader):
     """`on_batch` gets this node's records and the places behind them; it may raise sqlite3.Error,
     and is then called again with the same until the disk takes it. `has_begun` is set once nothing
-    that is said from then on can be missed.
+    that is said from then on can be missed. `caught_up` is set once all has been read that was
+    there when reading began, and not while a reader that was built anew reads what it missed: until
+    then the request that takes another back may be unread.
     """
 
     def __init__(
@@ -49,7 +52,9 @@ class PartitionReader(Reader):
         self._positions = {(p.topic, p.number): p for p in journal.positions()}
         self._partitions = journal.partitions()
         self._saved_s = 0.0
+        self._ends: Mapping[TopicPartition, int] = {}
         self.has_begun = asyncio.Event()
+        self.caught_up = asyncio.Event()
 
     async def _read(self) -> None:
         while (bus := self._bus.cluster_id) is None:
@@ -72,6 +77,7 @@ class PartitionReader(Reader):
                 await self._seek(consumer, partitions, bus)
             await self._hand_over(())
             self.has_begun.set()
+            self._note_read()
             await self._follow(consumer, bus)
         finally:
             await end_in_time(consumer.stop(), self._settings.shutdown_s)
@@ -99,13 +105,21 @@ class PartitionReader(Reader):
         self, consumer: AIOKafkaConsumer, partitions: list[TopicPartition], bus: str
     ) -> None:
         begins = await consumer.beginning_offsets(partitions)
-        ends = await consumer.end_offsets(partitions)
+        ends = await self._note_ends(consumer, partitions)
         for partition in partitions:
             key = (partition.topic, partition.partition)
             place = self._positions.get(key)
             first = _start(place, bus, begins[partition], ends[partition])
             consumer.seek(partition, first)
             self._positions[key] = Position(*key, bus, first)
+
+    async def _note_ends(
+        self, consumer: AIOKafkaConsumer, partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
+        """From now on there is more to read, up to these ends."""
+        self._ends = await consumer.end_offsets(partitions)
+        self.caught_up.clear()
+        return self._ends
 
     async def _follow(self, consumer: AIOKafkaConsumer, bus: str) -> None:
         looked = time.monotonic()
@@ -118,6 +132,9 @@ class PartitionReader(Reader):
             self._waits.adapt(consumer, bool(own))
             for record in own:
                 self._bus.metrics.received.labels(record.topic).inc()
+            if any(batch[0].offset < self._next(partition) for partition, batch in got.items()):
+                # Another bus, before it is known as one, or one that has lost records.
+                await self._note_ends(consumer, consumer.assignment())
             for partition, batch in got.items():
                 place = Position(
                     partition.topic, partition.partition, bus, int(batch[-1].offset) + 1
@@ -125,6 +142,7 @@ class PartitionReader(Reader):
                 self._positions[(place.topic, place.number)] = place
             if own or (got and time.monotonic() - self._saved_s > SAVE_POSITION_S):
                 await self._hand_over(own)
+            self._note_read()
             if time.monotonic() - looked > self._settings.partitions_look_s:
                 looked = time.monotonic()
                 if any(
@@ -132,6 +150,14 @@ class PartitionReader(Reader):
                     for topic, each in self._partitions.items()
                 ):
                     return
+
+    def _note_read(self) -> None:
+        """To be called when all that was read has been handed over."""
+        if all(self._next(partition) >= end for partition, end in self._ends.items()):
+            self.caught_up.set()
+
+    def _next(self, partition: TopicPartition) -> int:
+        return self._positions[partition.topic, partition.partition].next
 
     async def _hand_over(self, records: Sequence[Received]) -> None:
         positions = tuple(self._positions.values())

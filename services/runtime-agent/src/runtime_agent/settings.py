@@ -55,6 +55,14 @@ class AgentSettings(ServiceSettings):
         description="Where the front door reads logs; else http://<address>:<http port>.",
     )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
+    machine_id: str | None = Field(
+        None,
+        min_length=1,
+        description="What tells this machine from all others, also after a restart: an id, or the"
+        " absolute path of a file with one; else that of /etc/machine-id or"
+        " /var/lib/dbus/machine-id, else the node's name. On another machine a journal counts as"
+        " lost.",
+    )
     agent_on_stop: OnStop = Field(
         OnStop.WITHDRAW,
         description="At SIGTERM: withdraw (pods end with grace, and are started anew later, at no"

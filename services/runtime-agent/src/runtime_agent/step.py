@@ -106,7 +106,10 @@ class Step:
         entry = self.entry(request.pod)
         known = entry is not None and not _is_blank(entry)
         entry = entry or Entry(_blank(request.pod, request.job, request.gang))
-        heard = receive(entry.exchange, revision=request.revision, seen=request.seen, now=self.now)
+        # What a request for another journal has seen was published by another agent of my name.
+        is_mine = request.journal == self._memory.journal.id
+        seen = request.seen if is_mine else entry.exchange.acknowledged
+        heard = receive(entry.exchange, revision=request.revision, seen=seen, now=self.now)
         with span(
             f"{record.topic} process",
             kind=SpanKind.CONSUMER,
@@ -130,7 +133,8 @@ class Step:
                 self._say_again(self.changed[request.pod])
 
     def _decide(self, pod: Pod | None, request: PodRequest) -> Decision:
-        if pod is None and self._memory.has(request.pod):
+        is_mine = request.journal == self._memory.journal.id
+        if pod is None and is_mine and self._memory.has(request.pod):
             # The node knows more of the pod than its journal, as after an older one came back: the
             # next look at the pod's directory tells what has become of it.
             pod = Pod(request.pod, request.job, request.gang, Phase.ACCEPTED, request.run)
@@ -214,8 +218,16 @@ class Step:
             self.put(entry, decide.checkpointed(pod, at, self._surroundings()))
 
     def say_still_there(self, entry: Entry) -> None:
-        """A new word about a live pod, though nothing has changed."""
+        """Publishes the state of a live pod again, as a new message only where it is another."""
         self.put(entry, decide.still_there(entry.pod, self._surroundings()))
+        after = self.changed[entry.pod.pod]
+        if after.exchange.revision == entry.exchange.revision:
+            self.repeat_now(after)
+
+    def repeat_now(self, entry: Entry) -> None:
+        """The last message is due again, and from then on until it is acknowledged."""
+        due = replace(entry.exchange, repeats=0, repeat_at=self.now)
+        self.keep(replace(entry, exchange=due))
 
     def put(self, entry: Entry, decision: Decision) -> None:
         """Takes a decision over, and says what it says."""
@@ -227,7 +239,7 @@ class Step:
         # Every word of an end names a report to come, so each has to be followed by one.
         is_end = decision.word is not None and not entry.is_live
         self.outdates_report = self.outdates_report or is_end or was_live != entry.is_live
-        if decision.word is None:
+        if decision.word is None or message_body(decision.word) == entry.word:
             self.changed[decision.pod.pod] = entry
             return
         topic = decide.TOPIC_OF[decision.word.state]

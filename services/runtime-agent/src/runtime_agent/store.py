@@ -2,7 +2,8 @@
 
 Each step of the agent (a batch of records with the offsets behind it, what became of some pods) is
 one transaction that is on the disk before anything of it is said or done. A journal has an id; pods
-placed for another one are refused, so an agent that lost its journal can't run a pod twice.
+placed for another one are refused, so an agent that lost its journal can't run a pod twice. It
+belongs to one machine; on another it counts as lost.
 
 It goes on while the disk is full: what it writes goes into room that its two files already have, so
 no pod, however greedy, can be quicker.
@@ -220,6 +221,28 @@ class Journal:
                 os.close(descriptor)
             return True
         return False
+
+    @property
+    def machine(self) -> str | None:
+        """The machine that it belongs to; None for a journal that no machine has adopted yet."""
+        return self._meta("machine")
+
+    def adopt(self, machine: str) -> None:
+        """From now on it belongs to this machine."""
+        with self._transaction():
+            self._set_machine(machine)
+
+    def begin_anew(self, fresh_id: str, machine: str) -> None:
+        """Becomes another journal, which knows nothing. The files stay, with the room they hold."""
+        with self._transaction():
+            for table in ("meta", "position", "pod", "letter"):
+                self._db.execute(f"DELETE FROM {table}")  # noqa: S608  names of tables
+            self._db.execute("INSERT INTO meta VALUES ('journal', ?)", (fresh_id,))
+            self._set_machine(machine)
+        self.id, self.is_new, self._report_ceiling = fresh_id, True, 0
+
+    def _set_machine(self, machine: str) -> None:
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('machine', ?)", (machine,))
 
     def _meta(self, name: str) -> str | None:
         row = self._db.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()

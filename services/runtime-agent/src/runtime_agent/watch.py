@@ -74,7 +74,9 @@ class Doorbell:
 
 @dataclass
 class Watch:
-    """The loops, and what they share."""
+    """The loops, and what they share. No pod is launched while `caught_up` is not set: the reader
+    may still find the request that takes the launch back.
+    """
 
     handlers: Handlers
     runner: Runner
@@ -82,6 +84,7 @@ class Watch:
     settings: AgentSettings
     metrics: AgentMetrics
     plumbing: PlumbingMetrics
+    caught_up: asyncio.Event
     _newest: Newest = field(default_factory=Newest)
     _wishes: dict[str, int] = field(default_factory=dict)
     _has_wishes: asyncio.Event = field(default_factory=asyncio.Event)
@@ -115,7 +118,8 @@ class Watch:
                 case Launch(pod):
                     self._accepted_s[pod.pod] = time.monotonic()
                     entry = self.handlers.memory.entries.get(pod.pod)
-                    if entry is not None and entry.is_live and entry.pod.stop is None:
+                    is_wanted = entry is not None and entry.is_live and entry.pod.stop is None
+                    if is_wanted and self.caught_up.is_set():  # else a later look launches it
                         self.runner.launch(pod)
                 case Stop(name, stopping):
                     self.runner.stop(name, stopping)
@@ -151,6 +155,8 @@ class Watch:
         self._has_rung.clear()
         queued = {e.pod.pod for e in self.handlers.effects if isinstance(e, Launch)}
         live = [e.pod for e in self.handlers.live() if e.pod.pod not in queued]
+        if not self.caught_up.is_set():  # a look launches what has not begun
+            live = [pod for pod in live if pod.phase is not Phase.ACCEPTED or pod.stop is not None]
         chosen = [pod for pod in live if names is None or pod.pod in names]
         self._rung = set()
         seen = []

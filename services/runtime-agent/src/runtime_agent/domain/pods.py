@@ -112,6 +112,8 @@ class Decision:
 
 def requested(pod: Pod | None, request: PodRequest, around: Surroundings) -> Decision:
     """The Launcher wants the pod to run, to stop or to be forgotten."""
+    if request.journal != around.journal:
+        return _for_another_journal(pod, request, around)
     match request.action:
         case PodAction.RUN:
             return _accept(request, around) if pod is None else Decision(pod)
@@ -127,9 +129,15 @@ def requested(pod: Pod | None, request: PodRequest, around: Surroundings) -> Dec
             assert_never(never)
 
 
+def _for_another_journal(pod: Pod | None, request: PodRequest, around: Surroundings) -> Decision:
+    """Nothing of that journal runs here or ever will. Pods of this journal are not meant."""
+    if pod is not None:
+        return Decision(pod)
+    over = replace(_pod(request), is_forgotten=request.action is PodAction.FORGET)
+    return _over(over, Ending(refusal=Refusal.AGENT_RESET), around)
+
+
 def _accept(request: PodRequest, around: Surroundings) -> Decision:
-    if request.journal != around.journal:
-        return _refuse(request, around, Refusal.AGENT_RESET)
     if request.run is None:
         return _refuse(request, around, Refusal.BAD_REQUEST, "It does not say what to run.")
     if around.is_stopping:
