@@ -7,7 +7,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,23 +16,18 @@ import pytest
 from launcher.domain.decide import decide
 from launcher.domain.model import Life, Policy, wake_at
 from muster.acknowledgements import acknowledgements
-from muster.bus import Outgoing
+from muster.channels import Outgoing
 from muster.contracts.gangs import GangRequest
 from muster.contracts.jobs import Execution, JobRequest
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodStatus
+from muster.contracts.services import ServiceStarted
 from muster.contracts.topics import Kind, Service
-from muster.decisions import Due, Input, Publish
-from muster.exchange import (
-    Exchange,
-    Hearing,
-    answered,
-    hear,
-    hear_acknowledged,
-    repeated,
-    speak,
-)
-from muster.records import Received, body, said
+from muster.decisions import Due, Input
+from muster.exchange import Exchange
+from muster.exchange import publish as publish_revision
+from muster.records import Received
+from muster.subject import Subject
 from muster.testing.peers import FakeScheduler
 from runtime_agent.domain.ending import Ending, Loss, Refusal
 from runtime_agent.domain.pods import Forget, Launch, Stop
@@ -50,15 +45,7 @@ GRACE_SHARE = 0.1
 FORGOTTEN_STEPS = 40
 SILENT_AFTER = 8
 LONGEST = timedelta(minutes=5)
-"""Of the world's time, from the last crash to the job's end; a stop is asked anew after 90 s."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The Launcher's row of a pod."""
-
-    exchange: Exchange = Exchange()  # noqa: RUF009 - frozen
-    say: Publish | None = None
+"""Of the world's time, from the last crash to the job's end."""
 
 
 @dataclass
@@ -81,8 +68,8 @@ class World:
         self.home = home
         self.bus: list[tuple[Service, Outgoing]] = []
         self.life: Life | None = None
-        self.rows: dict[str, Row] = {}
-        self.stored: list[tuple[Life | None, dict[str, Row]]] = []
+        self.rows: dict[str, Subject] = {}
+        self.stored: list[tuple[Life | None, dict[str, Subject], datetime]] = []
         self.scheduler = FakeScheduler()
         self.directories: dict[str, Directory] = {}
         self.ran: set[str] = set()
@@ -97,83 +84,70 @@ class World:
     def tell(self, given: Input) -> None:
         decision = decide(self.request.job, self.life, given, now=self.now, policy=Policy())
         self.life = decision.state
-        for say in decision.messages:
-            if isinstance(say.message, GangRequest) and say.subject not in self.scheduler.gangs:
-                self.scheduler.hear(say.message.model_copy(update={"revision": 1}))
-            elif say.kind is Kind.POD:
-                row = self.rows.get(say.subject, Row())
-                self.rows[say.subject] = Row(speak(row.exchange, self.now), say)
-                self.publish(say.subject)
+        for message in decision.messages:
+            if isinstance(message.message, GangRequest):
+                if message.subject not in self.scheduler.gangs:
+                    self.scheduler.hear(message.message.model_copy(update={"revision": 1}))
+            elif message.kind is Kind.POD:
+                before = self.row(message.subject)
+                after = before.published(message, None, self.now)
+                if after is not before:
+                    self.publish(after)
 
-    def publish(self, pod: str) -> None:
-        row = self.rows[pod]
-        if row.say is not None:
-            revision = row.exchange.revision
-            text = said(body(row.say.message), revision, row.exchange.named)
-            ident = message_id("launcher", "pod", pod, revision)
-            record = Outgoing("pod-requested", "n1", text.encode(), ident, 0.0)
+    def row(self, pod: str) -> Subject:
+        return self.rows.get(pod, Subject(Kind.POD, pod))
+
+    def publish(self, row: Subject) -> None:
+        self.rows[row.subject] = row
+        if row.topic is not None:
+            record = row.latest(Service.LAUNCHER, self.now)
             self.bus.append((Service.RUNTIME_AGENT, record))
+
+    def publish_again(self, row: Subject, how: Callable[..., Exchange]) -> None:
+        self.publish(replace(row, exchange=how(row.exchange, self.now)))
 
     def hear(self, record: Received) -> None:
         match record.model():
             case RevisionAcknowledged(applied=applied):
                 for one in applied:
                     self.hear_applied(one)
-            case PodStatus() as word:
-                row = self.rows.get(word.pod, Row())
-                heard = hear(row.exchange, revision=word.revision, seen=word.seen, now=self.now)
-                self.keep(word.pod, replace(row, exchange=heard.exchange), heard.speak_again)
-                if heard.hearing is Hearing.APPLY:
-                    self.tell(word)
+            case PodStatus() as message:
+                row, receipt = self.row(message.pod).received(message, None, self.now)
+                self.rows[message.pod] = row
+                if receipt.must_publish:
+                    self.publish_again(row, publish_revision)
+                if receipt.is_new:
+                    self.tell(message)
 
     def hear_applied(self, one: AppliedRevision) -> None:
-        row = self.rows.get(one.subject)
-        if row is not None:
-            heard = hear_acknowledged(
-                row.exchange,
-                revision=one.revision,
-                spoken=one.spoken,
-                dead=one.dead,
-                now=self.now,
-            )
-            self.keep(one.subject, replace(row, exchange=heard.exchange), heard.speak_again)
-
-    def keep(self, pod: str, row: Row, speak_again: bool) -> None:
-        self.rows[pod] = row
-        if speak_again and row.say is not None:
-            self.rows[pod] = replace(row, exchange=speak(row.exchange, self.now))
-            self.publish(pod)
+        if one.subject in self.rows:
+            row, receipt = self.rows[one.subject].received_acknowledgement(one, self.now)
+            self.rows[one.subject] = row
+            if receipt.must_publish:
+                self.publish_again(row, publish_revision)
 
     def ring(self) -> None:
         """What is due at the Launcher: repeats, answers, timers."""
-        for pod, row in self.rows.items():
-            exchange = row.exchange
-            if exchange.repeat_at is not None and exchange.repeat_at <= self.now:
-                exchange = repeated(exchange, self.now, self.random.random())
-                self.rows[pod] = replace(row, exchange=exchange)
-                self.publish(pod)
-            if exchange.answer_at is not None and exchange.answer_at <= self.now:
-                self.rows[pod] = replace(row, exchange=answered(exchange))
-                applied = AppliedRevision(
-                    kind="pod", subject=pod, revision=exchange.seen, spoken=exchange.revision
-                )
-                self.acknowledge(Service.LAUNCHER, [("n1", applied)])
+        for row in list(self.rows.values()):
+            due = row.due(self.now, self.random.random(), may_repeat=True)
+            self.rows[row.subject] = due.row
+            if due.is_repeat:
+                self.publish(due.row)
+            if due.acknowledgement is not None:
+                found = acknowledgements(Service.LAUNCHER, [due.acknowledgement], 0.0)
+                self.bus += [(Service.RUNTIME_AGENT, record) for record in found]
         assert self.life is not None
         due = wake_at(self.life)
         if due is not None and due <= self.now:
             self.tell(Due())
-
-    def acknowledge(self, me: Service, applied: Iterable[tuple[str, AppliedRevision]]) -> None:
-        to = Service.LAUNCHER if me is Service.RUNTIME_AGENT else Service.RUNTIME_AGENT
-        self.bus += [(to, record) for record in acknowledgements(me, applied, 0.0)]
 
     # The agent.
 
     def start_agent(self) -> None:
         node = Node("n1", "boot", 30.0)
         memory = Memory(self.journal, node, has=lambda name: name in self.directories, gpu_count=8)
-        self.pending: dict[str, Outgoing | AppliedRevision] = {}
-        self.handlers = Handlers(memory, self.pending.__setitem__, lambda: None)
+        self.pending: list[Outgoing] = []
+        self.handlers = Handlers(memory, self.pending.extend, lambda: None)
         self.has_begun = False
         for entry in self.handlers.live():
             if entry.pod.stop is not None:
@@ -185,10 +159,7 @@ class World:
             self.handlers.on_return()
 
     def speak(self) -> None:
-        records = [word for word in self.pending.values() if isinstance(word, Outgoing)]
-        self.bus += [(Service.LAUNCHER, record) for record in records]
-        applied = [word for word in self.pending.values() if isinstance(word, AppliedRevision)]
-        self.acknowledge(Service.RUNTIME_AGENT, [(self.request.job, one) for one in applied])
+        self.bus += [(Service.LAUNCHER, record) for record in self.pending]
         self.pending.clear()
 
     def carry_out(self) -> None:
@@ -281,15 +252,26 @@ class World:
         self.bus.clear()
         for found in self.directories.values():
             found.is_watched = found.phase == "prepared"  # its supervisor is yet to come
-        if forgets:
-            self.life, rows = self.random.choice(self.stored[-FORGOTTEN_STEPS:])
-            self.rows = dict(rows)
-        self.stored.clear()
         self.start_agent()
+        if forgets:
+            self.life, rows, as_of = self.random.choice(self.stored[-FORGOTTEN_STEPS:])
+            self.rows = dict(rows)
+            self.resync(as_of)
+        self.stored.clear()
+
+    def resync(self, as_of: datetime) -> None:
+        """The Launcher found that its database was restored; its peer learns it from the bus."""
+        for row in list(self.rows.values()):
+            if row.is_open and row.topic is not None:
+                self.publish_again(row, resync)
+        lost = ServiceStarted(
+            service="launcher", database="", revision=2, restored=2, as_of=as_of, at=self.now
+        )
+        self.handlers.on_restored(lost.restored, lost.lost_since)
 
     def step(self) -> None:
         acts = [self.speak, self.carry_out, self.supervise, self.look, self.times, self.wait]
-        self.stored.append((self.life, dict(self.rows)))
+        self.stored.append((self.life, dict(self.rows), self.now))
         self.random.choice([*acts, self.begin, self.drop, *[self.deliver] * 6])()
 
     def fair_step(self) -> None:
@@ -310,7 +292,7 @@ class World:
         """Nothing more happens to anybody: then the job ends."""
         began = self.now
         while self.life is None or not self.life.job.is_final:
-            self.stored.append((self.life, dict(self.rows)))
+            self.stored.append((self.life, dict(self.rows), self.now))
             self.fair_step()
             assert self.now - began < LONGEST, f"seed {seed}: {self.life}, {self.rows}"
 

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from launcher.domain.model import Policy
 from launcher.handlers import jobs
+from muster.acknowledgements import ACKNOWLEDGED
 from muster.aggregates import apply_records
-from muster.bus import Bus, Outgoing
-from muster.contracts.notices import AppliedRevision
+from muster.bus import Bus
+from muster.channels import Outgoing
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.topics import Service
-from muster.db import open_pool, transaction
+from muster.db import open_pool
 from muster.metrics import PlumbingMetrics
 from muster.records import Received
 from muster.relay import Relay
@@ -38,9 +39,8 @@ class Agent:
         memory = Memory(self.journal, Node(NODE, "boot", 1.0), lambda _name: False)
         self.handlers = Handlers(memory, self._say, lambda: None)
 
-    def _say(self, _key: str, word: Outgoing | AppliedRevision) -> None:
-        if isinstance(word, Outgoing):
-            self.said.append(word)
+    def _say(self, records: Sequence[Outgoing]) -> None:
+        self.said += [record for record in records if record.topic != ACKNOWLEDGED]
 
     def hear(self, records: Sequence[Received]) -> None:
         """As from the one partition that it reads."""
@@ -58,7 +58,7 @@ def received(record: Outgoing, value: bytes | None = None) -> Received:
     [{"state": 7}, {"reportRevision": 2**70}],
     ids=["a state that is no text", "a revision beyond all"],
 )
-async def test_an_agent_hears_that_its_word_about_an_unknown_pod_is_dead(
+async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: dict[str, object]
 ) -> None:
     agent = Agent(tmp_path)
@@ -82,11 +82,12 @@ async def test_an_agent_hears_that_its_word_about_an_unknown_pod_is_dead(
     pool = await open_pool(settings, "launcher")
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
     unreadable = json.dumps(json.loads(word.value or b"") | spoilt).encode()
-    async with transaction(pool) as conn:
-        now = await conn.fetchval("SELECT clock_timestamp()")
+    relay = Relay(bus, pool)
+    async with relay.transaction() as opened:
+        now = await opened.conn.fetchval("SELECT clock_timestamp()")
         record = received(word, unreadable)
-        await apply_records(conn, Service.LAUNCHER, jobs(Policy()), [record], now)
-    relaying = asyncio.create_task(Relay(bus, pool).run())
+        await apply_records(opened, Service.LAUNCHER, jobs(Policy()), [record], now)
+    relaying = asyncio.create_task(relay.run())
     async with asyncio.timeout(WAIT_S):
         while (answer := await answers.get()).topic != "revision-acknowledged":
             pass
@@ -95,5 +96,6 @@ async def test_an_agent_hears_that_its_word_about_an_unknown_pod_is_dead(
     await pool.close()
     agent.hear([received(answer)])
     entry = agent.journal.load(["j-0-w-0-0"])["j-0-w-0-0"]
-    assert entry.exchange.refused == entry.exchange.revision
-    assert entry.exchange.repeat_at is None
+    exchange = entry.subject.exchange
+    assert exchange.rejected == exchange.revision
+    assert exchange.repeat_at is None

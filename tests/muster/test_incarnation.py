@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import asyncpg
 import pytest
@@ -161,4 +162,4 @@ async def test_an_ordinary_start_waits_for_nobody(
                 await launcher.incarnations.is_settled.wait()
             assert await launcher.pool.fetchval("SELECT restored FROM incarnation") == 0
             beat = await launcher.pool.fetchval("SELECT beat FROM incarnation")
-            await eventually(lambda: beats_on(fresh_broker.bootstrap, beat - 1), True)
+            await eventually(partial(beats_on, fresh_broker.bootstrap, beat - 1), True)

@@ -2,20 +2,20 @@
 
 import json
 import os
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from muster.bus import Outgoing
-from muster.contracts.notices import AppliedRevision
+from muster.channels import Outgoing
 from runtime_agent.domain.environment import CHECKPOINT_FILE
 from runtime_agent.domain.pods import Phase, Pod
 from runtime_agent.handlers import Handlers
 from runtime_agent.pods import PodDirectories
 from runtime_agent.runner import Seen
 from runtime_agent.step import Memory, Node
-from runtime_agent.store import Entry, Journal
+from runtime_agent.store import Entry, Journal, new_subject
 from runtime_agent.supervisor.records import PodSpec
 
 NOW_S = 2_000_000_000.0
@@ -28,7 +28,7 @@ class World:
     def __init__(self, home: Path) -> None:
         self._journal = Journal(home / "journal.sqlite", "id")
         pod = Pod("p", "job", "job-0", Phase.RUNNING, started_at=moment(STARTED_S))
-        self._journal.save([Entry(pod, changed_at=moment(STARTED_S))])
+        self._journal.save([Entry(pod, new_subject(pod, "id"), moment(STARTED_S))])
         self.said: list[dict[str, Any]] = []
         self.restart()
 
@@ -37,10 +37,9 @@ class World:
         memory = Memory(self._journal, Node("n", "boot", 30.0, 30.0), lambda _name: True)
         self.handlers = Handlers(memory, self._say, lambda: None)
 
-    def _say(self, _key: str, word: Outgoing | AppliedRevision) -> None:
-        assert isinstance(word, Outgoing)
-        assert word.topic == "pod-started"
-        self.said.append(json.loads(word.value or b""))
+    def _say(self, records: Sequence[Outgoing]) -> None:
+        assert {record.topic for record in records} <= {"pod-started"}
+        self.said += [json.loads(record.value or b"") for record in records]
 
     def see(self, saved_at_s: float | None) -> None:
         self.handlers.on_seen([Seen("p", STARTED_S, checkpointed_at_s=saved_at_s)])

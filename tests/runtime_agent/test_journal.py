@@ -8,17 +8,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from muster.channels import Outgoing
 from muster.contracts.pods import PodRun, RoleShape
 from muster.exchange import Exchange, publish
+from muster.subject import digest_of
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 from runtime_agent.store import (
     LOG_BYTES,
     SPARE_BYTES,
     Entry,
     Journal,
-    Letter,
     Partitions,
     Position,
+    new_subject,
 )
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -33,9 +35,23 @@ RUN = PodRun(
 
 def an_entry(name: str, phase: Phase = Phase.RUNNING) -> Entry:
     pod = Pod(name, "job", "job-0", phase, RUN, Stopping("stopped", 2.5), True, NOW)
-    return Entry(
-        pod, publish(Exchange(seen=3), NOW), "pod-started", '{"pod":"x"}', "00-a-b-01", NOW
+    subject = replace(
+        new_subject(pod, "id-1"),
+        exchange=publish(Exchange(seen=3), NOW),
+        topic="pod-started",
+        message='{"pod":"x"}',
+        digest=digest_of('{"pod":"x"}'),
+        traceparent="00-a-b-01",
     )
+    return Entry(pod, subject, NOW)
+
+
+def with_exchange(entry: Entry, exchange: Exchange) -> Entry:
+    return replace(entry, subject=replace(entry.subject, exchange=exchange))
+
+
+def a_letter(ident: str) -> Outgoing:
+    return Outgoing("t", "k", b"v", ident, 1.5)
 
 
 @pytest.fixture
@@ -45,14 +61,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_journal_gives_back_what_it_took(path: Path) -> None:
     journal = Journal(path, "id-1")
-    journal.save([an_entry("p")], [Position("t", 2, "bus", 17)], [Letter("l", "t", "k", "v", 1.5)])
+    journal.save([an_entry("p")], [Position("t", 2, "bus", 17)], [a_letter("l")])
     journal.close()
     again = Journal(path, "id-2")
     assert (again.id, again.is_new) == ("id-1", False)
     assert again.load(["p", "unknown"]) == {"p": an_entry("p")}
     assert again.active() == [an_entry("p")]
     assert again.positions() == [Position("t", 2, "bus", 17)]
-    assert again.letters(10) == [Letter("l", "t", "k", "v", 1.5)]
+    assert again.letters(10) == [a_letter("l")]
     again.close()
 
 
@@ -97,7 +113,7 @@ def test_a_step_that_fails_changes_nothing(path: Path) -> None:
 
 def test_only_ended_pods_with_nothing_to_say_are_forgotten_and_only_in_time(path: Path) -> None:
     journal = Journal(path, "id")
-    silent = replace(an_entry("silent", Phase.ENDED), exchange=Exchange(revision=2, acknowledged=2))
+    silent = with_exchange(an_entry("silent", Phase.ENDED), Exchange(revision=2, acknowledged=2))
     fresh = replace(
         silent, pod=replace(silent.pod, pod="fresh"), changed_at=NOW + timedelta(days=7)
     )
@@ -141,9 +157,7 @@ def test_a_journal_that_begins_anew_knows_nothing_and_keeps_its_room(path: Path)
     journal.adopt("machine a")
     assert journal.keep_reserve() == SPARE_BYTES
     journal.take_report()
-    journal.save(
-        [an_entry("p")], [Position("t", 2, "bus", 17)], [Letter("l", "t", "k", "v", 1.5)], {"m": 9}
-    )
+    journal.save([an_entry("p")], [Position("t", 2, "bus", 17)], [a_letter("l")], {"m": 9})
     journal.keep_partitions({"t": Partitions("bus", 6, {3: 99.5})})
     journal.begin_anew("id-2", "machine b")
     assert journal.take_report() > 5_001

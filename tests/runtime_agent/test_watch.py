@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import Any
 
 import pytest
 from launcher_double import wanted
-from muster.bus import Outgoing
-from muster.contracts.notices import RESYNC_SETTING, AppliedRevision, SettingChanged
+from muster.channels import Outgoing
+from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.contracts.pods import PodAction, PodStop
 from muster.contracts.verdicts import Verdict
 from muster.exchange import Exchange
 from muster.metrics import PlumbingMetrics
-from muster.records import Received
+from muster.records import Received, read_message_id
 from prometheus_client import CollectorRegistry
 from runtime_agent.domain.ending import Ending
 from runtime_agent.domain.pods import Phase, Pod
@@ -30,7 +31,7 @@ from runtime_agent.pods import PodDirectories
 from runtime_agent.runner import PretendedPods, Seen
 from runtime_agent.settings import AgentSettings
 from runtime_agent.step import Memory, Node
-from runtime_agent.store import Entry, Journal
+from runtime_agent.store import Entry, Journal, new_subject
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, write_record
 from runtime_agent.watch import Watch
 
@@ -61,13 +62,16 @@ class World:
             AgentMetrics(registry), PlumbingMetrics(registry), self.caught_up,
         )  # fmt: skip
 
-    def _say(self, key: str, _word: Outgoing | AppliedRevision) -> None:
-        self.said.append(key)
+    def _say(self, records: Sequence[Outgoing]) -> None:
+        named = (read_message_id(record.event_id) for record in records)
+        self.said += [each[2] for each in named if each is not None]
 
     def keep(self, name: str, phase: Phase, **more: object) -> None:
         pod = Pod(name, "job", "job-0", phase)
-        entry = Entry(pod, topic="pod-failed", word='{"pod":"x"}', changed_at=moment(NOW_S))
-        self.journal.save([replace(entry, **more)])  # type: ignore[arg-type]
+        subject = replace(new_subject(pod, "id"), topic="pod-failed", message='{"pod":"x"}')
+        changed_at = more.pop("changed_at", moment(NOW_S))
+        subject = replace(subject, **more)  # type: ignore[arg-type]
+        self.journal.save([Entry(pod, subject, changed_at)])  # type: ignore[arg-type]
 
     def pod_with_logs(self, name: str, ended_s: float) -> None:
         """One MiB of logs; its end was recorded at that time."""

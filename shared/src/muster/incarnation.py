@@ -32,16 +32,14 @@ from muster.subject import Key
 _log = structlog.get_logger()
 
 BEAT_S = 1.0
-CLOCKS_DIFFER = timedelta(minutes=1)
-"""What a peer lost is told with the peer's clock; so much more is republished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
     """A state of a service's database, as the schema itself holds it.
 
-    ``database``: PostgreSQL's system identifier and timeline. ``restored_at``: when the service last
-    found its database restored, at the beat ``restored``; commits after ``as_of`` may be lost.
+    ``database``: PostgreSQL's system identifier and timeline. ``restored_at``: when the service
+    last found its database restored, at the beat ``restored``; commits after ``as_of`` may be lost.
     ``floor``: no revision above it was used before that.
     """
 
@@ -155,7 +153,9 @@ class Incarnations:
         async with conn.transaction():
             row = await conn.fetchrow(_LOAD)
             before = None if row is None else Incarnation(**dict(row))
-            database, now = await conn.fetchrow(_DATABASE) or ("", datetime.min)
+            found = await conn.fetchrow(_DATABASE)
+            assert found is not None
+            database, now = found
             current = next_incarnation(before, database, self._published, now)
             await conn.execute(_SAVE, *_values(current))
         if current.restored == current.beat:
@@ -188,10 +188,9 @@ class Incarnations:
     async def _answer(self, conn: Connection, peer: Service, told: ServiceStarted) -> None:
         """Republish to a restored peer what it may have lost, once for each restore."""
         kinds = [k.value for k, s in SIDES.items() if {s.opener, s.other} == {peer, self._bus.me}]
-        since = (told.as_of or told.at) - CLOCKS_DIFFER
         async with conn.transaction():
             if await conn.fetchval(_NOTE_PEER, peer.value, told.restored):
-                done = await conn.execute(_REPUBLISH, kinds, since)
+                done = await conn.execute(_REPUBLISH, kinds, told.lost_since)
                 _log.warning("a restored peer is told again", peer=peer.value, subjects=done)
 
     async def _publish(self) -> None:

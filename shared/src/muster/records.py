@@ -51,15 +51,23 @@ class Received:
     @property
     def node(self) -> str | None:
         """The node that the value names, also one that is no record of Muster's otherwise."""
-        named = self._field("node")
-        is_usable = isinstance(named, str) and named.isprintable() and is_name(named)
-        return str(named) if is_usable else None
+        return self._name("node")
+
+    @property
+    def journal(self) -> str | None:
+        """The journal that the value names."""
+        return self._name("journal")
 
     @property
     def seen(self) -> int:
         """What the value says that its sender has seen; 0 where it says nothing."""
         named = self._field("seen")
         return named if type(named) is int and 0 < named < 10**REVISION_DIGITS else 0
+
+    def _name(self, field: str) -> str | None:
+        named = self._field(field)
+        is_usable = isinstance(named, str) and named.isprintable() and is_name(named)
+        return str(named) if is_usable else None
 
     def _field(self, name: str) -> object:
         try:

@@ -1,6 +1,6 @@
 """What an operator does to the exchange: publish rejected messages again, and resync after a
-restored backup. Both work on one service's schema, in bounded transactions, while the service runs or not. A
-running service publishes what they write within seconds.
+restored backup. Both work on one service's schema, in bounded transactions, while the service runs
+or not. A running service publishes what they write within seconds.
 """
 
 from collections.abc import Callable, Sequence

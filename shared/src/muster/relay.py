@@ -8,7 +8,6 @@ republished from its subject's row. That is the one delivery guarantee.
 import asyncio
 import random
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -22,10 +21,11 @@ from muster.channels import Outgoing
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Kind
 from muster.db import Connection, Pool, Transaction, answers, is_transient, transaction
 from muster.errors import Transient
-from muster.exchange import ANSWER_AFTER, REPEAT_LONGEST
+from muster.exchange import ANSWER_AFTER
+from muster.fresh import FRESH_BYTES, Fresh
 from muster.records import read_message_id
 from muster.settings import DatabaseSettings
-from muster.subject import Subject
+from muster.subject import LATEST_DUE, Subject
 from muster.subjects import load_due, reject_by_bus, update_exchanges
 from muster.upkeep import Upkeep
 
@@ -38,10 +38,6 @@ NOTICES_EVERY_S = 5.0
 NOTICES_AT_ONCE = 100
 """Dead letters and alerts; each has at most some 20 kB."""
 
-FRESH_BYTES = 2 * 2**20
-"""What waits in memory for the bus. The rest is left to its rows: a slow bus costs no memory."""
-
-LATEST_DUE_S = 1.5 * REPEAT_LONGEST.total_seconds()
 CATCH_UP_S = 60.0
 """For so long after a loss more may be republished than usual."""
 
@@ -59,8 +55,7 @@ class Relay:
         assert isinstance(settings, DatabaseSettings)
         self._settings = settings
         self._woken = asyncio.Event()
-        self._fresh: deque[Outgoing] = deque()
-        self._fresh_bytes = 0
+        self._fresh = Fresh()
         self._has_notices = True  # a process before this one may have left some
         self._notices_at = 0.0
         self._recovered: set[str] = set()
@@ -89,22 +84,22 @@ class Relay:
         self._publish_soon(opened.outgoing)
 
     def _publish_soon(self, records: Sequence[Outgoing]) -> None:
-        size = sum(len(record.value or b"") for record in records)
-        if self._fresh_bytes + size > FRESH_BYTES:
-            self._catching_up_until = time.monotonic() + CATCH_UP_S
-        else:
-            self._fresh.extend(records)
-            self._fresh_bytes += size
+        if not self._fresh.add(records):
+            self._catch_up()
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
     def _recover(self, topics: Iterable[str]) -> None:
         """What went to these topics may be lost: its unacknowledged messages go out again soon."""
         self._recovered.update(topics)
-        self._catching_up_until = time.monotonic() + CATCH_UP_S
+        self._catch_up()
         self._has_notices = True
         self._due_at = 0.0
         self._woken.set()
+
+    def _catch_up(self) -> None:
+        """More may be republished for a while."""
+        self._catching_up_until = time.monotonic() + CATCH_UP_S
 
     async def database_answers(self) -> bool:
         """Whether the database answers at once."""
@@ -160,10 +155,7 @@ class Relay:
 
     async def _publish_fresh(self) -> None:
         """What this process has just committed."""
-        count = min(len(self._fresh), self._settings.relay_batch)
-        if count:
-            records = [self._fresh.popleft() for _ in range(count)]
-            self._fresh_bytes -= sum(len(record.value or b"") for record in records)
+        if records := self._fresh.take(self._settings.relay_batch):
             await self._publish(records)
 
     async def _publish(self, records: Sequence[Outgoing]) -> int:
@@ -215,30 +207,18 @@ class Relay:
         due: list[Acknowledgement] = []
         after: list[Subject] = []
         for row in rows:
-            changed = self._republish(row, now, records)
-            if changed.is_answer_due(now):
-                due.append(changed.acknowledgement())
-                changed = changed.answered()
+            found = row.due(now, random.random(), may_repeat=True)  # noqa: S311 - jitter
+            self._repeats_left -= found.is_repeat
+            self._bus.metrics.repeated.inc(found.is_repeat)
+            if found.acknowledgement is not None:
+                due.append(found.acknowledgement)
+            changed = found.row.repeated_for_listeners(now)
+            if found.is_repeat or changed is not found.row:
+                records.append(row.latest(self._bus.me, now))
             after.append(changed)
         await update_exchanges(conn, after)
         self._bus.metrics.acknowledged.inc(len(due))
         return records + acknowledgements(self._bus.me, due, now.timestamp())
-
-    def _republish(self, row: Subject, now: datetime, records: list[Outgoing]) -> Subject:
-        """Adds the latest message where it is due; returns the row after that."""
-        if row.message is None:  # only its answer is due, or too many messages are
-            return row
-        changed = row
-        is_repeat = row.is_repeat_due(now)
-        if is_repeat:
-            self._repeats_left -= 1
-            self._bus.metrics.repeated.inc()
-            changed = changed.republished(now, random.random())  # noqa: S311 - jitter
-        if row.delayed_repeat_at is not None and row.delayed_repeat_at <= now:
-            changed = changed.repeated_for_listeners(now)
-        if is_repeat or changed.delayed_repeats > row.delayed_repeats:
-            records.append(row.latest(self._bus.me, now))
-        return changed
 
     async def _publish_notices(self) -> None:
         """Dead letters and alerts. Those of a topic that takes no records stay in the table."""
@@ -268,7 +248,7 @@ class Relay:
     async def _bring_forward_late(self) -> None:
         """The database's clock went back: what is due later than anything can be is due now."""
         async with self._pool.acquire() as conn:
-            if await conn.execute(_LATE, LATEST_DUE_S) != "UPDATE 0":
+            if await conn.execute(_LATE, LATEST_DUE.total_seconds()) != "UPDATE 0":
                 _log.warning("the database's clock went back; what waited for it goes out now")
                 self._due_at = 0.0
 

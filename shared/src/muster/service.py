@@ -30,8 +30,8 @@ from muster.bus import Bus
 from muster.contracts.topics import Service
 from muster.db import Pool, answers, is_transient, open_pool
 from muster.errors import Broken
-from muster.incarnation import Incarnations
 from muster.inbox import Handler, Inbox, messages_of
+from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
 from muster.readers import Consumer, Follower, OnRecord

@@ -1,8 +1,8 @@
 """A subject as one of its sides keeps it: the exchange, and the latest message with its topic.
 
 Services keep such rows in PostgreSQL (``muster.subjects``), an agent keeps them in its journal.
-What both do with a row is here: receive, publish, republish, acknowledge, skip. Every method returns
-the row as it becomes; nothing is published before that row is stored.
+What both do with a row is here: receive, publish, republish, acknowledge, skip. Every method
+returns the row as it becomes; nothing is published before that row is stored.
 """
 
 import hashlib
@@ -28,6 +28,8 @@ DELAYED_REPEATS = (
     timedelta(hours=12),
 )
 """When a final message is published again for listeners, each counted from the one before."""
+
+LATEST_DUE = 1.5 * exchange.REPEAT_LONGEST
 
 DEAD_VALUE_CHARACTERS = 16_384
 DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
@@ -104,14 +106,19 @@ class Subject:
         # Where I know nothing of the subject, my own messages on it are lost.
         seen = record.seen if self.topic is None else 0
         after = exchange.skip(self.exchange, revision=revision, seen=seen, now=now)
-        return replace(self, exchange=after, key=self.key or record.node)
+        return replace(
+            self,
+            exchange=after,
+            key=self.key or record.node,
+            journal=self.journal or record.journal,
+        )
 
     def published(self, publish: Publish, traceparent: str | None, now: datetime) -> "Subject":
         """This is the latest message from now on. One that equals the message before changes
         nothing: the other side has it, or it is being republished.
         """
         body = message_body(publish.message)
-        digest = _digest(body)
+        digest = digest_of(body)
         if self.topic is not None and (digest, publish.is_open) == (self.digest, self.is_open):
             return self
         pod = publish.message if isinstance(publish.message, PodRequest) else None
@@ -156,29 +163,40 @@ class Subject:
         )
         return Acknowledgement(self.key or self.subject, self.journal, applied)
 
-    def is_repeat_due(self, now: datetime) -> bool:
-        """Whether the latest message is unacknowledged for long enough."""
-        at = self.exchange.repeat_at
-        return at is not None and at <= now
-
-    def is_answer_due(self, now: datetime) -> bool:
-        """Whether the other side must get an answer now."""
-        at = self.exchange.answer_at
-        return at is not None and at <= now
-
-    def republished(self, now: datetime, jitter: float) -> "Subject":
-        """The latest message goes out again because it is unacknowledged."""
-        return replace(self, exchange=exchange.republish(self.exchange, now, jitter))
+    def due(self, now: datetime, jitter: float, *, may_repeat: bool) -> "Due":
+        """What is due on the subject. ``may_repeat``: the message may go out again now."""
+        row, acknowledgement = self, None
+        is_repeat = (
+            may_repeat and self.message is not None and _is_due(self.exchange.repeat_at, now)
+        )
+        if is_repeat:
+            row = replace(row, exchange=exchange.republish(row.exchange, now, jitter))
+        if _is_due(row.exchange.answer_at, now):
+            acknowledgement = row.acknowledgement()
+            row = replace(row, exchange=exchange.answered(row.exchange))
+        return Due(row, is_repeat, acknowledgement)
 
     def repeated_for_listeners(self, now: datetime) -> "Subject":
-        """The final message goes out again; the next time is later, until there is none."""
+        """A final message that listeners are due to get again goes out. The next time is later,
+        until there is none.
+        """
+        at = self.delayed_repeat_at
+        if at is None or at > now or self.message is None:
+            return self
         done = self.delayed_repeats + 1
         next_at = now + DELAYED_REPEATS[done] if done < len(DELAYED_REPEATS) else None
         return replace(self, delayed_repeat_at=next_at, delayed_repeats=done)
 
-    def answered(self) -> "Subject":
-        """The acknowledgement goes out."""
-        return replace(self, exchange=exchange.answered(self.exchange))
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The row once what is due has gone out: the latest message where ``is_repeat``, and an
+    acknowledgement.
+    """
+
+    row: Subject
+    is_repeat: bool
+    acknowledgement: Acknowledgement | None
 
 
 def dead_letter(me: Service, record: Received, reason: str, now: datetime) -> Outgoing | None:
@@ -209,7 +227,12 @@ def dead_letter(me: Service, record: Received, reason: str, now: datetime) -> Ou
     )
 
 
-def _digest(body: str) -> int:
+def _is_due(at: datetime | None, now: datetime) -> bool:
+    """Also where the time lies further ahead than any is ever set: the clock was set back."""
+    return at is not None and not now < at <= now + LATEST_DUE
+
+
+def digest_of(body: str) -> int:
     """A hash that fits PostgreSQL's bigint."""
     raw = hashlib.blake2b(body.encode(), digest_size=8).digest()
     return int.from_bytes(raw, signed=True)

@@ -56,7 +56,7 @@ class Timers:
     jobs wait: they could begin attempts that exist already.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what timers stand on
         self,
         relay: Relay,
         aggregate: Aggregate[Life],

@@ -18,6 +18,7 @@ from typing import assert_never
 import structlog
 from muster.contracts.model import Model
 from muster.contracts.pods import PodRequest, PodRun
+from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import Service
 from muster.errors import Broken, Transient
 from muster.records import Received
@@ -35,10 +36,10 @@ from runtime_agent.nursery import Nursery
 from runtime_agent.pods import PodDirectories, never_ran
 from runtime_agent.ports import listening_ports
 from runtime_agent.reader import PartitionReader
+from runtime_agent.relay import Relay
 from runtime_agent.reporter import Reporter
 from runtime_agent.runner import PretendedPods, Runner, SupervisedPods
 from runtime_agent.settings import AgentSettings, OnStop
-from runtime_agent.speaker import Speaker
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
 from runtime_agent.supervisor import cgroup, lock, proc
@@ -63,7 +64,7 @@ class Agent:
     journal: Journal
     handlers: Handlers
     watch: Watch
-    speaker: Speaker
+    relay: Relay
     reporter: Reporter
     reader: PartitionReader
     nursery: Nursery
@@ -80,7 +81,7 @@ class Agent:
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await self.reporter.report()
-                await self.speaker.flush()
+                await self.relay.flush()
         except (Transient, TimeoutError, sqlite3.Error) as error:
             _log.warning("the last words were not taken; the next start says them", why=str(error))
 
@@ -189,7 +190,9 @@ def _make(
     journal: Journal,
 ) -> Agent:
     metrics = AgentMetrics(runtime.registry)
-    speaker = Speaker(runtime.bus, settings, journal)
+    relay = Relay(
+        runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
+    )
     devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
     nursery = Nursery()
     runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
@@ -218,13 +221,11 @@ def _make(
         live=lambda: [entry.pod for entry in handlers.live()],
         on_gpus=lambda count: setattr(memory, "gpu_count", count),
     )
-    handlers = Handlers(memory, speaker.say, reporter.changed)
+    handlers = Handlers(memory, relay.publish, reporter.changed)
     watch = Watch(
         handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
     )
-    return Agent(
-        settings, directories, journal, handlers, watch, speaker, reporter, reader, nursery
-    )
+    return Agent(settings, directories, journal, handlers, watch, relay, reporter, reader, nursery)
 
 
 def _open_journal(path: Path) -> Journal:
@@ -297,13 +298,15 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
     def on_one_way_word(record: Received, word: Model | None) -> None:
         reporter.on_returned(word)
         watch.on_setting(record, word)
+        watch.on_service(record, word)
 
     # What was said is gone with the old bus: words as well as the node's state.
-    runtime.bus.on_new_bus.extend((watch.on_new_bus, reporter.changed))
-    runtime.follow(["node-returned", "settings-changed"], on_one_way_word)
+    runtime.bus.on_new_bus.extend((watch.on_recovered, reporter.changed))
+    runtime.bus.on_open.append(lambda _channel: watch.on_recovered())
+    runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_one_way_word)
     for name, run in (
         ("reader", agent.reader.run),
-        ("speaker", agent.speaker.run),
+        ("relay", agent.relay.run),
         ("effects", watch.run_effects),
         ("looks", watch.run_looks),
         ("times", watch.run_times),

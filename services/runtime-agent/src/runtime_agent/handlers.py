@@ -11,30 +11,24 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import MappingProxyType
 
 import structlog
-from muster.bus import Outgoing
-from muster.contracts.notices import REDRIVE_SETTING, AppliedRevision
-from muster.exchange import (
-    ANSWER_AFTER,
-    REPEAT_LONGEST,
-    REPEAT_SPREAD,
-    answered,
-    publish,
-    republish,
-    resync,
-)
+from muster.acknowledgements import acknowledgements
+from muster.channels import Outgoing
+from muster.contracts.notices import REDRIVE_SETTING
+from muster.exchange import Exchange, publish, reject_by_bus, resync
 from muster.records import Received
 
 from runtime_agent.domain import pods as decide
 from runtime_agent.domain.pods import Effect
 from runtime_agent.runner import Seen
-from runtime_agent.step import Memory, Step
+from runtime_agent.step import ME, Memory, Step
 from runtime_agent.store import Entry, Position
 
-REPEAT_LATEST = REPEAT_LONGEST * (1 + REPEAT_SPREAD)
+RESTORED = "launcher/restored"
+"""The mark of the Launcher's last restore that was answered."""
 
 _log = structlog.get_logger()
 
@@ -42,23 +36,22 @@ _log = structlog.get_logger()
 class Handlers:
     """One function for each thing that can happen; they raise sqlite3.Error where the disk fails.
 
-    `say` takes a record or an acknowledgement for the bus under a key, by which a newer one
-    replaces it; `changed` is called when the node's report is outdated; `effects` is emptied by
-    whoever carries them out, who is woken by `has_effects`; `has_times` wakes whoever calls
-    `on_time`.
+    `send` takes records for the bus, once they are in the journal; `changed` is called when the
+    node's report is outdated; `effects` is emptied by whoever carries them out, who is woken by
+    `has_effects`; `has_times` wakes whoever calls `on_time`.
     """
 
     def __init__(
         self,
         memory: Memory,
-        say: Callable[[str, Outgoing | AppliedRevision], None],
+        send: Callable[[Sequence[Outgoing]], None],
         changed: Callable[[], None],
     ) -> None:
         self.memory = memory
         self.effects: deque[Effect] = deque()
         self.has_effects = asyncio.Event()
         self.has_times = asyncio.Event()
-        self._say = say
+        self._send = send
         self._changed = changed
         memory.entries = {entry.pod.pod: entry for entry in memory.journal.active()}
 
@@ -67,9 +60,9 @@ class Handlers:
         return [entry for entry in self.memory.entries.values() if entry.is_live]
 
     def unacknowledged(self) -> int:
-        """How many last words the Launcher has not named yet."""
+        """How many messages the Launcher has not acknowledged yet."""
         entries = self.memory.entries.values()
-        return sum(entry.exchange.repeat_at is not None for entry in entries)
+        return sum(entry.subject.exchange.repeat_at is not None for entry in entries)
 
     def knows(self, name: str) -> bool:
         """Whether the pod was there before."""
@@ -123,44 +116,72 @@ class Handlers:
         """
         step = Step(self.memory)
         for entry in self.live():
-            step.say_still_there(entry)
+            step.publish_still_there(entry)
         if step.changed:
             self._commit(step)
 
     def on_operator(self, setting: str, revision: int) -> None:
-        """An operator wants words said again: those that were refused, or all (once for each
-        revision of the setting, also over restarts).
+        """An operator wants messages published again: the rejected ones, or all. Each revision of
+        the setting counts once, also over restarts.
         """
-        journal = self.memory.journal
-        if revision <= journal.mark(setting):
+        if setting == REDRIVE_SETTING:
+            self._publish_again(setting, revision, self.memory.journal.refused(), publish)
+        else:
+            self._publish_again(setting, revision, self.memory.journal.unforgotten(), resync)
+
+    def on_restored(self, restored: int, as_of: datetime) -> None:
+        """The Launcher's database was restored to that time: the agent publishes again what the
+        Launcher may have lost. Each restore counts once.
+        """
+        lost = self.memory.journal.unforgotten(as_of)
+        self._publish_again(RESTORED, restored, lost, publish)
+
+    def _publish_again(
+        self,
+        mark: str,
+        number: int,
+        entries: Sequence[Entry],
+        how: Callable[[Exchange, datetime], Exchange],
+    ) -> None:
+        if number <= self.memory.journal.mark(mark):
             return
         step = Step(self.memory)
-        entries = journal.refused() if setting == REDRIVE_SETTING else journal.unforgotten()
         for entry in entries:
-            step.say_anew(entry, publish if setting == REDRIVE_SETTING else resync)
-        _log.warning("an operator has words said again", setting=setting, words=len(step.said))
-        self._commit(step, marks={setting: revision})
+            step.publish_again(entry, how)
+        _log.warning("messages are published again", mark=mark, messages=len(step.outgoing))
+        self._commit(step, marks={mark: number})
+
+    def on_refused(self, name: str, revision: int) -> None:
+        """The bus refuses a message for good."""
+        entry = self.memory.entries.get(name)
+        if entry is not None:
+            step = Step(self.memory)
+            after = reject_by_bus(entry.subject.exchange, revision)
+            step.keep(replace(entry, subject=replace(entry.subject, exchange=after)))
+            self._commit(step)
 
     def on_time(self, allowance: int) -> tuple[int, float | None]:
-        """Says again and answers what is due, at most `allowance` words.
+        """Sends what is due, at most `allowance` messages.
 
-        How many words were said again, and in how many seconds the next is due (None: nothing is).
+        How many were republished, and in how many seconds the next is due (None: nothing is).
         """
         step = Step(self.memory)
-        spoken = 0
+        republished = 0
         for entry in list(self.memory.entries.values()):
-            spoken += _say_due(step, entry, may_repeat=spoken < allowance)
+            jitter = random.random()  # noqa: S311  jitter
+            may_repeat = republished < allowance
+            republished += step.send_due(entry, jitter, may_repeat=may_repeat)
         if step.changed:
             self._commit(step)
         moments = [m for e in self.memory.entries.values() for m in _moments(e)]
         wait_s = (min(moments) - step.now).total_seconds() if moments else None
-        return spoken, wait_s
+        return republished, wait_s
 
-    def on_new_bus(self) -> None:
-        """The bus is another one: whatever is not acknowledged is said again at once."""
+    def on_recovered(self) -> None:
+        """The bus is another one, or takes records again: what is unacknowledged is due now."""
         step = Step(self.memory)
         for entry in self.memory.entries.values():
-            if entry.exchange.repeat_at is not None:
+            if entry.subject.exchange.repeat_at is not None:
                 step.repeat_now(entry)
         if step.changed:
             self._commit(step)
@@ -180,8 +201,8 @@ class Handlers:
                 entries[name] = entry
             else:
                 entries.pop(name, None)
-        for key, word in step.said:
-            self._say(key, word)
+        at = step.now.timestamp()
+        self._send([*step.outgoing, *acknowledgements(ME, step.acknowledged, at)])
         if step.effects:
             self.effects.extend(step.effects)
             self.has_effects.set()
@@ -195,24 +216,6 @@ def _log_phase(before: Entry | None, now: Entry) -> None:
         _log.info("pod", pod=now.pod.pod, job=now.pod.job, phase=now.pod.phase.value)
 
 
-def _say_due(step: Step, entry: Entry, *, may_repeat: bool) -> bool:
-    """Whether a word was said again."""
-    is_repeat = may_repeat and _is_due(entry.exchange.repeat_at, step.now, REPEAT_LATEST)
-    if is_repeat:
-        jitter = random.random()  # noqa: S311  jitter
-        entry = replace(entry, exchange=republish(entry.exchange, step.now, jitter))
-        step.keep(entry, say=True)
-    if _is_due(entry.exchange.answer_at, step.now, ANSWER_AFTER):
-        step.acknowledge(entry)
-        step.keep(replace(entry, exchange=answered(entry.exchange)))
-    return is_repeat
-
-
-def _is_due(moment: datetime | None, now: datetime, latest: timedelta) -> bool:
-    """Also what lies further ahead than it ever is put: then the clock was set back."""
-    return moment is not None and not now < moment <= now + latest
-
-
 def _moments(entry: Entry) -> list[datetime]:
-    exchange = entry.exchange
+    exchange = entry.subject.exchange
     return [m for m in (exchange.repeat_at, exchange.answer_at) if m is not None]

@@ -1,4 +1,4 @@
-"""One step of the agent in the making: what it hears, decides and will say about pods.
+"""One step of the agent in the making: what it receives, decides and will publish on pods.
 
 Nothing of it holds before it is written to the journal.
 """
@@ -11,21 +11,17 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from muster.acknowledgements import addressed_to
-from muster.bus import Outgoing
-from muster.contracts.notices import AppliedRevision, DeadLetter, RevisionAcknowledged
+from muster.acknowledgements import Acknowledgement, addressed_to
+from muster.channels import Outgoing
+from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
 from muster.contracts.pods import PodRequest
-from muster.contracts.topics import DEAD_LETTER, Kind, Service
+from muster.contracts.topics import Kind, Service
+from muster.decisions import Publish
 from muster.errors import Broken
-from muster.exchange import Exchange, publish, receive, receive_acknowledgement, skip
+from muster.exchange import Exchange, publish
 from muster.ids import job_of
-from muster.records import (
-    Received,
-    message_body,
-    message_id,
-    message_value,
-    read_message_id,
-)
+from muster.records import Received, read_message_id
+from muster.subject import dead_letter
 from muster.telemetry import TRACER, current_traceparent, span
 from opentelemetry import propagate
 from opentelemetry.trace import SpanKind
@@ -33,10 +29,9 @@ from opentelemetry.trace import SpanKind
 from runtime_agent.domain import pods as decide
 from runtime_agent.domain.pods import Decision, Effect, Phase, Pod, Surroundings
 from runtime_agent.runner import Seen
-from runtime_agent.store import Entry, Journal, Letter
+from runtime_agent.store import Entry, Journal, new_subject
 
-ME = Service.RUNTIME_AGENT.value
-DEAD_VALUE_CHARACTERS = 16_384
+ME = Service.RUNTIME_AGENT
 
 _log = structlog.get_logger()
 
@@ -75,8 +70,9 @@ class Step:
         self._held: tuple[dict[int, str], dict[int, str]] | None = None
         self.now = datetime.fromtimestamp(time.time(), UTC)
         self.changed: dict[str, Entry] = {}
-        self.said: list[tuple[str, Outgoing | AppliedRevision]] = []
-        self.letters: list[Letter] = []
+        self.outgoing: list[Outgoing] = []
+        self.acknowledged: list[Acknowledgement] = []
+        self.letters: list[Outgoing] = []
         self.effects: list[Effect] = []
         self.outdates_report = False
 
@@ -90,7 +86,7 @@ class Step:
         try:
             model = record.model()
         except Broken as error:
-            self._bury(record, str(error))
+            self._dead_letter(record, str(error))
             return
         match model:
             case PodRequest() if model.node == self._memory.node.name:
@@ -105,32 +101,36 @@ class Step:
     def _take_request(self, record: Received, request: PodRequest) -> None:
         entry = self.entry(request.pod)
         known = entry is not None and not _is_blank(entry)
-        entry = entry or Entry(_blank(request.pod, request.job, request.gang))
-        # What a request for another journal has seen was published by another agent of my name.
-        is_mine = request.journal == self._memory.journal.id
-        seen = request.seen if is_mine else entry.exchange.acknowledged
-        heard = receive(entry.exchange, revision=request.revision, seen=seen, now=self.now)
+        entry = entry or self._new(_blank(request.pod, request.job, request.gang))
+        if request.journal != self._memory.journal.id:
+            # What such a request has seen was published by another agent of my name.
+            seen = entry.subject.exchange.acknowledged
+            request = request.model_copy(update={"seen": seen})
         with span(
             f"{record.topic} process",
             kind=SpanKind.CONSUMER,
             parent=record.traceparent,
             attributes={"muster.pod": request.pod, "muster.job": request.job},
         ) as opened:
-            after = replace(entry, exchange=heard.exchange, traceparent=current_traceparent())
-            if not heard.is_new:
+            subject, receipt = entry.subject.received(request, current_traceparent(), self.now)
+            after = replace(entry, subject=subject)
+            if not receipt.is_new:
                 self.keep(after)
             else:
                 try:
                     decision = self._decide(after.pod if known else None, request)
-                except Exception as error:  # a bug or an ask that no rule foresaw
+                except Exception as error:  # a bug or a request that no rule foresaw
                     opened.record_exception(error)
                     _log.exception("a request can't be handled", pod=request.pod)
                     self.keep(entry)
-                    self._bury(record, f"{type(error).__name__}: {error}")
+                    self._dead_letter(record, f"{type(error).__name__}: {error}")
                     return
                 self.put(after, decision)
-            if heard.must_publish:
-                self._say_again(self.changed[request.pod])
+            if receipt.must_publish:
+                self.publish_again(self.changed[request.pod], publish)
+
+    def _new(self, pod: Pod) -> Entry:
+        return Entry(pod, new_subject(pod, self._memory.journal.id))
 
     def _decide(self, pod: Pod | None, request: PodRequest) -> Decision:
         is_mine = request.journal == self._memory.journal.id
@@ -171,22 +171,16 @@ class Step:
             for numbers in entry.pod.run.ports.values():
                 ports |= dict.fromkeys(numbers, entry.pod.pod)
 
-    def _take_acknowledgement(self, notice: AppliedRevision) -> None:
-        entry = self.entry(notice.subject)
+    def _take_acknowledgement(self, applied: AppliedRevision) -> None:
+        entry = self.entry(applied.subject)
         if entry is None:
             return
-        heard = receive_acknowledgement(
-            entry.exchange,
-            revision=notice.revision,
-            sender_revision=notice.sender_revision,
-            is_rejected=notice.is_rejected,
-            now=self.now,
-        )
-        self.keep(replace(entry, exchange=heard.exchange))
-        if heard.exchange.rejected > entry.exchange.rejected:
-            _log.error("the Launcher can't handle a word about a pod", pod=notice.subject)
-        if heard.must_publish:
-            self._say_again(self.changed[notice.subject])
+        subject, receipt = entry.subject.received_acknowledgement(applied, self.now)
+        self.keep(replace(entry, subject=subject))
+        if subject.exchange.rejected > entry.subject.exchange.rejected:
+            _log.error("the Launcher rejected a message on a pod", pod=applied.subject)
+        if receipt.must_publish:
+            self.publish_again(self.changed[applied.subject], publish)
 
     def see(self, entry: Entry, seen: Seen) -> str | None:
         """Applies a look at a live pod; the rule of its verdict where it has ended."""
@@ -217,119 +211,89 @@ class Step:
         if last is None or (at > last and self.now >= last + every):
             self.put(entry, decide.checkpointed(pod, at, self._surroundings()))
 
-    def say_still_there(self, entry: Entry) -> None:
+    def publish_still_there(self, entry: Entry) -> None:
         """Publishes the state of a live pod again, as a new message only where it is another."""
         self.put(entry, decide.still_there(entry.pod, self._surroundings()))
         after = self.changed[entry.pod.pod]
-        if after.exchange.revision == entry.exchange.revision:
+        if after.subject.exchange.revision == entry.subject.exchange.revision:
             self.repeat_now(after)
 
     def repeat_now(self, entry: Entry) -> None:
-        """The last message is due again, and from then on until it is acknowledged."""
-        due = replace(entry.exchange, repeats=0, repeat_at=self.now)
-        self.keep(replace(entry, exchange=due))
+        """The latest message is due again, and from then on until it is acknowledged."""
+        due = replace(entry.subject.exchange, repeats=0, repeat_at=self.now)
+        self.keep(replace(entry, subject=replace(entry.subject, exchange=due)))
 
     def put(self, entry: Entry, decision: Decision) -> None:
-        """Takes a decision over, and says what it says."""
+        """Takes a decision over, and publishes its message."""
         self.effects.extend(decision.effects)
         entry = replace(entry, pod=decision.pod, changed_at=self.now)
         self._note_holder(entry)
         before = self._memory.entries.get(decision.pod.pod)
         was_live = before is not None and before.is_live
-        # Every word of an end names a report to come, so each has to be followed by one.
+        # Every message of an end names a report to come, so each has to be followed by one.
         is_end = decision.word is not None and not entry.is_live
         self.outdates_report = self.outdates_report or is_end or was_live != entry.is_live
-        if decision.word is None or message_body(decision.word) == entry.word:
-            self.changed[decision.pod.pod] = entry
+        self.keep(entry)
+        if decision.word is None:
             return
-        topic = decide.TOPIC_OF[decision.word.state]
+        topic, pod = decide.TOPIC_OF[decision.word.state], decision.pod
         with span(
             f"{topic} publish",
             kind=SpanKind.PRODUCER,
-            parent=entry.traceparent,
-            attributes={"muster.pod": decision.pod.pod, "muster.job": decision.pod.job},
+            parent=entry.subject.traceparent,
+            attributes={"muster.pod": pod.pod, "muster.job": pod.job},
         ):
-            traceparent = current_traceparent()
-        spoken = replace(
-            entry,
-            exchange=publish(entry.exchange, self.now),
-            topic=topic,
-            word=message_body(decision.word),
-            traceparent=traceparent,
-        )
-        self.keep(spoken, say=True)
+            message = Publish(Kind.POD, pod.pod, topic, pod.job, decision.word)
+            subject = entry.subject.published(message, current_traceparent(), self.now)
+        if subject is not entry.subject:
+            self._publish(replace(entry, subject=subject))
 
-    def keep(self, entry: Entry, *, say: bool = False) -> None:
-        """The entry as it is now; with `say` its last word goes out."""
+    def keep(self, entry: Entry) -> None:
+        """The entry as it is now."""
         self.changed[entry.pod.pod] = entry
-        if say and entry.topic is not None and entry.word is not None:
-            revision = entry.exchange.revision
-            record = Outgoing(
-                entry.topic,
-                entry.pod.job,
-                message_value(entry.word, revision, entry.exchange.named).encode(),
-                message_id(ME, Kind.POD.value, entry.pod.pod, revision),
-                self.now.timestamp(),
-                entry.traceparent,
-            )
-            self.said.append((entry.pod.pod, record))
 
-    def _say_again(self, entry: Entry) -> None:
-        """My last word, under a revision that the other side takes for new."""
-        self.say_anew(entry, publish)
+    def _publish(self, entry: Entry) -> None:
+        self.keep(entry)
+        self.outgoing.append(entry.subject.latest(ME, self.now))
 
-    def say_anew(self, entry: Entry, how: Callable[[Exchange, datetime], Exchange]) -> None:
-        """My last word, where there is one, as new; `how` tells under which revision."""
-        if entry.word is not None:
-            self.keep(replace(entry, exchange=how(entry.exchange, self.now)), say=True)
+    def publish_again(self, entry: Entry, how: Callable[[Exchange, datetime], Exchange]) -> None:
+        """The latest message, where there is one, as new; `how` tells under which revision."""
+        if entry.subject.message is not None:
+            after = how(entry.subject.exchange, self.now)
+            self._publish(replace(entry, subject=replace(entry.subject, exchange=after)))
 
-    def acknowledge(self, entry: Entry) -> None:
-        """Says that the Launcher's word is applied, or was skipped as dead."""
-        applied = AppliedRevision(
-            kind=Kind.POD.value,
-            subject=entry.pod.pod,
-            revision=entry.exchange.seen,
-            sender_revision=entry.exchange.revision,
-            is_rejected=entry.exchange.skipped > 0,
-        )
-        self.said.append((f"{entry.pod.pod}/seen", applied))
+    def send_due(self, entry: Entry, jitter: float, *, may_repeat: bool) -> bool:
+        """What is due on a pod goes out; whether its message is republished."""
+        due = entry.subject.due(self.now, jitter, may_repeat=may_repeat)
+        if due.acknowledgement is not None:
+            self.acknowledged.append(due.acknowledgement)
+        if due.is_repeat:
+            self._publish(replace(entry, subject=due.row))
+        elif due.acknowledgement is not None:
+            self.keep(replace(entry, subject=due.row))
+        return due.is_repeat
 
-    def _bury(self, record: Received, reason: str) -> None:
-        """A dead letter; where the record is a word about a pod, its revision is skipped."""
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            key=record.key,
-            headers=dict(record.headers),
-            value=(record.value or b"").decode(errors="replace")[:DEAD_VALUE_CHARACTERS],
-            reader=ME,
-            reason=reason,
-            at=self.now,
-        )
-        self.letters.append(
-            Letter(
-                f"{ME}/dead/{record.event_id}",
-                record.topic + DEAD_LETTER,
-                record.key or "",
-                letter.model_dump_json(exclude_none=True),
-                self.now.timestamp(),
-            )
-        )
+    def _dead_letter(self, record: Received, reason: str) -> None:
+        """A dead letter; where the record is a message on a pod, its revision is skipped."""
+        letter = dead_letter(ME, record, reason, self.now)
+        if letter is None:
+            return
+        self.letters.append(letter)
         _log.error("a record can't be handled", topic=record.topic, reason=reason)
         named = read_message_id(record.event_id)
         if named is None or named[0] != Service.LAUNCHER.value or named[1] != Kind.POD.value:
             return
         _, _, name, revision = named
-        entry = self.entry(name) or Entry(_blank(name, job_of(name), ""))
-        if revision > entry.exchange.seen:
-            skipped = skip(entry.exchange, revision=revision, now=self.now)
-            self.keep(replace(entry, exchange=skipped, changed_at=self.now))
+        entry = self.entry(name) or self._new(_blank(name, job_of(name), ""))
+        if revision > entry.subject.exchange.seen:
+            skipped = entry.subject.skipped(record, revision, self.now)
+            self.keep(replace(entry, subject=skipped, changed_at=self.now))
 
 
 def _trace_run(entry: Entry, started_at: datetime, ended_at: datetime) -> None:
     """The pod's own time as a span of its job's trace."""
-    carrier = {} if entry.traceparent is None else {"traceparent": entry.traceparent}
+    traceparent = entry.subject.traceparent
+    carrier = {} if traceparent is None else {"traceparent": traceparent}
     opened = TRACER.start_span(
         "pod run",
         context=propagate.extract(carrier),
@@ -349,7 +313,7 @@ def _blank(name: str, job: str, gang: str) -> Pod:
 
 
 def _is_blank(entry: Entry) -> bool:
-    return entry.pod.phase is Phase.ENDED and entry.word is None
+    return entry.pod.phase is Phase.ENDED and entry.subject.message is None
 
 
 def _moment(seconds: float) -> datetime:

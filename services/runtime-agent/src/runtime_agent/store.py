@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from muster.channels import Outgoing
 from muster.contracts.pods import PodRun
+from muster.contracts.topics import Kind
 from muster.exchange import Exchange
+from muster.subject import Subject, digest_of
 
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 
@@ -52,7 +56,7 @@ CREATE TABLE pod (
     revision INTEGER NOT NULL, seen INTEGER NOT NULL, acknowledged INTEGER NOT NULL,
     skipped INTEGER NOT NULL, rejected INTEGER NOT NULL, repeats INTEGER NOT NULL,
     repeat_at REAL, answer_at REAL,
-    topic TEXT, word TEXT, traceparent TEXT, changed_at REAL NOT NULL
+    topic TEXT, message TEXT, traceparent TEXT, changed_at REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX pod_active ON pod (pod) WHERE phase <> 'ended' OR repeat_at IS NOT NULL
     OR answer_at IS NOT NULL;
@@ -68,7 +72,7 @@ _EXCHANGE = (
 )  # fmt: skip
 _COLUMNS = (
     "pod", "job", "gang", "phase", "run", "stop_reason", "stop_grace_s", "is_forgotten",
-    "started_at", *_EXCHANGE, "topic", "word", "traceparent", "changed_at",
+    "started_at", *_EXCHANGE, "topic", "message", "traceparent", "changed_at",
 )  # fmt: skip
 _PUT = (
     f"INSERT OR REPLACE INTO pod ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"  # noqa: S608  names of columns
@@ -78,13 +82,10 @@ _GET = f"SELECT {', '.join(_COLUMNS)} FROM pod"  # noqa: S608  names of columns
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pod, its exchange with the Launcher, and the last word said about it."""
+    """A pod, and the subject that it is in the exchange with the Launcher."""
 
     pod: Pod
-    exchange: Exchange = field(default_factory=Exchange)
-    topic: str | None = None
-    word: str | None = None
-    traceparent: str | None = None
+    subject: Subject
     changed_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
     @property
@@ -94,8 +95,8 @@ class Entry:
 
     @property
     def is_active(self) -> bool:
-        """Whether something is still to be done or said."""
-        return self.is_live or not self.exchange.is_silent
+        """Whether something is still to be done or published."""
+        return self.is_live or not self.subject.exchange.is_silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +118,6 @@ class Partitions:
     bus: str
     count: int
     retired: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A dead letter that the bus has not taken yet."""
-
-    id: str
-    topic: str
-    key: str
-    value: str
-    at_s: float
 
 
 class Journal:
@@ -171,6 +161,7 @@ class Journal:
         with self._transaction():
             self._db.execute("ALTER TABLE pod RENAME COLUMN dead TO skipped")
             self._db.execute("ALTER TABLE pod RENAME COLUMN refused TO rejected")
+            self._db.execute("ALTER TABLE pod RENAME COLUMN word TO message")
             self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -266,22 +257,25 @@ class Journal:
         return self._reported
 
     def active(self) -> list[Entry]:
-        """Every pod that lives or of which something is still to be said."""
+        """Every pod that lives or on which something is still to be published."""
         where = "WHERE phase <> 'ended' OR repeat_at IS NOT NULL OR answer_at IS NOT NULL"
-        return [_entry(row) for row in self._db.execute(f"{_GET} {where}")]
+        return [_entry(row, self.id) for row in self._db.execute(f"{_GET} {where}")]
 
     def mark(self, name: str) -> int:
         """The number under which something was last done; 0 for never."""
         return int(self._meta(name) or 0)
 
     def refused(self) -> list[Entry]:
-        """Every pod about which the Launcher could not handle the last word."""
-        return [_entry(row) for row in self._db.execute(f"{_GET} WHERE rejected > 0")]
+        """Every pod on which the Launcher could not handle the latest message."""
+        return [_entry(row, self.id) for row in self._db.execute(f"{_GET} WHERE rejected > 0")]
 
-    def unforgotten(self) -> list[Entry]:
-        """Every pod that lives, or of which the Launcher may not know the end."""
-        where = "WHERE phase <> 'ended' OR is_forgotten = 0"
-        return [_entry(row) for row in self._db.execute(f"{_GET} {where}")]
+    def unforgotten(self, since: datetime | None = None) -> list[Entry]:
+        """Every pod that lives, or of which the Launcher may not know the end, or that changed
+        after `since`.
+        """
+        query = f"{_GET} WHERE phase <> 'ended' OR is_forgotten = 0 OR changed_at > ?"
+        rows = self._db.execute(query, (math.inf if since is None else since.timestamp(),))
+        return [_entry(row, self.id) for row in rows]
 
     def load(self, names: Iterable[str]) -> dict[str, Entry]:
         """Those of the pods that the journal knows."""
@@ -289,14 +283,14 @@ class Journal:
         for name in names:
             row = self._db.execute(f"{_GET} WHERE pod = ?", (name,)).fetchone()
             if row is not None:
-                found[name] = _entry(row)
+                found[name] = _entry(row, self.id)
         return found
 
     def save(
         self,
         entries: Iterable[Entry] = (),
         positions: Iterable[Position] = (),
-        letters: Iterable[Letter] = (),
+        letters: Iterable[Outgoing] = (),
         marks: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """One step, whole or not at all. Raises sqlite3.Error where the disk does not take it."""
@@ -312,7 +306,7 @@ class Journal:
             )
             self._db.executemany(
                 "INSERT OR REPLACE INTO letter VALUES (?, ?, ?, ?, ?)",
-                [(each.id, each.topic, each.key, each.value, each.at_s) for each in letters],
+                [(x.event_id, x.topic, x.key, (x.value or b"").decode(), x.at) for x in letters],
             )
 
     def positions(self) -> list[Position]:
@@ -337,10 +331,13 @@ class Journal:
         with self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
-    def letters(self, limit: int, after: str = "") -> list[Letter]:
+    def letters(self, limit: int, after: str = "") -> list[Outgoing]:
         """Dead letters that wait for the bus, in the order of their ids."""
-        query = "SELECT * FROM letter WHERE id > ? ORDER BY id LIMIT ?"
-        return [Letter(*row) for row in self._db.execute(query, (after, limit))]
+        query = "SELECT id, topic, key, value, at_s FROM letter WHERE id > ? ORDER BY id LIMIT ?"
+        return [
+            Outgoing(topic, key, value.encode(), ident, at_s)
+            for ident, topic, key, value, at_s in self._db.execute(query, (after, limit))
+        ]
 
     def drop_letters(self, ids: Sequence[str]) -> None:
         """The bus has taken them."""
@@ -348,7 +345,7 @@ class Journal:
             self._db.executemany("DELETE FROM letter WHERE id = ?", [(each,) for each in ids])
 
     def drop_ended(self, before: datetime, limit: int) -> list[str]:
-        """Takes out pods that ended before then and have nothing to say; their names."""
+        """Takes out pods that ended before then and have nothing to publish; their names."""
         query = """SELECT pod FROM pod WHERE phase = 'ended' AND changed_at < ?
                    AND repeat_at IS NULL AND answer_at IS NULL LIMIT ?"""
         names = [str(row[0]) for row in self._db.execute(query, (before.timestamp(), limit))]
@@ -363,20 +360,20 @@ class Journal:
 
 
 def _row(entry: Entry) -> tuple[object, ...]:
-    pod, exchange = entry.pod, entry.exchange
-    values: dict[str, object] = {name: getattr(exchange, name) for name in _EXCHANGE}
+    pod, subject = entry.pod, entry.subject
+    values = (getattr(subject.exchange, name) for name in _EXCHANGE)
     return (
         pod.pod, pod.job, pod.gang, pod.phase.value,
         None if pod.run is None else pod.run.model_dump_json(),
         None if pod.stop is None else pod.stop.reason,
         None if pod.stop is None else pod.stop.grace_s,
         pod.is_forgotten, _seconds(pod.started_at),
-        *(_seconds(v) if isinstance(v, datetime) else v for v in values.values()),
-        entry.topic, entry.word, entry.traceparent, _seconds(entry.changed_at),
+        *(_seconds(value) if isinstance(value, datetime) else value for value in values),
+        subject.topic, subject.message, subject.traceparent, _seconds(entry.changed_at),
     )  # fmt: skip
 
 
-def _entry(row: Sequence[object]) -> Entry:
+def _entry(row: Sequence[object], journal: str) -> Entry:
     values: Mapping[str, object] = dict(zip(_COLUMNS, row, strict=True))
     reason, grace_s = values["stop_reason"], values["stop_grace_s"]
     run = values["run"]
@@ -389,7 +386,7 @@ def _entry(row: Sequence[object]) -> Entry:
         stop=None if reason is None else Stopping(str(reason), float(str(grace_s))),
         is_forgotten=bool(values["is_forgotten"]),
         started_at=_moment(values["started_at"]),
-        checkpointed_at=_saved_at(values["word"]),
+        checkpointed_at=_saved_at(values["message"]),
     )
     revision, seen, acknowledged, skipped, rejected, repeats = (
         int(str(values[name])) for name in _EXCHANGE[:6]
@@ -398,19 +395,27 @@ def _entry(row: Sequence[object]) -> Entry:
     exchange = Exchange(
         revision, seen, acknowledged, skipped, rejected, repeats, repeat_at, answer_at
     )
-    return Entry(
-        pod=pod,
+    message = _text(values["message"])
+    subject = replace(
+        new_subject(pod, journal),
         exchange=exchange,
         topic=_text(values["topic"]),
-        word=_text(values["word"]),
+        message=message,
+        digest=0 if message is None else digest_of(message),
         traceparent=_text(values["traceparent"]),
-        changed_at=_moment(values["changed_at"]) or datetime(1970, 1, 1, tzinfo=UTC),
     )
+    changed_at = _moment(values["changed_at"]) or datetime(1970, 1, 1, tzinfo=UTC)
+    return Entry(pod, subject, changed_at)
 
 
-def _saved_at(word: object) -> datetime | None:
-    """When the pod has said last that work is saved, which each later word about it says again."""
-    at = None if word is None else json.loads(str(word)).get("checkpointedAt")
+def new_subject(pod: Pod, journal: str) -> Subject:
+    """A pod on which nothing was published or received yet."""
+    return Subject(Kind.POD, pod.pod, key=pod.job, journal=journal)
+
+
+def _saved_at(message: object) -> datetime | None:
+    """When the pod has said last that work is saved, which each later message on it repeats."""
+    at = None if message is None else json.loads(str(message)).get("checkpointedAt")
     return None if at is None else datetime.fromisoformat(at)
 
 

@@ -20,6 +20,8 @@ from typing import assert_never
 import structlog
 from muster.contracts.model import Model
 from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingChanged
+from muster.contracts.services import ServiceStarted
+from muster.contracts.topics import Service
 from muster.metrics import PlumbingMetrics
 from muster.newest import Newest
 from muster.records import Received
@@ -88,6 +90,7 @@ class Watch:
     _newest: Newest = field(default_factory=Newest)
     _wishes: dict[str, int] = field(default_factory=dict)
     _has_wishes: asyncio.Event = field(default_factory=asyncio.Event)
+    _restored: ServiceStarted | None = None
     _rung: set[str] = field(default_factory=set)
     _has_rung: asyncio.Event = field(default_factory=asyncio.Event)
     _accepted_s: dict[str, float] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class Watch:
                 self.metrics.start_seconds.observe(waited_s)
 
     async def run_times(self) -> None:
-        """Say again and answer what is due."""
+        """Republish and acknowledge what is due."""
         allowance, looked_s = float(self.settings.repeats_per_s), time.monotonic()
         while True:
             self.handlers.has_times.clear()
@@ -194,9 +197,9 @@ class Watch:
             allowance, looked_s = min(rate, allowance + rate * (now_s - looked_s)), now_s
             wait_s: float | None = self.settings.retry_s
             with self._counting_failures():
-                spoken, wait_s = self.handlers.on_time(int(allowance))
-                allowance -= spoken
-                self.plumbing.repeated.inc(spoken)
+                republished, wait_s = self.handlers.on_time(int(allowance))
+                allowance -= republished
+                self.plumbing.repeated.inc(republished)
                 self.plumbing.unacknowledged.set(self.handlers.unacknowledged())
             await self._until_due(wait_s)
 
@@ -238,14 +241,27 @@ class Watch:
                     self.handlers.on_operator(setting, revision)
                     if self._wishes[setting] == revision:
                         del self._wishes[setting]
-            if self._wishes:
+            if self._restored is not None:
+                with self._counting_failures():
+                    restored, as_of = self._restored.restored, self._restored.lost_since
+                    self.handlers.on_restored(restored, as_of)
+                    self._restored = None
+            if self._wishes or self._restored:
                 await asyncio.sleep(self.settings.retry_s)
                 self._has_wishes.set()
 
-    def on_new_bus(self) -> None:
-        """What the old bus may have lost is said again."""
+    def on_service(self, record: Received, message: Model | None) -> None:
+        """The Launcher may have lost what it knew of the pods."""
+        if not isinstance(message, ServiceStarted) or not self._newest.is_news(record, message):
+            return
+        if message.service == Service.LAUNCHER.value and message.restored:
+            self._restored = message
+            self._has_wishes.set()
+
+    def on_recovered(self) -> None:
+        """What the bus may have lost is due again."""
         with self._counting_failures():
-            self.handlers.on_new_bus()
+            self.handlers.on_recovered()
 
     async def run_cleaning(self) -> None:
         """Take out what is too old."""

@@ -1,0 +1,40 @@
+"""Records that a commit has just made, on their way to the bus."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from muster.channels import Outgoing
+
+FRESH_BYTES = 2 * 2**20
+"""What waits in memory for the bus. The rest is left to its rows: a slow bus costs no memory."""
+
+
+class Fresh:
+    """A bounded queue in memory. What it does not take is republished from its row later."""
+
+    def __init__(self, limit_bytes: int = FRESH_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._records: deque[Outgoing] = deque()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add(self, records: Sequence[Outgoing]) -> bool:
+        """Take all of them, or none where there is no room; whether they were taken."""
+        size = sum(map(_size, records))
+        if self._bytes + size > self._limit_bytes:
+            return False
+        self._records.extend(records)
+        self._bytes += size
+        return True
+
+    def take(self, count: int) -> list[Outgoing]:
+        """The oldest ones."""
+        taken = [self._records.popleft() for _ in range(min(count, len(self._records)))]
+        self._bytes -= sum(map(_size, taken))
+        return taken
+
+
+def _size(record: Outgoing) -> int:
+    return len(record.value or b"")
