@@ -24,7 +24,7 @@ from muster.contracts.pods import PodStatus
 from muster.contracts.services import ServiceStarted
 from muster.contracts.topics import Kind, Service
 from muster.decisions import Due, Input
-from muster.exchange import Exchange
+from muster.exchange import Exchange, resync
 from muster.exchange import publish as publish_revision
 from muster.records import Received
 from muster.subject import Subject

@@ -104,7 +104,8 @@ def test_report_revisions_never_come_twice_also_after_a_crash(path: Path) -> Non
 
 def test_a_step_that_fails_changes_nothing(path: Path) -> None:
     journal = Journal(path, "id")
-    broken = replace(an_entry("b"), topic=object())  # type: ignore[arg-type]
+    entry = an_entry("b")
+    broken = replace(entry, subject=replace(entry.subject, topic=object()))  # type: ignore[arg-type]
     with pytest.raises(sqlite3.Error):
         journal.save([an_entry("a"), broken], [Position("t", 0, "bus", 1)])
     assert (journal.active(), journal.positions()) == ([], [])
