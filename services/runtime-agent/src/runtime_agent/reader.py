@@ -52,7 +52,7 @@ class PartitionReader(Reader):
         self.has_begun = asyncio.Event()
 
     async def _read(self) -> None:
-        while (bus := self._bus.cluster_id) is None:
+        while (bus := self._bus.identity) is None:
             await asyncio.sleep(NAME_POLL_S)
         consumer = AIOKafkaConsumer(
             *TOPICS,
