@@ -1,6 +1,5 @@
-"""The embedded broker: on the port it was given, a new bus at each start, gone with its parent."""
+"""The embedded broker: on the port it was given, gone with its parent."""
 
-import asyncio
 import socket
 import struct
 import subprocess
@@ -11,23 +10,12 @@ import time
 import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.protocol.metadata import MetadataRequest
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.mock_cluster import check
 from cli.embedded.process import EmbeddedServerError, free_port, is_port_free
 
 pytestmark = pytest.mark.kafka
 DEADLINE_S = 60.0
-
-
-async def _cluster_id(bootstrap: str) -> str:
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
-    await producer.start()
-    try:
-        answer = await producer.client.send(producer.client.get_random_node(), MetadataRequest([]))
-        return str(answer.cluster_id)
-    finally:
-        await producer.stop()
 
 
 async def test_records_pass_in_a_group(fresh_broker: EmbeddedBroker) -> None:
@@ -86,19 +74,6 @@ def test_a_client_that_waits_for_the_broker_does_not_make_its_topics() -> None:
     finally:
         is_over.set()
         asking.join()
-
-
-def test_each_start_is_another_cluster_also_without_random_addresses() -> None:
-    port = free_port()
-    command = ["setarch", "-R", sys.executable, "-m", "cli.embedded.broker", "--port", str(port)]
-    seen = []
-    for _ in range(3):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == f"ready 127.0.0.1:{port}\n"
-            seen.append(asyncio.run(_cluster_id(f"127.0.0.1:{port}")))
-            process.terminate()
-    assert len(set(seen)) == 3
 
 
 async def test_a_producer_goes_on_after_a_kill_and_return(fresh_broker: EmbeddedBroker) -> None:

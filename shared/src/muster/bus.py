@@ -8,22 +8,21 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import structlog
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import TopicAlreadyExistsError
-from aiokafka.protocol.metadata import MetadataRequest
 
+from muster.bus_identity import read_identity
 from muster.channels import Channel
 from muster.channels import Outgoing as Outgoing
 from muster.channels import partition_of as partition_of
 from muster.contracts.model import Model
-from muster.contracts.topics import EVERY_TOPIC, TOPICS, Service
+from muster.contracts.topics import Service
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.publisher import BUS_ERRORS as BUS_ERRORS
 from muster.publisher import Outcome, Publisher
 from muster.settings import ServiceSettings
 from muster.telemetry import current_traceparent
+from muster.topics_admin import set_up_topics
 
 _log = structlog.get_logger()
 
@@ -37,15 +36,16 @@ transactions.
 class Bus:
     """What a service gives to the bus, and the watch over the bus's identity.
 
-    ``on_new_bus`` hooks are called when the bus answers under another cluster id than before: its
-    records are gone.
+    ``identity`` is the id of the bus, once its topics are configured as Muster needs them.
+    ``on_new_bus`` hooks are called when another bus answers than before: the records of the old
+    one are gone.
     """
 
     def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
         self.settings = settings
         self.me = me
         self.metrics = metrics
-        self.cluster_id: str | None = None
+        self.identity: str | None = None
         self.is_up = False
         self._complained = False
         self.on_new_bus: list[Callable[[], None]] = []
@@ -66,7 +66,6 @@ class Bus:
                     if client is None:
                         client = AIOKafkaClient(bootstrap_servers=self.settings.kafka_bootstrap)
                         await client.bootstrap()
-                        await self._make_topics(client)
                     async with asyncio.timeout(self.settings.bus_timeout_s):
                         await self._look(client)
                 except BUS_ERRORS as error:
@@ -89,17 +88,18 @@ class Bus:
         await self._publisher.close()
 
     async def _look(self, client: AIOKafkaClient) -> None:
-        answer = await client.send(client.get_random_node(), MetadataRequest([]))
+        found = await read_identity(client)
+        before = self.identity
+        if found.id != before or self._publisher.lacks_topics:
+            self._publisher.lacks_topics = False
+            if not found.is_embedded:
+                await set_up_topics(self.settings)
+        self.identity = found.id
         self._note(True, None)
-        before, self.cluster_id = self.cluster_id, str(answer.cluster_id)
-        if before not in (None, self.cluster_id):
-            _log.warning("the bus is another one", before=before, now=self.cluster_id)
-            await self._make_topics(client)
+        if before not in (None, found.id):
+            _log.warning("the bus is another one", before=before, now=found.id)
             for hook in self.on_new_bus:
                 hook()
-        elif self._publisher.lacks_topics:
-            self._publisher.lacks_topics = False
-            await self._make_topics(client)
 
     def _note(self, is_up: bool, error: BaseException | None) -> None:
         if error is not None and (self.is_up or not self._complained):
@@ -110,33 +110,6 @@ class Bus:
             self._complained = False
         self.is_up = is_up
         self.metrics.bus_up.set(is_up)
-
-    async def _make_topics(self, client: AIOKafkaClient) -> None:
-        """Make the topics that are missing. The embedded broker comes with all of them."""
-        known = (await client.fetch_all_metadata()).topics()
-        missing = [name for name in EVERY_TOPIC if name not in known]
-        if not missing:
-            return
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap)
-        await admin.start()
-        try:
-            await admin.create_topics([self._new_topic(name) for name in missing])
-        except TopicAlreadyExistsError:
-            pass  # another service was quicker
-        except AttributeError as error:  # what aiokafka raises where there is no controller
-            raise Transient(f"the bus has no controller to make {missing} with") from error
-        finally:
-            await admin.close()
-        _log.info("made topics", topics=missing)
-
-    def _new_topic(self, name: str) -> NewTopic:
-        is_state = name in TOPICS and TOPICS[name].state
-        return NewTopic(
-            name,
-            self.settings.topic_partitions,
-            self.settings.topic_replication,
-            topic_configs={"cleanup.policy": "compact" if is_state else "delete"},
-        )
 
     async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
         """Give records to the bus; for each, None when it was taken, Transient when it can't be

@@ -15,7 +15,7 @@ from types import ModuleType
 import asyncpg
 from alembic import op
 from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext, RevisionStep
+from alembic.runtime.migration import MigrationContext, MigrationStep, RevisionStep
 from alembic.script import Script, ScriptDirectory
 from alembic.script.revision import RevisionMap
 from sqlalchemy import Connection, text
@@ -75,13 +75,14 @@ def upgrade(connection: Connection, service: str, migrations: list[Migration]) -
     directory.revision_map = RevisionMap(lambda: [_script(m) for m in migrations])
     ran: list[str] = []
 
-    def steps(heads: tuple[str, ...], _context: MigrationContext) -> Iterable[RevisionStep]:
-        todo = directory._upgrade_revs("head", heads)  # type: ignore[arg-type]  # what alembic's own command calls
-        ran.extend(str(step.doc) for step in todo)
-        return todo
+    def upgrades(heads: tuple[str, ...], _context: MigrationContext) -> Iterable[RevisionStep]:
+        todo = reversed(list(directory.iterate_revisions("head", heads, implicit_base=True)))
+        steps = [MigrationStep.upgrade_from_script(directory.revision_map, each) for each in todo]
+        ran.extend(str(step.doc) for step in steps)
+        return steps
 
     context = MigrationContext.configure(
-        connection, opts={"fn": steps, "version_table_schema": service}
+        connection, opts={"fn": upgrades, "version_table_schema": service}
     )
     with Operations.context(context):
         context.run_migrations()

@@ -3,9 +3,16 @@
 import socket
 import sys
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 SECRETS_DIR = Path("/run/secrets")
@@ -52,6 +59,11 @@ class ServiceSettings(BaseSettings):
     bus_timeout_s: PositiveFloat = Field(15.0, description="A record not taken by then is kept.")
     topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
     topic_replication: PositiveInt = 1
+    topic_retention_days: PositiveInt = Field(
+        3,
+        description="Kafka keeps records for so long. Every topic must have exactly this"
+        " retention.ms: a service corrects another one at its start, or stops where it may not.",
+    )
     shutdown_s: PositiveFloat = Field(10.0, description="A stop takes no longer than this.")
 
 
@@ -104,3 +116,13 @@ class DatabaseSettings(ServiceSettings):
     retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
     retry_longest_s: PositiveFloat = 5.0
     closed_subjects_days: PositiveInt = Field(8, description="Longer than topics keep records.")
+
+    @model_validator(mode="after")
+    def _closed_subjects_outlive_records(self) -> Self:
+        """Raises ValueError where a record could outlive what is known of its subject."""
+        if self.topic_retention_days >= self.closed_subjects_days:
+            raise ValueError(
+                f"MUSTER_TOPIC_RETENTION_DAYS ({self.topic_retention_days}) must be below"
+                f" MUSTER_CLOSED_SUBJECTS_DAYS ({self.closed_subjects_days})"
+            )
+        return self

@@ -31,7 +31,6 @@ START_TIMEOUT_S = 120.0
 PREPARE_TIMEOUT_S = 180.0
 POLL_S = 0.1
 OLDEST_JAVA = 17
-RETENTION_HOURS = 72  # DESIGN: topics keep records for three days
 HEAP = ("-Xmx256m", "-Xms64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 ARCHIVE = "classes.jsa"
 TEMPLATE = "template"
@@ -46,7 +45,6 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 log.dirs={data}
-log.retention.hours={retention_hours}
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
@@ -64,13 +62,19 @@ auto.create.topics.enable=false
 
 
 class ApacheKafka(EmbeddedKafka):
-    """A broker over the folder `home`; `installation` holds the jars and what `prepare` made."""
+    """A broker over the folder `home`; `installation` holds the jars and what `prepare` made.
 
-    def __init__(self, home: Path, installation: Path, *, port: int | None = None) -> None:
+    `properties`: further lines of its server.properties.
+    """
+
+    def __init__(
+        self, home: Path, installation: Path, *, port: int | None = None, properties: str = ""
+    ) -> None:
         super().__init__(port)
         self.home = home.absolute()
         self.log_path = self.home / "kafka.log"
         self._installation = installation.absolute()
+        self._properties = properties
 
     def start(self) -> None:
         """Start the broker over its data, or over new data; returns when it answers."""
@@ -88,10 +92,9 @@ class ApacheKafka(EmbeddedKafka):
             port=self.port,
             controller_port=free_port(),
             data=self.home / "data",
-            retention_hours=RETENTION_HOURS,
         )
         path = self.home / "server.properties"
-        path.write_text(text)
+        path.write_text(text + self._properties)
         return path
 
     def _launch(self, command: Sequence[str]) -> None:
@@ -133,9 +136,7 @@ def prepare(installation: Path) -> None:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir()
         properties = making / "server.properties"
-        properties.write_text(
-            PROPERTIES.format(port=1, controller_port=2, data=making / "data", retention_hours=1)
-        )
+        properties.write_text(PROPERTIES.format(port=1, controller_port=2, data=making / "data"))
         format_it = ["kafka.tools.StorageTool", "format", "-t", _new_id(), "-c", str(properties)]
         done = subprocess.run(
             [java, *HEAP, "-cp", classes, *format_it],

@@ -18,17 +18,15 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from muster.contracts.bus_identity import IDENTITY_TOPIC
+
 from cli.embedded.process import EmbeddedServerError
 
 BACKLOG = 128
 BROKER_ID = 1
 RD_KAFKA_PRODUCER = 0  # rdkafka.h: rd_kafka_type_t
 ERROR_TEXT_BYTES = 512
-BALLAST_BLOCKS = 1024  # of 64 KiB, hardly any of it ever touched
-BALLAST_BLOCK_BYTES = 64 << 10
-BALLAST_STEPS = 2048  # of 16 bytes
-GAP_MAX_BYTES, GAP_MIN_BYTES = 8192, 64  # around the size of librdkafka's cluster object
-GAPS_PER_SIZE = 100_000
+IDENTITY_BYTES = 16
 METADATA_API, METADATA_VERSION = 3, 2
 CHECK_TIMEOUT_S = 5.0
 KNOCK_S = 0.003
@@ -48,7 +46,6 @@ class MockCluster:
         )
         if not handle:
             raise EmbeddedServerError(f"librdkafka: {error.value.decode(errors='replace')}")
-        _shift_heap()
         self._cluster = ctypes.c_void_p(
             self._library.rd_kafka_mock_cluster_new(ctypes.c_void_p(handle), 1)
         )
@@ -61,6 +58,8 @@ class MockCluster:
         with _kept_awake(random_port):
             for topic, partitions in topics.items():
                 self._create(topic, partitions)
+            self._create(IDENTITY_TOPIC, 1)
+            _write_identity(random_port)
         self._library.rd_kafka_mock_broker_set_host_port(
             self._cluster, BROKER_ID, b"127.0.0.1", port
         )
@@ -169,26 +168,24 @@ def _listen(port: int) -> socket.socket:
     return listening
 
 
-def _shift_heap() -> None:
-    """Make the cluster's id another one at each start.
+def _write_identity(port: int) -> None:
+    """Write which bus this is: the cluster's own id is an address, which repeats."""
+    # Imported here: `check` is also used by programs that load no library of the broker's.
+    from confluent_kafka import Producer
 
-    The id is the cluster's heap address, which repeats where addresses are not randomised; clients
-    tell a new bus from the old one by it. So a random part of the heap is used up first, and then
-    every gap below it into which the cluster would fit.
-    """
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = ctypes.c_void_p
-
-    def allocate(size: int) -> int:
-        return int(libc.malloc(ctypes.c_size_t(size)) or 0)
-
-    for _ in range(secrets.randbelow(BALLAST_BLOCKS)):
-        allocate(BALLAST_BLOCK_BYTES)
-    border = allocate(BALLAST_BLOCK_BYTES - 16 * secrets.randbelow(BALLAST_STEPS))
-    for size in range(GAP_MAX_BYTES, GAP_MIN_BYTES, -16):
-        for _ in range(GAPS_PER_SIZE):
-            if allocate(size) > border:
-                break
+    failures: list[object] = []
+    producer = Producer({"bootstrap.servers": f"127.0.0.1:{port}"})
+    producer.produce(
+        IDENTITY_TOPIC,
+        secrets.token_urlsafe(IDENTITY_BYTES),
+        partition=0,
+        on_delivery=lambda failure, _record: failures.append(failure),
+    )
+    producer.flush(CHECK_TIMEOUT_S)
+    if failures != [None]:
+        raise EmbeddedServerError(
+            f"The embedded broker does not take its identity: {failures or 'no answer in time'}."
+        )
 
 
 def _take_over(random_port: int, listening: socket.socket) -> None:

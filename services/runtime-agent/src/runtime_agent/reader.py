@@ -57,7 +57,7 @@ class PartitionReader(Reader):
         self.caught_up = asyncio.Event()
 
     async def _read(self) -> None:
-        while (bus := self._bus.cluster_id) is None:
+        while (bus := self._bus.identity) is None:
             await asyncio.sleep(NAME_POLL_S)
         consumer = AIOKafkaConsumer(
             *TOPICS,

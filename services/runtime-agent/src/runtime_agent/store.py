@@ -101,7 +101,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The next record to read of one partition of the bus that has this cluster id."""
+    """The next record to read of one partition of the bus that has this identity."""
 
     topic: str
     number: int

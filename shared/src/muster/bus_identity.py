@@ -1,0 +1,50 @@
+"""Which bus answers. Records and offsets of one bus mean nothing on another.
+
+A real Kafka tells its cluster id. The embedded broker's cluster id is an address in its memory,
+which repeats, so its identity is a record (contracts/bus_identity.py).
+"""
+
+from dataclasses import dataclass
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.record.memory_records import MemoryRecords
+
+from muster.contracts.bus_identity import IDENTITY_TOPIC
+from muster.errors import Transient
+
+RECORD_BYTES = 1024
+NO_ERROR = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The id of a bus. The embedded broker makes its topics itself and takes no admin requests."""
+
+    id: str
+    is_embedded: bool
+
+
+async def read_identity(client: AIOKafkaClient) -> Identity:
+    """Ask the bus. Each call asks anew: a client silently reconnects to another broker on the same
+    port. Raises Transient where the identity topic has no record yet.
+    """
+    node = client.get_random_node()
+    request = MetadataRequest([IDENTITY_TOPIC], allow_auto_topic_creation=False)
+    metadata = await client.send(node, request)
+    if all(error != NO_ERROR for error, *_ in metadata.topics):
+        return Identity(str(metadata.cluster_id), is_embedded=False)
+    partition = (0, 0, RECORD_BYTES)  # number, offset, bytes
+    answer = await client.send(
+        node, FetchRequest(0, 0, RECORD_BYTES, 0, [(IDENTITY_TOPIC, [partition])])
+    )
+    ((_, ((_, error, *_, found),)),) = answer.topics
+    if error != NO_ERROR:
+        raise for_code(error)(f"of {IDENTITY_TOPIC}")
+    records = MemoryRecords(found or b"")
+    if not records.has_next():
+        raise Transient(f"the bus has no record in {IDENTITY_TOPIC} yet")
+    first = next(iter(records.next_batch()))
+    return Identity(first.value.decode(), is_embedded=True)
