@@ -26,7 +26,7 @@ from scheduler.domain.core.preempting import (
     protected_lazy,
     room_at_best,
 )
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import Removal, undo_all, without_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.starting import (
@@ -224,7 +224,5 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
         if room_at_best(cluster, live, seeker) is not None:
             return True
         lazy = protected_lazy(cluster, live)
-        removals = [Removal(cluster, other, lifts=False) for other in lazy]
-        found = bool(lazy) and room_at_best(cluster, live, seeker) is not None
-        undo_all(removals)
-        return found
+        with without_all(cluster, lazy, lifts=False):
+            return bool(lazy) and room_at_best(cluster, live, seeker) is not None

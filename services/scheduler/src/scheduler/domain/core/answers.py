@@ -20,7 +20,7 @@ from scheduler.domain.core.passing import first_of
 from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.reasons import HEALTH
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import without_all
 from scheduler.domain.core.reservation import Reservation, goes_before, may_pass
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
@@ -298,12 +298,8 @@ def _of_these(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Liv
 
 
 def _fits_without(cluster: Cluster, gangs: Sequence[Live], look: Look) -> bool:
-    removals: list[Removal] = []
-    try:
-        removals += (Removal(cluster, other) for other in gangs)
+    with without_all(cluster, gangs):
         return look() is not None
-    finally:
-        undo_all(removals)
 
 
 def _is_in(other: Live, spots: Sequence[Spot]) -> bool:
@@ -363,9 +359,10 @@ def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
 def _place(cluster: Cluster, live: Live, *, is_guest: bool) -> list[Spot] | None:
     """Its place at nobody's cost; never empty."""
     seeker = _seeker(cluster, live, is_guest=is_guest)
-    found = _spots(seeker.pods) if seeker.place(live.waiting) else None
-    seeker.undo()
-    return found
+    try:
+        return _spots(seeker.pods) if seeker.place(live.waiting) else None
+    finally:
+        seeker.undo()
 
 
 def _seeker(cluster: Cluster, live: Live, *, is_guest: bool) -> Seeker:
