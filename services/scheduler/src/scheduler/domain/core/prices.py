@@ -32,8 +32,15 @@ BORROWED_PROTECTED = 1 << 24
 GPU = 1 << 36
 """Any other GPU: no number of those that are suffered costs as much."""
 
-PROTECTED = 1 + (1 << 40)
-"""So many times as much a guest costs who is protected: their GPUs count before all others."""
+PROTECTED_BARE = 1 << 60
+"""A protected opportunistic or downgraded gang without GPUs costs so much more. No number of GPUs
+costs as much.
+"""
+
+PROTECTED = 1 << 84
+"""Each GPU of a protected opportunistic or downgraded gang costs so much more. No number of such
+gangs without GPUs costs as much.
+"""
 
 STAYS = 1 << 30
 """The rank of who can't be made to leave."""
@@ -66,7 +73,7 @@ def cost_of(live: Live) -> tuple[int, Price]:
         if live.lender is None and live.is_protected and not live.is_overdue and rank < STAYS:
             if rank > OPPORTUNISTIC:
                 rank = STAYS
-            price = price[0] * PROTECTED, price[1]
+            price = price[0] + (live.gpus_in_use * PROTECTED or PROTECTED_BARE), price[1]
         live.cost = rank, price
     return live.cost
 
