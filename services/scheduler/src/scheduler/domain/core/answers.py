@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from scheduler.domain.core.admitting import could_be_placed, may_be_guest
+from scheduler.domain.core.admitting import could_be_placed, may_be_guest, reserved_shares
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
@@ -208,10 +208,11 @@ def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
 
 def _starts_now(cluster: Cluster, live: Live) -> bool:
     """As `passing.tries` would have it, at nobody's cost."""
-    if may_be_guest(live) and _place(cluster, live, is_guest=True):
-        return True
-    if live.is_guest:
-        return False
+    if may_be_guest(live):
+        with reserved_shares(cluster, live):
+            found = _place(cluster, live, is_guest=True)
+        if found or live.is_guest:
+            return found is not None
     others = cluster.reservations.of(live.owner)
     behind = [each for each in others if goes_before(live, each)]
     with _set_aside(cluster, behind):
@@ -239,6 +240,7 @@ def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
         with _set_aside(cluster, cluster.reservations.of(live.owner)):
             stays, least = cluster.preemptions.held_by(live), live.gang.priority
             some = [e for e in charges.charged_to(live.owner) if e.rank >= least or e.id in stays]
+            some += charges.spared_by(live)
     some = [each for each in some if each is not live]
     every = by_end(some, cluster.policy, cluster.now)
     ends = every[:ENDS_LOOKED]

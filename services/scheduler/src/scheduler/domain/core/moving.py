@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from scheduler.domain.core.admitting import may_be_guest
+from scheduler.domain.core.admitting import may_be_guest, reserved_shares
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import lives_of, wanted
@@ -94,7 +94,8 @@ class Restart:
                 live.waiting = needed
         if not live.is_guest and not quota_short(self.cluster, live) and self._seek(is_guest=False):
             return True
-        return may_be_guest(live) and self._seek(is_guest=True)
+        with reserved_shares(self.cluster, live):
+            return may_be_guest(live) and self._seek(is_guest=True)
 
     def _seek(self, *, is_guest: bool) -> bool:
         live = self.live

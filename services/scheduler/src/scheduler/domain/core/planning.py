@@ -34,7 +34,8 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     """The earliest; None: not even if all its virtual cluster's gangs were gone."""
     hardware, policy = cluster.hardware, cluster.policy
     charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
-    ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
+    stay = [each for each in charged if each.rank >= live.gang.priority]
+    ends = by_end([*stay, *cluster.charges.spared_by(live)], policy, now)
     ends = _each_once(_late(cluster, live, ends) + _protected(cluster, live, now))
     versions, limit = hardware.versions(), hardware.limit
     hardware.limit = hardware.steps + GANG_STEPS
