@@ -58,6 +58,18 @@ def victims_seen(
         yield
 
 
+def preempted_for_no_higher(cluster: Cluster, decided: Sequence[Decision]) -> Iterator[str]:
+    """Gangs that are preempted for one of equal or lower priority of their own virtual cluster: not
+    those that passed, and have stayed on kept cells.
+    """
+    for each in decided:
+        if isinstance(each, Preempted) and each.for_gang and each.reason.code != "reservation":
+            victim, other = cluster.gangs[each.gang].gang, cluster.gangs[each.for_gang].gang
+            is_own = victim.virtual_cluster == other.virtual_cluster
+            if is_own and victim.priority >= other.priority:
+                yield f"{victim.id} ({victim.priority}) for {other.id} ({other.priority})"
+
+
 class Judge:
     """``wrong``: what is not as it should be; ``met``: how often what was to be looked at was
     there.

@@ -17,6 +17,7 @@ from scheduler.domain.core.model import (
     Preempted,
     Reserved,
     Role,
+    Shrunk,
 )
 
 KEEPING = Policy(is_backfilling=True, assumed_s=1_000.0, max_pass_s=500.0)
@@ -369,6 +370,28 @@ def test_quota_that_is_wanting_for_kept_cells_is_kept_where_it_is() -> None:
     assert placed(scene.cycle()) == []
     scene.leave("short")
     assert placed(scene.cycle()) == ["large"]
+
+
+@pytest.mark.parametrize("pods", [1, 2, 3])
+def test_nobody_shrinks_for_who_comes_after_one_for_whose_kept_cells_quota_is_wanting(
+    pods: int,
+) -> None:
+    """The large gang wants a node for which there is quota when a gang on another has ended."""
+    scene = Scene(config(policy=KEEPING, x=owning(("rack/node", 3))))
+    for name, node in (("one", "n0"), ("other", "n1")):
+        scene.places(gang(name, "x", 4, expected_s=100.0, allowed_nodes=frozenset({node})))
+    role = Role(Kind(1), ("p0", "p1", "p2", "p3"), "p", 1)
+    elastic = replace(gang("elastic", "x", 1, allowed_nodes=frozenset({"n2"})), roles=(role,))
+    assert len(scene.places(elastic)) == 4
+    scene.places(gang("guest", "x", 0, priority=-1))  # somebody could have to leave
+    large = reserved(scene.asks(a_gang("large", 1, allowed_nodes=frozenset({"n3"}))), "large")
+    assert large.cells == (("n3", (0, 1, 2, 3)),)
+    decided = scene.asks(gang("small", "x", 1, pods))
+    assert [each for each in decided if isinstance(each, Shrunk | Preempted)] == []
+    scene.leave("one")
+    decided = scene.cycle()
+    assert placed(decided) == ["large"]
+    assert {each.for_gang for each in decided if isinstance(each, Shrunk)} == {"small"}
 
 
 @pytest.mark.parametrize("budget", [None, 1])

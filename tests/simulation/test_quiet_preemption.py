@@ -1,16 +1,20 @@
 """Who may not be made to leave: docs/scheduling.md, "Who is protected"."""
 
+from dataclasses import replace
+
 import pytest
-from scenes import Scene, code_of, config, gang, owning
+from scenes import FREE, Scene, code_of, config, gang, owning
 from scheduler.domain.core.config import NodeLimits, PhysicalCell, Policy
 from scheduler.domain.core.model import (
     Decision,
     Deferred,
     Downgraded,
     Gang,
+    Kind,
     Placed,
     Preempted,
     Reserved,
+    Role,
 )
 
 
@@ -129,6 +133,55 @@ def test_of_guests_those_leave_that_are_not_protected() -> None:
     decided = scene.asks(a_gang("other", priority=1), gang("third", "y", 4, priority=1))
     assert victims(decided) == ["g2", "g3"]
     assert victims(scene.asks(gang("last", "y", 4, priority=1))) == ["small"]
+
+
+@pytest.mark.parametrize("nodes", [1, 4, 5, 12])
+def test_a_protected_gang_without_gpus_does_not_leave_where_any_number_of_gpus_would_do(
+    nodes: int,
+) -> None:
+    """The one on n0 has all of its CPU; the other one has all GPUs of the others."""
+    names = [f"m{number:02}" for number in range(nodes + 1)]
+    cells = [PhysicalCell("node", name=name) for name in names]
+    limits = {name: NodeLimits(cpu=8) for name in names}
+    scene = Scene(config(cells, limits, FREE, x=owning(("node", 1)), y=owning(("node", nodes))))
+    for name in names:
+        scene.core.set_node_health(name, True)
+    kept = {"allowed_nodes": frozenset(names[:1]), "min_run_s": 1000.0}
+    scene.places(gang("bare", "x", 0, cpu=8, priority=-1, **kept))
+    scene.places(gang("large", "x", 4, pods=nodes, cpu=1, priority=-1))
+    assert victims(scene.asks(gang("own", "y", 1, cpu=1))) == ["large"]
+
+
+def test_a_protected_gang_stays_where_others_would_do_that_cost_more_pod_by_pod() -> None:
+    """Of ten that could leave: a large pod goes where least work is lost, and would leave to a
+    small one, which wants CPU, the place of the protected gang alone.
+    """
+    names = [f"m{number}" for number in range(10)]
+    cells = [
+        PhysicalCell("node" if n < 3 else "old-node", name=name) for n, name in enumerate(names)
+    ]
+    limits = {name: NodeLimits(cpu=8 if name in ("m0", "m2") else 1) for name in names}
+    owned = {"x": owning(("node", 3), ("old-node", 7)), "y": owning()}
+    scene = Scene(config(cells, limits, FREE, **owned))
+    for number, name in enumerate(names):
+        scene.core.set_node_health(name, True)
+        scene.now += 1.0 if name != "m0" else 0.0
+        only = frozenset({name})
+        run_s = 1000.0 if name == "m2" else 0.0
+        scene.asks(
+            gang(
+                f"on-{name}",
+                "y",
+                4 if number < 3 else 2,
+                priority=-1,
+                allowed_nodes=only,
+                min_run_s=run_s,
+                checkpoint_s=1.0 if name == "m0" else None,
+            )
+        )
+    roles = (Role(Kind(4), ("large",)), Role(Kind(2, cpu=8), ("small",)))
+    asks = replace(gang("asks", "x", 1), roles=roles)
+    assert sorted(victims(scene.asks(asks))) == ["on-m0", "on-m1"]
 
 
 def test_no_more_leave_inside_a_virtual_cluster_than_its_budget_has() -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 from core_door import CoreDoor
-from judging import victims_seen
+from judging import preempted_for_no_higher, victims_seen
 from scenes import config, gang, owning, racks
 from scheduler.domain.core import preempting
 from scheduler.domain.core.cluster import Cluster
@@ -31,6 +31,7 @@ class Book:
 
     def take(self, decisions: Sequence[Decision], now: float) -> Iterator[str]:
         """Decisions of one cycle: what is wrong with them."""
+        yield from preempted_for_no_higher(self.core, decisions)
         by_gang: defaultdict[str, list[Preempted]] = defaultdict(list)
         for each in decisions:
             if isinstance(each, Preempted) and each.for_gang is not None:

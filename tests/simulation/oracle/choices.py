@@ -97,9 +97,16 @@ def candidates(state: State, gang: Gang) -> list[Record]:
     others = [
         record
         for record in state.records.values()
-        if not record.is_guaranteed and not record.is_leaving
+        if not (record.is_guaranteed or record.is_leaving or is_spared(record, gang))
     ]
     return [*others, *(each for each in below(state, gang) if not state.is_protected(each, gang))]
+
+
+def is_spared(record: Record, gang: Gang) -> bool:
+    """Whether a gang without cells has no lower priority than this one of its virtual cluster."""
+    other = record.gang
+    is_as_high = other.priority >= gang.priority
+    return not record.is_guaranteed and is_as_high and other.virtual_cluster == gang.virtual_cluster
 
 
 def terms_of(state: State, gang: Gang, step: str) -> Terms:

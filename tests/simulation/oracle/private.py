@@ -2,7 +2,8 @@
 
 The cells that are bound count with what gangs of its priority or higher leave of them; each cell
 of the quota that is not bound counts as one that is fresh. Where machines differ, or some are not
-usable, nothing is promised here.
+usable, or gangs of its own virtual cluster run without cells that it may not preempt, nothing is
+promised here.
 """
 
 from collections import Counter
@@ -10,7 +11,7 @@ from collections import Counter
 from scheduler.domain.core.machines import FIRST_PORT, LAST_PORT
 from scheduler.domain.core.model import OPPORTUNISTIC, Gang
 
-from oracle.choices import type_choices
+from oracle.choices import is_spared, type_choices
 from oracle.hardware import Hardware
 from oracle.state import State
 
@@ -22,7 +23,7 @@ def fits_in_private(state: State, gang: Gang) -> bool:
     """Whether the gang must not wait."""
     if gang.priority == OPPORTUNISTIC or gang.allowed_nodes is not None or not _is_even(state):
         return False
-    if _may_lack_ports(state, gang):
+    if _may_lack_ports(state, gang) or any(is_spared(r, gang) for r in state.records.values()):
         return False
     rooms = _rooms(state, gang)
     machine = str(state.hardware.cells[state.hardware.node_cells()[0]].node)

@@ -87,8 +87,8 @@ class Configuring:
 
     async def remake(self, state: Stored, heard: Setting | None, at: Callable[[], float]) -> None:
         """Take what is new of file and setting, and nodes that are new or of another size. It is
-        made in a thread, beside which heartbeats are heard and questions answered, and taken in one
-        step.
+        made in a thread, beside which heartbeats are heard, and taken in one step. The caller holds
+        the decider's lock: questions that would change the state meanwhile wait.
         """
         self.heard = heard or self.heard
         started, wanted = time.monotonic(), (self.config, self.setting)

@@ -175,6 +175,9 @@ class SchedulerSettings(DatabaseSettings):
     what_if_kept_s: PositiveFloat = Field(
         900.0, description="Who asks the same again within so long gets the same answer."
     )
+    question_wait_s: PositiveFloat = Field(
+        4.0, description="A question waits so long while the Scheduler decides; then it gets 503."
+    )
     queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
     cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
 

@@ -3,12 +3,13 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Protocol
 
 import structlog
-from muster.errors import Broken, Rejected
+from muster.errors import Broken, Rejected, Transient
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -17,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from scheduler import store
 from scheduler.api import clusters, views
 from scheduler.api.advice import advice as advice_of
-from scheduler.api.answers import Answer
+from scheduler.api.answers import Alone, Answer
 from scheduler.api.cells import Wanted
 from scheduler.api.cells import cells as cells_of
 from scheduler.api.configuration import Configurations
@@ -80,22 +81,28 @@ def routes(
     def route(path: str, handle: Handle, method: str = "GET") -> Route:
         return Route(path, _guarded(handle, decider, settings), methods=[method])
 
+    alone = partial(_alone, decider, settings.question_wait_s)
+
     async def queue(request: Request) -> Response:
         limit = _limit(request, settings.queue_answer)
-        return await _shown(await views.queue(decider.state, limit))
+        return await _shown(await views.queue(alone, limit))
 
     async def gangs(request: Request) -> Response:
         limit = _limit(request, settings.queue_answer)
         after = request.query_params.get("after", "")
-        return await _shown(await views.gangs(decider.state, limit, after))
+        return await _shown(await views.gangs(alone, limit, after))
 
     async def gang(request: Request) -> Response:
         await _between_cycles(decider)
-        return await _shown(views.gang(decider.state, request.path_params["name"], decider.epoch))
+        async with alone() as state:
+            found = views.gang(state, request.path_params["name"], decider.epoch)
+        return await _shown(found)
 
     async def job(request: Request) -> Response:
         await _between_cycles(decider)
-        return await _shown(views.job(decider.state, request.path_params["name"], decider.epoch))
+        async with alone() as state:
+            found = views.job(state, request.path_params["name"], decider.epoch)
+        return await _shown(found)
 
     async def nodes(_: Request) -> Response:
         return await _shown(await views.nodes(decider.state))
@@ -128,7 +135,7 @@ def routes(
         route("/jobs/{name}/why", job),
         route("/nodes", nodes),
         route("/cells", cells),
-        route("/advice", partial(_advice, decider)),
+        route("/advice", partial(_advice, decider, alone)),
         route("/virtual-clusters", virtual_clusters),
         route("/configuration", configurations.show),
         route("/configuration/check", configurations.check, "POST"),
@@ -137,13 +144,32 @@ def routes(
     ]
 
 
-async def _advice(decider: Leading, request: Request) -> Response:
+async def _advice(decider: Leading, alone: Alone, request: Request) -> Response:
     """Which moves would free cells."""
     query, wanted = request.query_params, _number(request, "cells", 1)
     chain, level = query.get("chain") or None, query.get("level") or None
     await _between_cycles(decider)
-    found = advice_of(decider.state, chain, level, min(max(wanted, 1), MOST_CELLS))
+    async with alone() as state:
+        found = advice_of(state, chain, level, min(max(wanted, 1), MOST_CELLS))
     return await _shown(found)
+
+
+@asynccontextmanager
+async def _alone(decider: Leading, wait_s: float) -> AsyncIterator[State]:
+    """`Alone`, by the decider's lock. The decider holds it while a thread reads the state to make
+    the cluster anew.
+    """
+    try:
+        async with asyncio.timeout(wait_s):
+            await decider.deciding.acquire()
+    except TimeoutError:
+        raise Transient("The Scheduler is deciding or reconfiguring; try again later.") from None
+    try:
+        if not decider.is_leading:  # it follows another's gangs now
+            raise Transient("Another process decides.")
+        yield decider.state
+    finally:
+        decider.deciding.release()
 
 
 async def _between_cycles(decider: Leading) -> None:
@@ -256,7 +282,10 @@ def _guarded(answer: Handle, decider: Leading, settings: SchedulerSettings) -> H
             return _error(401, "UnauthorizedError", "The internal token is missing or wrong.")
         if not decider.is_leading:
             return _standing_by()
-        return await answer(request)
+        try:
+            return await answer(request)
+        except Transient as error:
+            return _busy(str(error)) if decider.is_leading else _standing_by()
 
     return handle
 
@@ -265,8 +294,8 @@ def _standing_by() -> JSONResponse:
     return _error(503, "StandbyError", "Another process decides; ask that one, or wait.")
 
 
-def _busy() -> JSONResponse:
-    busy = _error(503, "BusyError", "Others are exporting; try again later.")
+def _busy(why: str = "Others are exporting; try again later.") -> JSONResponse:
+    busy = _error(503, "BusyError", why)
     busy.headers["retry-after"] = str(RETRY_AFTER_S)
     return busy
 

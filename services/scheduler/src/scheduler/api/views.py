@@ -10,7 +10,7 @@ from bisect import bisect_right
 from muster.contracts.model import Model
 
 from scheduler.api import why
-from scheduler.api.answers import Answer
+from scheduler.api.answers import Alone, Answer
 from scheduler.domain.core.extras import lives_of
 from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
@@ -30,33 +30,38 @@ STEP = 100
 """Gangs, nodes or events that are shown at once: some 5 ms."""
 
 
-async def queue(state: State, limit: int) -> Answer:
+async def queue(alone: Alone, limit: int) -> Answer:
     """The waiting gangs, first come first, at most ``limit``."""
-    as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
-    waiting, first, gangs = everyone.count, everyone.first(limit), list[Answer]()
-    wants = {name: _wants(state, name) for name in first}  # all as it is now
-    for place, name in enumerate(first, 1):
-        if place % STEP == 0:
-            await asyncio.sleep(0)
-        found = state.gangs.get(name)
-        if found is not None and state.is_waiting(name):
-            gangs.append({"position": place} | _gang(state, found) | wants[name])
+    async with alone() as state:
+        as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
+        waiting, first, gangs = everyone.count, everyone.first(limit), list[Answer]()
+        wants = {name: _wants(state, name) for name in first}  # all as it is now
+    for start in range(0, len(first), STEP):
+        async with alone() as state:
+            for place, name in enumerate(first[start : start + STEP], start + 1):
+                found = state.gangs.get(name)
+                if found is not None and state.is_waiting(name):
+                    gangs.append({"position": place} | _gang(state, found) | wants[name])
+        await asyncio.sleep(0)
     return {"asOf": as_of, "waiting": waiting, "limit": limit, "gangs": gangs}
 
 
-async def gangs(state: State, limit: int, after: str) -> Answer:
+async def gangs(alone: Alone, limit: int, after: str) -> Answer:
     """The gangs that run, by id from the one after ``after`` on, at most ``limit``."""
-    as_of = state.cluster.cycle
-    running = sorted(name for name in state.gangs if _is_running(state, name))
+    async with alone() as state:
+        as_of = state.cluster.cycle
+        running = sorted(name for name in state.gangs if _is_running(state, name))
     first = bisect_right(running, after)
     named = running[first : first + limit]
     shown: list[Answer] = []
-    for number, name in enumerate(named, 1):
-        if number % STEP == 0:
-            await asyncio.sleep(0)
-        found = state.gangs.get(name)
-        if found is not None and _is_running(state, name):
-            shown.append(_gang(state, found) | _run(state, found, state.cluster.gangs[name]))
+    for start in range(0, len(named), STEP):
+        async with alone() as state:
+            for name in named[start : start + STEP]:
+                found = state.gangs.get(name)
+                if found is not None and _is_running(state, name):
+                    live = state.cluster.gangs[name]
+                    shown.append(_gang(state, found) | _run(state, found, live))
+        await asyncio.sleep(0)
     is_cut = len(running) > first + limit
     return {
         "asOf": as_of,

@@ -3,20 +3,24 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import FEW_NODES
-from scheduler.domain.core.holdings import Live
+from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.leaving import (
     is_room_after,
     is_room_without_cells,
     leaves_any_near,
 )
+from scheduler.domain.core.machines import Take
 from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
     Decision,
     Downgraded,
     GangClass,
+    Kind,
 )
 from scheduler.domain.core.names import wrong_name
 from scheduler.domain.core.preempting import (
@@ -26,7 +30,8 @@ from scheduler.domain.core.preempting import (
     protected_lazy,
     room_at_best,
 )
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import Removal, undo_all, without_all
+from scheduler.domain.core.reservation import goes_before
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.starting import (
@@ -83,9 +88,46 @@ def may_be_guest(live: Live) -> bool:
 
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     seeker = seeker_of(cluster, live, is_guest=True)
-    if not seeker.place(live.waiting):
-        return None
-    return begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now)
+    with reserved_shares(cluster, live):
+        found = seeker.place(live.waiting)
+    return begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now) if found else None
+
+
+@contextmanager
+def reserved_shares(cluster: Cluster, live: Live) -> Iterator[None]:
+    """The block finds taken what is reserved for gangs of its virtual cluster before this one: the
+    cells, and their share of the node. These gangs may not preempt this one, so it must not go
+    there as an opportunistic one.
+    """
+    hardware, taken = cluster.hardware, list[Pod]()
+    is_ranked = live.gang.priority > OPPORTUNISTIC and live.extra_of is None
+    kept = cluster.reservations.of(live.owner) if is_ranked else ()
+    versions = hardware.versions()
+    try:
+        for each in (each for each in kept if not goes_before(live, each)):
+            for number, leaves in each.leaves.items():
+                state = hardware.states[number]
+                sort, used = state.machine.sort, state.held | state.reserved | state.leaving
+                share = [-(-have * leaves.bit_count() // sort.gpus) for have in sort.capacity]
+                pod = Pod(
+                    "",
+                    each.live.id,
+                    Kind(),
+                    state.machine,
+                    Take(0, tuple(share)),
+                    state,
+                    0,
+                    leaves & ~used,
+                )
+                hardware.enter(pod, is_charged=False, is_reserved=False)
+                taken.append(pod)
+        hardware.unchanged(versions)
+        yield
+    finally:
+        versions = hardware.versions()
+        for pod in taken:
+            hardware.leave(pod, is_charged=False, is_reserved=False)
+        hardware.unchanged(versions)
 
 
 def _after_leaving(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
@@ -224,7 +266,5 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
         if room_at_best(cluster, live, seeker) is not None:
             return True
         lazy = protected_lazy(cluster, live)
-        removals = [Removal(cluster, other, lifts=False) for other in lazy]
-        found = bool(lazy) and room_at_best(cluster, live, seeker) is not None
-        undo_all(removals)
-        return found
+        with without_all(cluster, lazy, lifts=False):
+            return bool(lazy) and room_at_best(cluster, live, seeker) is not None

@@ -278,13 +278,15 @@ def _moves(search: Search, chosen: Sequence[Candidate]) -> tuple[Move, ...] | No
     restarts: list[Restart] = []
     with closed(hardware, spots):
         ordered = sorted(lives.values(), key=lambda e: (e.extra_of is not None, cluster.rank_of(e)))
-        for live in ordered:
-            hardware.steps += RESTART_STEPS
-            restarts.append(Restart(cluster, live))
-        obstacle = _place(search, restarts)
-        if obstacle is None and not all(spot.is_free(hardware) for spot in spots):
-            obstacle = BOUND
-        undo_restarts(restarts)
+        try:
+            for live in ordered:
+                hardware.steps += RESTART_STEPS
+                restarts.append(Restart(cluster, live))
+            obstacle = _place(search, restarts)
+            if obstacle is None and not all(spot.is_free(hardware) for spot in spots):
+                obstacle = BOUND
+        finally:
+            undo_restarts(restarts)
     if obstacle is not None:
         search.obstacles[obstacle] += 1
         return None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from scheduler.domain.core.admitting import could_be_placed, may_be_guest
+from scheduler.domain.core.admitting import could_be_placed, may_be_guest, reserved_shares
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ends import by_end
@@ -20,7 +20,7 @@ from scheduler.domain.core.passing import first_of
 from scheduler.domain.core.planning import earliest
 from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.reasons import HEALTH
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import without_all
 from scheduler.domain.core.reservation import Reservation, goes_before, may_pass
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
@@ -208,10 +208,11 @@ def _keeps_its_turn(cluster: Cluster, live: Live) -> bool:
 
 def _starts_now(cluster: Cluster, live: Live) -> bool:
     """As `passing.tries` would have it, at nobody's cost."""
-    if may_be_guest(live) and _place(cluster, live, is_guest=True):
-        return True
-    if live.is_guest:
-        return False
+    if may_be_guest(live):
+        with reserved_shares(cluster, live):
+            found = _place(cluster, live, is_guest=True)
+        if found or live.is_guest:
+            return found is not None
     others = cluster.reservations.of(live.owner)
     behind = [each for each in others if goes_before(live, each)]
     with _set_aside(cluster, behind):
@@ -239,6 +240,7 @@ def _ends(cluster: Cluster, live: Live, found: Answer) -> None:
         with _set_aside(cluster, cluster.reservations.of(live.owner)):
             stays, least = cluster.preemptions.held_by(live), live.gang.priority
             some = [e for e in charges.charged_to(live.owner) if e.rank >= least or e.id in stays]
+            some += charges.spared_by(live)
     some = [each for each in some if each is not live]
     every = by_end(some, cluster.policy, cluster.now)
     ends = every[:ENDS_LOOKED]
@@ -298,12 +300,8 @@ def _of_these(cluster: Cluster, live: Live, ends: Sequence[tuple[float, str, Liv
 
 
 def _fits_without(cluster: Cluster, gangs: Sequence[Live], look: Look) -> bool:
-    removals: list[Removal] = []
-    try:
-        removals += (Removal(cluster, other) for other in gangs)
+    with without_all(cluster, gangs):
         return look() is not None
-    finally:
-        undo_all(removals)
 
 
 def _is_in(other: Live, spots: Sequence[Spot]) -> bool:
@@ -363,9 +361,10 @@ def _room(cluster: Cluster, live: Live) -> list[Spot] | None:
 def _place(cluster: Cluster, live: Live, *, is_guest: bool) -> list[Spot] | None:
     """Its place at nobody's cost; never empty."""
     seeker = _seeker(cluster, live, is_guest=is_guest)
-    found = _spots(seeker.pods) if seeker.place(live.waiting) else None
-    seeker.undo()
-    return found
+    try:
+        return _spots(seeker.pods) if seeker.place(live.waiting) else None
+    finally:
+        seeker.undo()
 
 
 def _seeker(cluster: Cluster, live: Live, *, is_guest: bool) -> Seeker:

@@ -84,14 +84,16 @@ class Search:
             self.left = min(self.left, max(SEARCH_STEPS, PODS_LOOKED // len(self.wants)))
         self.costless = Costless(self.seeker, bare, len(self.wants))
         before, allowed = len(self.seeker.pods), self.left
-        found = self._place(0)
-        self.seeker.looks_left -= (allowed - self.left) * len(self.numbers)
-        self.is_cut = self.left < 0 or self.costless.is_cut
-        if found:
-            self._put_near(before)
-        for binding in self.held:
-            del binding.users[HELD]
-        undo(self.hardware, self.held)
+        try:
+            found = self._place(0)
+            self.seeker.looks_left -= (allowed - self.left) * len(self.numbers)
+            self.is_cut = self.left < 0 or self.costless.is_cut
+            if found:
+                self._put_near(before)
+        finally:
+            for binding in self.held:
+                del binding.users[HELD]
+            undo(self.hardware, self.held)
         return found
 
     def _keep(self, numbers: Collection[int]) -> None:

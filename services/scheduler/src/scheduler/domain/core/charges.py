@@ -11,14 +11,15 @@ from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.loans import Loans
 from scheduler.domain.core.model import OPPORTUNISTIC, GangClass
 from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.prices import may_leave
+from scheduler.domain.core.prices import can_preempt, spares
 
 
 class Charges:
     """Counts of what gangs hold. Gangs that leave are charged nothing, and are in no set.
 
     ``leaves[owner, GPU type]`` (of a pin: its owner and ""): rank → leaves charged.
-    ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner.
+    ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner;
+    ``ranked_guests``: those of them of priority 0 or more.
     ``sizes``: the former in order.
     ``touched``: whose charges have changed since an audit began; None: there is none under way.
     ``left_over``: leaves that gangs which are over are still charged, which is wrong.
@@ -30,6 +31,7 @@ class Charges:
         self.leaves: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.guaranteed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.guests: set[str] = set()
+        self.ranked_guests: set[str] = set()
         self.touched: set[str] | None = None
         self.left_over: dict[str, int] = {}
         self.loans = Loans(hardware.forest.config.virtual_clusters)
@@ -53,6 +55,9 @@ class Charges:
             self.left_over.pop(live.id, None)
         if live.among is not before and (before is self.guests or live.among is self.guests):
             self._guests = None
+            self.ranked_guests.discard(live.id)
+            if live.among is self.guests and live.gang.priority > OPPORTUNISTIC:
+                self.ranked_guests.add(live.id)
         if live.lender is not None:
             self.loans.note(live, is_charged=live.among is not None and live.is_lent)
 
@@ -167,7 +172,13 @@ class Charges:
         if self._guests is None:
             self._guests = sorted(self.guests)
         found = [self.gangs[gang] for gang in self._guests if gang != live.id]
-        return found + list(filter(may_leave, self.below(live.owner, live.reach)))
+        found += self.below(live.owner, live.reach)
+        return [other for other in found if can_preempt(live, other)]
+
+    def spared_by(self, live: Live) -> list[Live]:
+        """Opportunistic and downgraded gangs that the gang may not preempt, by id."""
+        guests = (self.gangs[gang] for gang in sorted(self.ranked_guests))
+        return [other for other in guests if other is not live and spares(live, other)]
 
 
 CHANGES_KEPT = 1_000

@@ -49,15 +49,16 @@ class Chooser:
         self.looks = min(LOOKED, max(LOOKED_AT_LEAST, LOOKED_IN_ALL // pods))
 
     def place(self) -> bool:
-        """Find room for all pods; False, with nothing changed, where that does not succeed."""
+        """Find room for all pods; False, or an exception, leaves nothing changed."""
         self.seeker.soft = self.seeker.hard = NO_END
-        if self._is_beyond():
-            return False
-        for kind, names in self.seeker.kinds(self.live.waiting):
-            if not self._kind(kind, names):
+        found = False
+        try:
+            kinds = self.seeker.kinds(self.live.waiting)
+            found = not self._is_beyond() and all(self._kind(kind, names) for kind, names in kinds)
+        finally:
+            if not found:
                 self.undo()
-                return False
-        return True
+        return found
 
     def is_hopeless(self) -> bool:
         """There would not be room for some kind of pods if all who may go were gone."""
@@ -130,7 +131,7 @@ class Chooser:
         return False
 
     def _remove(self, gone: Iterable[Live]) -> None:
-        self.removals += [Removal(self.cluster, other) for other in gone]
+        self.removals.extend(Removal(self.cluster, other) for other in gone)
 
     def _elsewhere(
         self, ground: Ground, others: Iterable[Sequence[Live]], first: Place | None

@@ -356,6 +356,8 @@ class Cluster:
         self.downgraded.discard(live.id)
         self.hardware.told_to_leave(live.pods.values())
         self.freed.yielded_by(live.pods.values())
+        if live.id in self.charges.ranked_guests:  # those that may not preempt it may wait for it
+            self.stamps.touch(live.owner)
         self.sort_in(live)
 
     def withdraw_cells(self, live: Live) -> None:

@@ -3,10 +3,10 @@ undone. They are placed as a cycle would place them that had nobody else to plac
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from scheduler.domain.core.admitting import may_be_guest
+from scheduler.domain.core.admitting import may_be_guest, reserved_shares
 from scheduler.domain.core.borrowing import may_borrow, seek_loan
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.extras import lives_of, wanted
@@ -14,7 +14,7 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import GangClass, PodPlace, Role
 from scheduler.domain.core.occupants import Spot, is_within
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import without_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 
@@ -54,12 +54,13 @@ class Restart:
         self.before = {
             name: pod.place() for each in (live, *grown) for name, pod in each.pods.items()
         }
-        self._removals = [Removal(cluster, each) for each in (live, *grown)]
-        for state in (state for each in (live, *grown) for state in each.states()):
-            state.lifted = 0  # free like all else; nobody leaves for it
         self._was = live.pods, live.gang_class, live.waiting, live.surplus
         self._owned = live.gang, live.lender, live.owner, live.rank
-        live.waiting, live.surplus = self._roles()
+        roles, self._away = self._roles(), ExitStack()
+        self._away.enter_context(without_all(cluster, (live, *grown)))
+        for state in (state for each in (live, *grown) for state in each.states()):
+            state.lifted = 0  # free like all else; nobody leaves for it
+        live.waiting, live.surplus = roles
         live.pods, live.gang_class = {}, None
         live.gang = replace(live.gang, id=live.id + ANEW)
         live.set_lender(None)
@@ -86,17 +87,19 @@ class Restart:
         if live.surplus:
             needed = live.waiting
             live.waiting = tuple(replace(role, least=None) for role in wanted(live))
-            found = self._seek(is_guest=live.is_guest)
-            live.waiting = needed
-            if found:
-                return True
+            try:
+                if self._seek(is_guest=live.is_guest):
+                    return True
+            finally:
+                live.waiting = needed
         if not live.is_guest and not quota_short(self.cluster, live) and self._seek(is_guest=False):
             return True
-        return may_be_guest(live) and self._seek(is_guest=True)
+        with reserved_shares(self.cluster, live):
+            return may_be_guest(live) and self._seek(is_guest=True)
 
     def _seek(self, *, is_guest: bool) -> bool:
-        cluster, live = self.cluster, self.live
-        seeker = seeker_of(cluster, live, is_guest=is_guest)
+        live = self.live
+        seeker = self._seeker = seeker_of(self.cluster, live, is_guest=is_guest)
         seeker.search_steps = SEARCH_STEPS
         if not seeker.place(live.waiting):
             return False
@@ -111,20 +114,20 @@ class Restart:
             found = seek_loan(self.cluster, live)
         if found is None:
             return False
-        live.set_lender(found[0])
-        self.lender = found[0]
-        self._take(found[1], is_guest=False)
+        self.lender, seeker = found
+        self._seeker = seeker
+        live.set_lender(self.lender)
+        self._take(seeker, is_guest=False)
         return True
 
     def _take(self, seeker: Seeker, *, is_guest: bool) -> None:
         cluster, live = self.cluster, self.live
-        self._seeker = seeker
-        live.gang_class = GangClass.OPPORTUNISTIC if is_guest else GangClass.GUARANTEED
+        self.places = {pod.name: pod.place() for pod in seeker.pods}
         live.pods = {pod.name: pod for pod in seeker.pods}
+        live.gang_class = GangClass.OPPORTUNISTIC if is_guest else GangClass.GUARANTEED
         if not is_guest:
             for pod in seeker.pods:
                 cluster.charges.count(live, pod, 1)
-        self.places = {pod.name: pod.place() for pod in seeker.pods}
 
     def leave(self) -> None:
         """It has no place again; those that were placed after it have none by now."""
@@ -140,7 +143,7 @@ class Restart:
         live = self.live
         live.pods, live.gang_class, live.waiting, live.surplus = self._was
         live.gang, live.lender, live.owner, live.rank = self._owned
-        undo_all(self._removals)
+        self._away.close()
 
 
 def undo_restarts(restarts: Sequence[Restart]) -> None:

@@ -11,7 +11,7 @@ from scheduler.domain.core.ends import by_end, leaving_s
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.preempting import FEW, is_alone, room_at_best
 from scheduler.domain.core.queue import SHAPES_REMEMBERED, key_of
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import Removal, undo_all, without_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.wellness import usable
@@ -34,7 +34,8 @@ def plan(cluster: Cluster, live: Live, now: float) -> Plan | None:
     """The earliest; None: not even if all its virtual cluster's gangs were gone."""
     hardware, policy = cluster.hardware, cluster.policy
     charged = cluster.charges.charged_to(live.owner)  # of these lower ones may have to go anyway
-    ends = by_end((each for each in charged if each.rank >= live.gang.priority), policy, now)
+    stay = [each for each in charged if each.rank >= live.gang.priority]
+    ends = by_end([*stay, *cluster.charges.spared_by(live)], policy, now)
     ends = _each_once(_late(cluster, live, ends) + _protected(cluster, live, now))
     versions, limit = hardware.versions(), hardware.limit
     hardware.limit = hardware.steps + GANG_STEPS
@@ -137,10 +138,8 @@ def _fits_when_gone(cluster: Cluster, live: Live, ends: Sequence[End]) -> bool:
     """
     if not ends or cluster.charges.count_for(live) <= FEW:
         return False  # or it was seen
-    removals = [Removal(cluster, other) for _, _, other in ends]
-    found = _leaves(cluster, live)
-    undo_all(removals)
-    return found is not None
+    with without_all(cluster, (other for _, _, other in ends)):
+        return _leaves(cluster, live) is not None
 
 
 def _leaves(cluster: Cluster, live: Live, most: int | None = None) -> dict[int, int] | None:

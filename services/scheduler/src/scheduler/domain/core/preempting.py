@@ -15,9 +15,9 @@ from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.leaving import those_near
 from scheduler.domain.core.model import OPPORTUNISTIC, Decision, Downgraded
-from scheduler.domain.core.prices import may_leave, price_of
+from scheduler.domain.core.prices import PROTECTED_BARE, may_leave, price_of
 from scheduler.domain.core.protecting import is_lazy
-from scheduler.domain.core.removing import Removal, undo_all
+from scheduler.domain.core.removing import Removal, undo_all, without_all
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.starting import preempt, reserve, start_at_once, start_reserved
 from scheduler.domain.core.victims import SPARED, choose, nearest, overlapping, without
@@ -178,8 +178,10 @@ def room_at_best(
     """
     chooser = Chooser(cluster, live, seeker)
     if chooser.place():
-        pods, victims = tuple(seeker.pods), [removal.live for removal in chooser.removals]
-        chooser.undo()
+        try:
+            pods, victims = tuple(seeker.pods), [removal.live for removal in chooser.removals]
+        finally:
+            chooser.undo()
         if live.reach > 0 and cluster.preemptions.is_too_much(live, victims):
             with cluster.preemptions.guests_alone(live):
                 return room_at_best(cluster, live, seeker, most)
@@ -187,10 +189,9 @@ def room_at_best(
     if chooser.is_hopeless() or (most is not None and cluster.charges.count_for(live) > most):
         return None
     others = those_near(cluster, live, cluster.charges.candidates_for(live))
-    removals = [Removal(cluster, other) for other in others if not other.is_away]
-    found = tuple(seeker.pods) if seeker.place(live.waiting) else None
-    seeker.undo()
-    undo_all(removals)
+    with without_all(cluster, [other for other in others if not other.is_away]):
+        found = tuple(seeker.pods) if seeker.place(live.waiting) else None
+        seeker.undo()
     return found
 
 
@@ -249,7 +250,22 @@ class _Tries:
 
 
 def _choose(cluster: Cluster, live: Live) -> list[Live] | None:
-    """Who is to leave for it, with those away who leave already."""
+    """Who is to leave for it, with those away who leave already. No protected gang is among them
+    where others suffice.
+    """
+    victims = _choose_cheapest(cluster, live)
+    is_one_pod = len(live.waiting) == 1 and len(live.waiting[0].pods) == 1  # surely the cheapest
+    if victims is None or is_one_pod or price_of(victims)[0] < PROTECTED_BARE:
+        return victims
+    others = those_near(cluster, live, cluster.charges.candidates_for(live))
+    some = [each for each in others if price_of((each,))[0] < PROTECTED_BARE]
+    tries, are_few = _Tries(cluster, live), len(some) <= FEW
+    return choose(None, lambda: some, tries, lambda: cluster.hardware.is_late, are_few=are_few) or (
+        victims
+    )
+
+
+def _choose_cheapest(cluster: Cluster, live: Live) -> list[Live] | None:
     found: list[Live] | None = None
     is_least = False
     tries = _Tries(cluster, live)

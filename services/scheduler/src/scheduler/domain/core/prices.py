@@ -32,8 +32,15 @@ BORROWED_PROTECTED = 1 << 24
 GPU = 1 << 36
 """Any other GPU: no number of those that are suffered costs as much."""
 
-PROTECTED = 1 + (1 << 40)
-"""So many times as much a guest costs who is protected: their GPUs count before all others."""
+PROTECTED_BARE = 1 << 60
+"""A protected opportunistic or downgraded gang without GPUs costs so much more. No number of GPUs
+costs as much.
+"""
+
+PROTECTED = 1 << 84
+"""Each GPU of a protected opportunistic or downgraded gang costs so much more. No number of such
+gangs without GPUs costs as much.
+"""
 
 STAYS = 1 << 30
 """The rank of who can't be made to leave."""
@@ -56,7 +63,8 @@ List = TypeVar("List")
 
 def cost_of(live: Live) -> tuple[int, Price]:
     """The rank of a gang, and what it costs to let it go. Gangs of its own virtual cluster with a
-    higher priority than its rank can make it leave, others only where that is below 0: a guest's.
+    higher priority than its rank can make it leave, others only where that is below 0: a guest's
+    (`can_preempt` says it in full).
     """
     if live.cost is None:
         rank = live.rank if live.gang_class is GangClass.GUARANTEED else OPPORTUNISTIC
@@ -66,9 +74,30 @@ def cost_of(live: Live) -> tuple[int, Price]:
         if live.lender is None and live.is_protected and not live.is_overdue and rank < STAYS:
             if rank > OPPORTUNISTIC:
                 rank = STAYS
-            price = price[0] * PROTECTED, price[1]
+            price = price[0] + (live.gpus_in_use * PROTECTED or PROTECTED_BARE), price[1]
         live.cost = rank, price
     return live.cost
+
+
+def can_preempt(live: Live, other: Live) -> bool:
+    """The gang may preempt the other one. Of gangs with cells it may preempt those in its own quota
+    whose rank is below its reach; of the others all that it does not spare.
+    """
+    rank = (other.cost or cost_of(other))[0]
+    if other.gang_class is GangClass.GUARANTEED:
+        return other.owner == live.owner and rank < live.reach
+    return rank < STAYS and not spares(live, other)
+
+
+def spares(live: Live, guest: Live) -> bool:
+    """A gang preempts none of equal or higher priority of its own virtual cluster, also where that
+    one has no cells. A surplus pod is not a gang.
+    """
+    return (
+        guest.gang.priority >= live.gang.priority
+        and guest.gang.virtual_cluster == live.gang.virtual_cluster
+        and guest.extra_of is None
+    )
 
 
 def may_leave(live: Live) -> bool:
@@ -111,7 +140,8 @@ class _Order:
 
 class Prices:
     """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
-    space in no bound cell, where only guests are in the way.
+    space in no bound cell, where only guests are in the way. They count all guests, also those that
+    a gang spares (`spares`): a price stays a lower bound.
 
     ``_leaves``: by sort of node and number of leaves that could be had, how many nodes.
     """
@@ -265,7 +295,8 @@ class Prices:
             if mask:
                 live = gangs[gang]
                 rank, price = live.cost or cost_of(live)
-                if rank < self.priority:
+                is_guest = live.gang_class is not GangClass.GUARANTEED
+                if rank < (0 if is_guest else self.priority):
                     found.append((price, mask.bit_count()))
         return found
 
@@ -313,12 +344,12 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
 
 
 def floor_of(cluster: "Cluster", owner: str, priority: int) -> int:
-    """The lowest priority for which the same gangs with an owner's cells may go."""
+    """The lowest priority for which the same gangs with an owner's cells may go; below 0: none."""
     lower = -1
     for other, gangs in cluster.charges.guaranteed.get(owner, {}).items():
         if lower < other < priority and gangs:
             lower = other
-    return 1 + lower
+    return min(1 + lower, priority)
 
 
 def _list(cluster: "Cluster", owner: str | None, gpu_type: str, priority: int) -> Prices:

@@ -209,8 +209,8 @@ class Protection:
 
     @contextmanager
     def _kept_off(self, live: Live, jobs: Iterable[str], is_spent: bool) -> Iterator[None]:
-        self._keep_off(frozenset(jobs))
         try:
+            self._keep_off(frozenset(jobs))
             if is_spent:
                 with self.guests_alone(live):
                     yield

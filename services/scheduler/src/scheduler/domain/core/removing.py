@@ -1,6 +1,7 @@
 """What-if gangs were away: simulate, look, and undo exactly, or keep."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from scheduler.domain.core.binding import Binding
 from scheduler.domain.core.cluster import Cluster
@@ -99,6 +100,19 @@ class Removal:
 
     def _owner(self, pod: Pod) -> str:
         return self.live.owner if pod.kind.pin is None else pin_owner(pod.kind.pin)
+
+
+@contextmanager
+def without_all(cluster: Cluster, lives: Iterable[Live], *, lifts: bool = True) -> Iterator[None]:
+    """The block runs as if these gangs were away, or downgraded. Its end undoes that, also where an
+    exception ends it.
+    """
+    removals: list[Removal] = []
+    try:
+        removals.extend(Removal(cluster, live, lifts=lifts) for live in lives)
+        yield
+    finally:
+        undo_all(removals)
 
 
 def undo_all(removals: Iterable[Removal]) -> None:

@@ -108,7 +108,15 @@ class Seeker:
         self.pods: list[Pod] = []
 
     def place(self, roles: Sequence[Role]) -> bool:
-        """Place all pods, or none."""
+        """Place all pods, or none. An exception places none."""
+        before = len(self.pods)
+        try:
+            return self._place(roles)
+        except BaseException:
+            self.undo(before)
+            raise
+
+    def _place(self, roles: Sequence[Role]) -> bool:
         first = roles[0]
         kinds = ((first.kind, first.pods),) if len(roles) == 1 else self.kinds(roles)
         if len(kinds) > 1:

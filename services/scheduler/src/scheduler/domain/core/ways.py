@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live, Price
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.model import GangClass
-from scheduler.domain.core.prices import NOBODY, both, cost_of, floor_of
+from scheduler.domain.core.prices import NOBODY, both, can_preempt, cost_of, floor_of
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -85,20 +84,22 @@ class Ways:
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
-        self._of: dict[int, dict[tuple[str, int], NodeWays]] = {}
+        self._of: dict[int, dict[tuple[str, int, int], NodeWays]] = {}
         self._read = -1
 
     def of(self, state: SlotState, live: Live) -> NodeWays:
         """Of a node, for a gang; who is away in thought already is not there."""
         self._update()
-        floor = floor_of(self.cluster, live.owner, live.reach)
-        # Others' gangs that have their cells on sufferance leave for their own alone.
-        are_some = self.cluster.extras or self.cluster.charges.loans.gangs
-        key = (live.owner if floor or are_some else "", floor)
+        floor, charges = floor_of(self.cluster, live.owner, live.reach), self.cluster.charges
+        # Others' gangs that have their cells on sufferance leave for their own alone. Gangs without
+        # cells, but with a priority, do not leave for all of their own.
+        are_some = self.cluster.extras or charges.loans.gangs or charges.ranked_guests
+        owner = live.owner if floor or are_some else ""
+        key = owner, floor, live.gang.priority if charges.ranked_guests else 0
         of_node = self._of.setdefault(state.slot.number, {})
         found = of_node.get(key)
         if found is None or live.pods:
-            found = NodeWays(state, self._here(state, live, floor))
+            found = NodeWays(state, self._here(state, live))
             if not live.pods:  # one that grows is in nobody's way but its own
                 of_node[key] = found
         return found
@@ -112,7 +113,7 @@ class Ways:
             for number in numbers:
                 self._of.pop(number, None)
 
-    def _here(self, state: SlotState, live: Live, floor: int) -> list[_Present]:
+    def _here(self, state: SlotState, live: Live) -> list[_Present]:
         """Gangs on the node that could have to go."""
         machine, gangs = state.machine, self.cluster.gangs
         found: list[_Present] = []
@@ -121,17 +122,11 @@ class Ways:
             names.update(machine.pods)
         for gang in sorted(names):
             other = gangs[gang]
-            if other.is_away or other is live:
-                continue
-            rank, price = cost_of(other)
-            is_own = other.owner == live.owner
-            if rank >= (floor if is_own else 0):
-                continue
-            if not is_own and other.gang_class is GangClass.GUARANTEED:
+            if other.is_away or other is live or not can_preempt(live, other):
                 continue
             mask = state.holders.get(gang, 0) | state.chargers.get(gang, 0)
             amounts = _amounts(other, state) if machine.free else ()
-            found.append(_Present(other, mask, price, amounts))
+            found.append(_Present(other, mask, cost_of(other)[1], amounts))
         return found
 
 
