@@ -56,6 +56,9 @@ class SchedulerMetrics:
         self.decisions = self._counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"
         )
+        self.adopted = self._counter(
+            "adopted_pods", "Pods adopted where their node reports them, as they had no placement."
+        )
         self._order_failures = self._counter(
             "order_failures", "Times that a site's own policy of the order had no answer.", "policy"
         )

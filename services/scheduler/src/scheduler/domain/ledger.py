@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 from muster.contracts.nodes import NodeReport
 
-from scheduler.domain.nodes import Node, Size, claims_of, is_over, size_of
+from scheduler.domain.nodes import Claim, Node, Size, claims_of, is_over, size_of
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.rules import Rules
 
@@ -32,8 +32,9 @@ class Rows:
 
 class Ledger:
     """Nodes by name. ``removed``: the leases of lost nodes that were removed. ``pods``: the node of
-    each pod that was placed and may hold something. ``version``: raised when a node's size is
-    another; ``grown_at``: when one has grown last, None: there is none.
+    each pod that was placed and may hold something. ``listed``: the nodes that report each pod
+    which no placement there explains. ``version``: raised when a node's size is another;
+    ``grown_at``: when one has grown last, None: there is none.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -41,6 +42,7 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self.removed: dict[str, int] = {}
         self.pods: dict[str, str] = {}
+        self.listed: dict[str, set[str]] = {}
         self.touched: set[str] = set()
         self.freed: list[Hold] = []
         self.overdue: list[Hold] = []
@@ -93,7 +95,7 @@ class Ledger:
         node = self.nodes.get(name)
         if node is None or not node.is_lost or node.holds:
             return False
-        del self.nodes[name]
+        self._list(self.nodes.pop(name), {})
         self.removed[name] = node.lease
         self.version += 1
         return True
@@ -127,9 +129,12 @@ class Ledger:
 
     def put(self, placement: Placement) -> None:
         """A pod was placed."""
-        self.nodes[placement.node].holds[placement.pod] = Hold(placement)
+        node = self.nodes[placement.node]
+        node.holds[placement.pod] = Hold(placement)
         self.pods[placement.pod] = placement.node
         self._rows.placed[placement.pod] = placement
+        if placement.pod in node.strangers:  # it was adopted
+            self._find_strangers(node)
 
     def charge(self, pod: str, charged: tuple[int, ...]) -> None:
         """The pod is charged other GPUs than before."""
@@ -198,7 +203,9 @@ class Ledger:
         """The store knows that a node was removed."""
         node = self.nodes.pop(name, None)
         self.removed[name] = lease
-        self.version += node is not None and node.size is not None
+        if node is not None:
+            self._list(node, {})
+            self.version += node.size is not None
 
     def restore_hold(self, hold: Hold, now: float) -> None:
         """What the store knows of a placement; `settle` its node when all of them are known."""
@@ -281,8 +288,18 @@ class Ledger:
             heappush(self._due, (at, node.name, ""))
 
     def _find_strangers(self, node: Node) -> None:
-        node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
+        self._list(node, {} if node.report is None else claims_of(node.report, node.holds))
         self.touched.add(node.name)
+
+    def _list(self, node: Node, strangers: dict[str, Claim]) -> None:
+        """These pods alone are strangers there now."""
+        for pod in node.strangers.keys() - strangers.keys():
+            self.listed[pod].discard(node.name)
+            if not self.listed[pod]:
+                del self.listed[pod]
+        for pod in strangers:
+            self.listed.setdefault(pod, set()).add(node.name)
+        node.strangers = strangers
 
     def _let_go_of_those_over(self, node: Node, report: NodeReport, now: float) -> None:
         for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:

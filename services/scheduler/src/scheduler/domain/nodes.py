@@ -81,13 +81,16 @@ class Node:
         return self.report is not None and self.report.lease >= self.lease
 
     @property
+    def is_known(self) -> bool:
+        """Its newest report says what is there now."""
+        return self.is_alive and not self.is_lost and self.knows_lease
+
+    @property
     def is_eligible(self) -> bool:
         """New pods may go here, as far as the node itself goes."""
         return (
             self.report is not None
-            and self.is_alive
-            and not self.is_lost
-            and self.knows_lease
+            and self.is_known
             and self.report.is_healthy
             and not self.report.is_stopping
         )
