@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from muster.contracts.gangs import GangRequest, PodRelease
-from muster.contracts.nodes import Gpu, PodOnNode
 from muster.contracts.node_orders import Order
+from muster.contracts.nodes import Gpu, PodOnNode
 from scheduler.domain.core.model import Deferred, Downgraded, Grown, Placed
 from scheduler.domain.words import word_of
 from scheduler_answers import served
