@@ -205,6 +205,8 @@ class Candidate:
             counts[state_of(node)] += 1
         for name, count in counts.items():
             metrics.nodes.labels(name).set(count)
+        clashes = sum(node.clash is not None for node in state.ledger.nodes.values())
+        metrics.clashes.set(clashes)
         cluster, at = state.cluster, self._decider.at()
         slots = cluster.hardware.states
         usable = sum(slot.usable.bit_count() for slot in slots)

@@ -113,6 +113,9 @@ class SchedulerMetrics:
             "nodes_withheld",
             "Silent nodes that are not declared lost, because too many fell silent at once.",
         )
+        self.clashes = self._gauge(
+            "node_name_clashes", "Node names under which two machines report."
+        )
         self.probe_round = self._gauge(
             "probe_round", "1 while this process's probe comes round on every partition."
         )

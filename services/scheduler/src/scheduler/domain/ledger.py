@@ -10,7 +10,8 @@ from heapq import heappop, heappush
 
 from muster.contracts.nodes import NodeReport
 
-from scheduler.domain.nodes import Claim, Node, Size, claims_of, is_over, size_of
+from scheduler.domain.clashes import Clash
+from scheduler.domain.nodes import Node, Size, claims_of, is_over, size_of
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.rules import Rules
 
@@ -57,8 +58,9 @@ class Ledger:
     def hear(self, name: str, journal: str, now: float) -> bool:
         """A node has spoken. True when it is one that was declared lost."""
         node = self._node(name)
-        if node.rival is not None and node.rival.journal == journal != "":
-            self._adopt(node, node.rival, now)
+        rival = node.rival
+        if rival is not None and rival.journal == journal != "" and node.clash is None:
+            self._adopt(node, rival, now)
         if not node.is_alive and not node.is_lost:
             node.is_alive = True
             self.touched.add(name)
@@ -77,16 +79,31 @@ class Ledger:
         """Take a node's report, unless it is older than the one that is known.
 
         Within one journal the revision decides. Of two journals the one with the later time is
-        taken, until a heartbeat names the other.
+        taken, until a heartbeat names the other; in a clash the one that the placements name.
         """
         node = self._node(report.node)
         known = node.report
-        if known is not None and known.journal != report.journal and report.at <= known.at:
-            if node.rival is None or node.rival.revision < report.revision:
-                node.rival = report
-            return
-        if known is None or known.journal != report.journal or known.revision < report.revision:
+        if known is None or known.journal == report.journal:
+            is_taken = known is None or known.revision < report.revision
+        elif node.clash is None:
+            is_taken = report.at > known.at
+        else:
+            is_taken = node.is_of_others(known.journal) and not node.is_of_others(report.journal)
+        if is_taken:
             self._adopt(node, report, now)
+        elif known is not None and known.journal != report.journal:
+            rival = node.rival
+            is_same = rival is not None and rival.journal == report.journal
+            if rival is None or not is_same or rival.revision < report.revision:
+                node.rival = report
+                self._find_strangers(node)
+
+    def clash(self, name: str, clash: Clash | None, now: float) -> None:
+        """Two machines report under the node's name, or no longer."""
+        node = self._node(name)
+        if node.clash != clash:
+            node.clash = clash
+            self.settle(name, now)
 
     def remove(self, name: str) -> bool:
         """A lost node is gone for good: only its lease is kept, in case it is not. False where it
@@ -95,7 +112,7 @@ class Ledger:
         node = self.nodes.get(name)
         if node is None or not node.is_lost or node.holds:
             return False
-        self._list(self.nodes.pop(name), {})
+        self._list(self.nodes.pop(name), frozenset())
         self.removed[name] = node.lease
         self.version += 1
         return True
@@ -152,7 +169,7 @@ class Ledger:
         node = self.nodes[self.pods[pod]]
         hold = replace(node.holds[pod], is_wanted=False, free_from=free_from)
         self._set(node, hold)
-        if hold.is_lost or (node.report is not None and is_over(hold, node.report)):
+        if hold.is_lost or self._is_over(node, hold):
             self._let_go(node, pod, now)
             self._find_strangers(node)
             return True
@@ -204,7 +221,7 @@ class Ledger:
         node = self.nodes.pop(name, None)
         self.removed[name] = lease
         if node is not None:
-            self._list(node, {})
+            self._list(node, frozenset())
             self.version += node.size is not None
 
     def restore_hold(self, hold: Hold, now: float) -> None:
@@ -232,8 +249,7 @@ class Ledger:
         node = self.nodes.get(name)
         if node is None:
             return
-        if node.report is not None:
-            self._let_go_of_those_over(node, node.report, now)
+        self._let_go_of_those_over(node, now)
         self._find_strangers(node)
 
     def take_rows(self) -> Rows:
@@ -257,10 +273,14 @@ class Ledger:
         return node
 
     def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
-        node.report, node.rival = report, None
+        before, node.report = node.report, report
+        if node.clash is None:
+            node.rival = None
+        elif before is not None and before.journal != report.journal:
+            node.rival = before
         self.touched.add(node.name)
         self._avoid(node, node.foreign, report.foreign_ports, now + self.rules.foreign_port_s)
-        self._let_go_of_those_over(node, report, now)
+        self._let_go_of_those_over(node, now)
         self._find_strangers(node)
         size = size_of(report)
         if size != node.size:
@@ -288,21 +308,34 @@ class Ledger:
             heappush(self._due, (at, node.name, ""))
 
     def _find_strangers(self, node: Node) -> None:
-        self._list(node, {} if node.report is None else claims_of(node.report, node.holds))
+        node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
+        pods = set(node.strangers)
+        if node.clash is not None and node.rival is not None:
+            pods.update(each.pod for each in node.rival.pods if each.pod not in node.holds)
+        self._list(node, frozenset(pods))
         self.touched.add(node.name)
 
-    def _list(self, node: Node, strangers: dict[str, Claim]) -> None:
-        """These pods alone are strangers there now."""
-        for pod in node.strangers.keys() - strangers.keys():
+    def _list(self, node: Node, pods: frozenset[str]) -> None:
+        """The node reports these pods, and no placement there explains them."""
+        for pod in node.listed - pods:
             self.listed[pod].discard(node.name)
             if not self.listed[pod]:
                 del self.listed[pod]
-        for pod in strangers:
+        for pod in pods - node.listed:
             self.listed.setdefault(pod, set()).add(node.name)
-        node.strangers = strangers
+        node.listed = pods
 
-    def _let_go_of_those_over(self, node: Node, report: NodeReport, now: float) -> None:
-        for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
+    @staticmethod
+    def _is_over(node: Node, hold: Hold) -> bool:
+        """In a clash a report shows nothing of what the other machine holds."""
+        report = node.report
+        if report is None:
+            return False
+        is_of_other = node.clash is not None and report.journal != hold.placement.journal
+        return not is_of_other and is_over(hold, report)
+
+    def _let_go_of_those_over(self, node: Node, now: float) -> None:
+        for pod in [pod for pod, hold in node.holds.items() if self._is_over(node, hold)]:
             self._let_go(node, pod, now)
 
     def _let_go(self, node: Node, pod: str, now: float) -> None:
