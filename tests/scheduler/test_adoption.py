@@ -8,7 +8,7 @@ import pytest
 from muster.contracts.gangs import GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import Gpu, PodOnNode
-from scheduler.domain.core.model import Deferred, Downgraded, Grown, Placed
+from scheduler.domain.core.model import Deferred, Downgraded, Grown, Placed, Refused
 from scheduler.domain.words import word_of
 from scheduler_answers import served
 
@@ -312,6 +312,18 @@ def test_a_node_that_the_cluster_does_not_have_yet_is_awaited(kit: Kit) -> None:
     assert "not in the cluster" in waits(state, "g")[1]
     kit.decide(state, 2.0)
     assert the_word(state, "g") == {"g-w-0": ("placed", "n1", (0,))}
+
+
+def test_what_a_refused_gang_wants_anew_is_adopted_too(kit: Kit) -> None:
+    state = kit.state(a_report(kit, "n0", revision=1))
+    state.request(kit.gang("g", *kit.pods("g", 1, gpus=5)), 0.0, 0.0)
+    (refused,) = kit.decide(state, 0.0)
+    assert isinstance(refused, Refused)
+    state.report(a_report(kit, "n0", PodOnNode(pod="g-x-0", gpus=(0,))), 1.0)
+    (ask,) = kit.pods("g", 1, gpus=1)
+    state.request(kit.gang("g", ask.model_copy(update={"pod": "g-x-0"})), 1.0, 1.0)
+    kit.decide(state, 1.0)
+    assert the_word(state, "g") == {"g-x-0": ("placed", "n0", (0,))}
 
 
 def test_a_pod_that_no_gang_lists_is_nobodys(kit: Kit) -> None:

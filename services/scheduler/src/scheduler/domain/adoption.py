@@ -41,7 +41,9 @@ class Listed:
         """The same where nothing is adopted, as this process does not decide."""
         found = dict(self.reasons)
         for gang, places in self.adoptable.items():
-            found.setdefault(gang, still_running(places[0].pod, [places[0].node], "not yet"))
+            found.setdefault(
+                gang, still_running(places[0].pod, [places[0].node], "it is adopted soon")
+            )
         return found
 
 
@@ -61,7 +63,7 @@ def look(ledger: Ledger, gangs: Mapping[str, Asked], machines: Mapping[str, Mach
             continue
         names = sorted(ledger.listed[pod])
         node, machine = ledger.nodes[names[0]], machines.get(names[0])
-        why = "others report it too" if len(names) > 1 else _obstacle(gang, pod, node, machine)
+        why = "several nodes report it" if len(names) > 1 else _obstacle(gang, pod, node, machine)
         if why is not None:
             found.reasons.setdefault(gang.name, still_running(pod, names, why))
             continue

@@ -201,14 +201,14 @@ class State:
 
     def _want(self, gang: Asked) -> None:
         """The gang has pods that wait, and some of them are new."""
+        if gang.is_refused:
+            gang.is_refused, gang.said = False, None
         if is_listed(self.ledger, gang):
             self._take_out(gang)
             return
         waiting = [
             (pod, kind_of(ask)) for pod, ask in gang.asks.items() if not self.ledger.hold_of(pod)
         ]
-        if gang.is_refused:
-            gang.is_refused, gang.said = False, None
         surplus, live = surplus_of(gang.asks.values()), self.cluster.gangs.get(gang.name)
         if live is None:
             roles = roles_of(waiting, surplus)
@@ -268,7 +268,7 @@ class State:
         if not self.is_under_way:
             self.ledger.expire(now)
             listed = self._listed()
-            self._adopt(listed.adoptable, now, at)
+            self._adopt_pods(listed.adoptable, now, at)
             self._withhold(listed.reasons)
         is_settled, steps = self.is_settled(now), count(1)
 
@@ -304,7 +304,7 @@ class State:
     def _listed(self) -> Listed:
         return look(self.ledger, self.gangs, self.cluster.hardware.machines)
 
-    def _adopt(self, found: Mapping[str, Sequence[Placement]], now: float, at: float) -> None:
+    def _adopt_pods(self, found: Mapping[str, Sequence[Placement]], now: float, at: float) -> None:
         """These pods are where they run, as if they had been placed there; what the ledger knows is
         carried to the core before it restores their gangs.
         """
