@@ -24,8 +24,8 @@ def a_report(kit: Kit, node: str, *pods: PodOnNode, revision: int = 2, **more: A
     return kit.report(node, gpus=gpus, revision=revision, pods=pods, **more)
 
 
-def the_word(state: Any, gang: str) -> dict[str, tuple[str, str | None, tuple[int, ...]]]:
-    """What the Scheduler says of each pod: state, node and GPUs."""
+def the_message(state: Any, gang: str) -> dict[str, tuple[str, str | None, tuple[int, ...]]]:
+    """The Scheduler's message on a gang: each pod's state, node and GPUs."""
     pods = word_of(state, state.gangs[gang], 1).pods
     return {pod.pod: (pod.state.value, pod.node, pod.gpus) for pod in pods}
 
@@ -35,7 +35,7 @@ def adopted(state: Any) -> dict[str, tuple[str, ...]]:
 
 
 def waits(state: Any, gang: str) -> tuple[str, str]:
-    """The code and the text of its reason, which its word gives too."""
+    """The code and the text of its reason, which its message has too."""
     reason = word_of(state, state.gangs[gang], 1).reason
     assert reason is not None
     assert reason == state.reason_of(gang)
@@ -64,7 +64,7 @@ def test_it_is_charged_and_given_back_like_any_other(kit: Kit) -> None:
     state.request(kit.gang("g", *kit.pods("g", 1, gpus=3)), 0.0, 0.0)
     state.request(kit.gang("h", *kit.pods("h", 1, gpus=2), age=1), 0.0, 0.0)
     kit.decide(state, 0.0)
-    assert the_word(state, "h") == {"h-w-0": ("waiting", None, ())}
+    assert the_message(state, "h") == {"h-w-0": ("waiting", None, ())}
     reason = state.reason_of("h")
     assert reason is not None
     assert reason.code == "quota"
@@ -79,7 +79,7 @@ def test_who_has_no_quota_left_runs_on_downgraded(kit: Kit) -> None:
     word = kit.gang("g", *kit.pods("g", 1, gpus=1))
     state.request(word.model_copy(update={"virtual_cluster": "none"}), 0.0, 0.0)
     assert kit.decide(state, 0.0) == [Downgraded("g", None)]
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
 
 
 def test_the_others_of_the_gang_join_those_that_run(kit: Kit) -> None:
@@ -99,7 +99,7 @@ def test_nodes_that_speak_one_after_the_other_have_their_pods_adopted_so(kit: Ki
     state.request(kit.gang("g", *kit.pods("g", 3, gpus=2)), 0.0, 0.0)
     kit.decide(state, 0.0)
     assert adopted(state) == {"g": ("g-w-0",)}
-    assert the_word(state, "g")["g-w-1"] == ("waiting", None, ())
+    assert the_message(state, "g")["g-w-1"] == ("waiting", None, ())
     code, text = waits(state, "g")
     assert code == "still-running"
     assert "g-w-1" in text
@@ -109,7 +109,7 @@ def test_nodes_that_speak_one_after_the_other_have_their_pods_adopted_so(kit: Ki
     (grown,) = kit.decide(state, 1.0)
     assert [place.pod for place in grown.pods] == ["g-w-2"]
     assert adopted(state) == {"g": ("g-w-1",)}
-    assert {pod: node for pod, (_, node, _) in the_word(state, "g").items()} == {
+    assert {pod: node for pod, (_, node, _) in the_message(state, "g").items()} == {
         "g-w-0": "n0",
         "g-w-1": "n1",
         "g-w-2": grown.pods[0].node,
@@ -177,7 +177,7 @@ def test_a_pod_on_a_lost_node_is_waited_for_until_the_node_is_back(kit: Kit) -> 
     assert "has not reported since" in waits(state, "g")[1]
     state.report(a_report(kit, "n0", PodOnNode(pod="g-w-0", gpus=(0,)), revision=3, lease=1), 62.0)
     kit.decide(state, 62.0)
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
 
 
 def test_a_lost_node_that_is_removed_is_waited_for_no_longer(kit: Kit) -> None:
@@ -198,7 +198,7 @@ def test_a_pod_that_two_nodes_report_is_waited_for(kit: Kit) -> None:
     assert "n0, n1" in waits(state, "g")[1]
     state.report(a_report(kit, "n0", revision=3), 1.0)
     kit.decide(state, 1.0)
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n1", (0,))}
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n1", (0,))}
 
 
 def test_a_pod_that_is_reported_after_its_gang_has_waited_is_adopted(kit: Kit) -> None:
@@ -233,8 +233,8 @@ def test_a_gpu_that_is_reserved_for_another_gang_is_given_up_first(kit: Kit) -> 
     kit.decide(state, 2.0)
     assert "reserved for another gang" in waits(state, "g")[1]
     kit.decide(state, 3.0)
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n0", place.gpus[:1])}
-    places = the_word(state, "high")["high-w-0"]
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n0", place.gpus[:1])}
+    places = the_message(state, "high")["high-w-0"]
     assert places[0] == "placed"
     assert not set(places[2]) & set(place.gpus[:1])
 
@@ -266,7 +266,7 @@ def test_an_elastic_gang_of_which_only_such_pods_run_is_there_all_the_same(kit: 
     word = surplus(kit.gang("g", *kit.pods("g", 3, gpus=1)), 1, 2)
     state.request(word, 0.0, 0.0)
     kit.decide(state, 0.0)
-    assert {pod: it[0] for pod, it in the_word(state, "g").items()} == dict.fromkeys(
+    assert {pod: it[0] for pod, it in the_message(state, "g").items()} == dict.fromkeys(
         ("g-w-0", "g-w-1", "g-w-2"), "placed"
     )
 
@@ -283,7 +283,7 @@ def test_a_pod_of_a_gang_that_is_about_to_leave_leaves_too(kit: Kit) -> None:
     state.report(a_report(kit, other, PodOnNode(pod=second.pod, gpus=(0, 1))), 2.0)
     state.request(kit.gang("g", first, second), 2.0, 2.0)
     kit.decide(state, 2.0)
-    assert {pod: it[:2] for pod, it in the_word(state, "g").items()} == {
+    assert {pod: it[:2] for pod, it in the_message(state, "g").items()} == {
         first.pod: ("give-back", node),
         second.pod: ("give-back", other),
     }
@@ -298,7 +298,7 @@ def test_a_configuration_that_changes_leaves_those_that_wait_and_run(kit: Kit) -
     state.report(a_report(kit, "n1"), 1.0)
     state.ledger.hear("n1", "", 1.0)
     kit.decide(state, 1.0)
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n0", (0,))}
     assert waits(state, "h")[0] == "still-running"
 
 
@@ -311,7 +311,7 @@ def test_a_node_that_the_cluster_does_not_have_yet_is_awaited(kit: Kit) -> None:
     state.decide(1.0, 1.0)  # before the cluster is made anew
     assert "not in the cluster" in waits(state, "g")[1]
     kit.decide(state, 2.0)
-    assert the_word(state, "g") == {"g-w-0": ("placed", "n1", (0,))}
+    assert the_message(state, "g") == {"g-w-0": ("placed", "n1", (0,))}
 
 
 def test_what_a_refused_gang_wants_anew_is_adopted_too(kit: Kit) -> None:
@@ -323,7 +323,7 @@ def test_what_a_refused_gang_wants_anew_is_adopted_too(kit: Kit) -> None:
     (ask,) = kit.pods("g", 1, gpus=1)
     state.request(kit.gang("g", ask.model_copy(update={"pod": "g-x-0"})), 1.0, 1.0)
     kit.decide(state, 1.0)
-    assert the_word(state, "g") == {"g-x-0": ("placed", "n0", (0,))}
+    assert the_message(state, "g") == {"g-x-0": ("placed", "n0", (0,))}
 
 
 def test_a_pod_that_no_gang_lists_is_nobodys(kit: Kit) -> None:

@@ -38,7 +38,8 @@ class AlertingSettings(DatabaseSettings):
         300.0, description="The Scheduler's books are right again when it repeats nothing so long."
     )
     clash_quiet_s: PositiveFloat = Field(
-        300.0, description="Two machines share a node name no longer when nothing says so so long."
+        300.0,
+        description="A node name clashes no longer when the Scheduler has not repeated it so long.",
     )
     lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
     alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")

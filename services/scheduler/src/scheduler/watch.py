@@ -341,9 +341,9 @@ class Watch:
                 _log.debug("the probe was not taken", error=str(failure))
 
     async def tell(self, known: dict[str, KnownNode]) -> None:
-        """Say who is lost, every minute, and who is back, until it has named its lease; and, every
-        minute too, under which names two machines report. Who was lost long ago is removed: by a
-        null record on the reports' topic, which this process and all others hear.
+        """Publish every minute which nodes are lost and which names clash; which nodes are back,
+        until they have named their lease. A node that was lost long ago is removed: by a tombstone
+        on the reports' topic, which all read.
         """
         now, at, due = time.monotonic(), time.time(), list[Outgoing]()
         for node in self.nodes.values():

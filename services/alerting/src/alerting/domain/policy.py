@@ -12,8 +12,7 @@ class Policy:
     ``stale_after_s``: what ended longer ago is no news (a bus read anew from its start).
     ``dead_quiet_s``: dead letters are over when none came for so long.
     ``drift_quiet_s``: the Scheduler's books are right again when it said nothing else for so long.
-    ``clash_quiet_s``: two machines have one node name no longer when nothing was published of it
-    for so long.
+    ``clash_quiet_s``: a node name clashes no longer when the Scheduler has not repeated it so long.
     ``lost_forget_s``: a lost node that the Scheduler has not named for so long is not waited for.
     """
 

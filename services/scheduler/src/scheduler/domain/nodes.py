@@ -95,7 +95,7 @@ class Node:
         return {hold.placement.journal for hold in self.holds.values() if not hold.is_lost}
 
     def is_of_others(self, journal: str) -> bool:
-        """In a clash: what this journal's agent says is not of the machine with the placements."""
+        """In a clash: live placements name other journals than this one."""
         return self.clash is not None and bool(self.journals) and journal not in self.journals
 
     @property

@@ -188,7 +188,7 @@ def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | Non
 
 
 def saved_at(request: GangRequest, at: float) -> float | None:
-    """Up to when its work is saved, as it told last; never in the future."""
+    """Up to when its work is saved, by its newest message; never in the future."""
     told = request.checkpointed_at
     return None if told is None else min(told.timestamp(), at)
 
