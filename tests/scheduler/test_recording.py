@@ -159,7 +159,8 @@ class Told:
 
     def _runs(self, node: str, chance: random.Random) -> PodOnNode | None:
         """A pod that the node runs, from some time on and for some time."""
-        pods = [ask.pod for word in self.words.values() for ask in word.pods]
+        words = [word for word in self.words.values() if word.virtual_cluster == "default"]
+        pods = [ask.pod for word in words for ask in word.pods]
         waiting = sorted(pod for pod in pods if self.state.ledger.hold_of(pod) is None)
         gpus = (chance.randrange(GPUS),)
         if waiting and chance.random() < 0.1:
