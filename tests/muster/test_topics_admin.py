@@ -164,7 +164,7 @@ async def test_a_service_that_may_not_correct_a_topic_ends_with_the_command_that
     apache_installation: Path, tmp_path: Path
 ) -> None:
     with ApacheKafka(tmp_path / "kafka", apache_installation, properties=WITH_ACLS) as kafka:
-        operator = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        operator = an_operator(kafka)
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
         await admin.start()
         bus = a_bus(kafka.bootstrap)
@@ -196,7 +196,7 @@ async def test_a_service_that_may_not_see_how_topics_are_configured_ends_with_th
     with ApacheKafka(tmp_path / "kafka", apache_installation, properties=WITH_ACLS) as kafka:
         bus = a_bus(kafka.bootstrap)
         await set_up_topics(bus.settings)
-        operator = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        operator = an_operator(kafka)
         set_acls(operator, ALLOW_ALL, deny(AclOperation.DESCRIBE_CONFIGS))
         with pytest.raises(Broken, match=r"DescribeConfigs on them: .*'node-lost'.*Authorization"):
             await set_up_topics_again_and_again(bus.settings)
@@ -207,6 +207,10 @@ async def set_up_topics_again_and_again(settings: ServiceSettings) -> None:
         while True:
             with suppress(UnknownTopicOrPartitionError):  # a broker knows of topics a moment later
                 await set_up_topics(settings)
+
+
+def an_operator(kafka: ApacheKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
 
 
 def rule(operation: AclOperation, permission: AclPermissionType) -> AclBinding:
