@@ -35,7 +35,11 @@ from pydantic import ValidationError
 WAIT_S = 60
 THREE_DAYS_MS = "259200000"
 SETTINGS = ServiceSettings()
-AS_WANTED = {"cleanup.policy": "delete", "retention.ms": THREE_DAYS_MS}
+AS_WANTED = {
+    "cleanup.policy": "delete",
+    "retention.ms": THREE_DAYS_MS,
+    "segment.ms": "86400000",
+}
 ENDLESS = {"retention.ms": "-1"}
 WITH_ACLS = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
