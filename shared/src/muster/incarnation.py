@@ -152,15 +152,14 @@ class Incarnations:
 
     async def _begin(self, conn: Connection) -> None:
         # What is on the bus was read before: a replica that beats meanwhile commits first.
-        async with conn.transaction():
-            row = await conn.fetchrow(_LOAD)
-            before = None if row is None else Incarnation(**dict(row))
-            found = await conn.fetchrow(_DATABASE)
-            assert found is not None
-            database, now = found
-            current = next_incarnation(before, database, self._published, now)
-            await conn.execute(_SAVE, *_values(current))
+        row = await conn.fetchrow(_LOAD)
+        before = None if row is None else Incarnation(**dict(row))
+        found = await conn.fetchrow(_DATABASE)
+        assert found is not None
+        database, now = found
+        current = next_incarnation(before, database, self._published, now)
         if current.restored == current.beat:
+            # Before the row is written: a start that ends in the middle is followed by another one.
             subjects = await resync_all(conn, self._bus.me)
             if not subjects:  # there is nothing to decide on
                 self.is_settled.set()
@@ -169,6 +168,7 @@ class Incarnations:
             _log.warning(
                 "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
             )
+        await conn.execute(_SAVE, *_values(current))
         self._current = current
 
     async def _look(self, conn: Connection) -> None:
@@ -212,7 +212,7 @@ class Incarnations:
         event_id = f"{told.service}/started/{told.service}/{told.revision}"
         at = current.beat_at.timestamp()
         try:
-            await self._bus.say(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
+            await self._bus.broadcast(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
         except Transient as error:
             _log.debug("the incarnation was not taken", error=str(error))
         else:
@@ -235,7 +235,7 @@ def _values(current: Incarnation) -> list[object]:
     return [getattr(current, name) for name in _NAMES]
 
 
-_LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation FOR UPDATE"  # noqa: S608 - columns
+_LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
 _DATABASE = """
     SELECT system_identifier || '/' || timeline_id, clock_timestamp()
     FROM pg_control_system(), pg_control_checkpoint()

@@ -159,8 +159,9 @@ class Relay:
             await self._publish(records)
 
     async def _publish(self, records: Sequence[Outgoing]) -> int:
-        """Give records to the bus; returns how many it can't take now. Those are republished from
-        their rows. One that it refuses for good is not, until a later message replaces it.
+        """Give records to the bus; returns how many messages it can't take now. Those are
+        republished from their rows. One that it refuses for good is not, until a later message
+        replaces it.
         """
         outcomes = await self._bus.publish(records)
         for record, outcome in zip(records, outcomes, strict=True):
@@ -170,7 +171,10 @@ class Relay:
             _, kind, subject, revision = named
             async with transaction(self._pool) as conn:
                 await reject_by_bus(conn, (Kind(kind), subject), revision)
-        return sum(isinstance(outcome, Transient) for outcome in outcomes)
+        return sum(
+            isinstance(outcome, Transient) and read_message_id(record.event_id) is not None
+            for record, outcome in zip(records, outcomes, strict=True)
+        )
 
     async def _publish_due(self) -> float:
         """Repeats, acknowledgements and delayed repeats; returns the time to look again."""

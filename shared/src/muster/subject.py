@@ -103,6 +103,8 @@ class Subject:
 
     def skipped(self, record: Received, revision: int, now: datetime) -> "Subject":
         """The record's message can't be handled."""
+        if revision < self.exchange.seen:  # an old one: the answer names a later revision
+            return replace(self, exchange=replace(self.exchange, answer_at=now))
         # Where I know nothing of the subject, my own messages on it are lost.
         seen = record.seen if self.topic is None else 0
         after = exchange.skip(self.exchange, revision=revision, seen=seen, now=now)
