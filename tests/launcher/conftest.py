@@ -25,12 +25,13 @@ from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Verdict
-from muster.db import Pool, Transaction, open_pool, transaction
+from muster.db import Connection, Pool, Transaction, open_pool, transaction
 from muster.decisions import Due, Input, Publish
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, message_value
 from muster.relay import Relay
 from muster.states import JobPhase
+from muster.subject import Key
 from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
@@ -252,6 +253,11 @@ def received(word: Model) -> Received:
     return Received(topic, 0, 0, getattr(word, key), {}, value)
 
 
+async def no_resync(_conn: Connection) -> list[Key]:
+    """The database was never restored."""
+    return []
+
+
 class CountingRelay(Relay):
     """A relay that nobody runs: what is published is kept here."""
 
@@ -278,12 +284,15 @@ class Launcher:
         self.metrics = LauncherMetrics(CollectorRegistry())
         bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
         self.relay = CountingRelay(bus, pool)
-        self.use(jobs(settings.policy()))
+        # Jobs here are submitted at a fixed time, and the database's clock is the real one.
+        self.use(jobs(replace(settings.policy(), start_longest=timedelta(days=36_500))))
 
     def use(self, aggregate: Aggregate[Life]) -> None:
         """Decide like this."""
         self.aggregate = aggregate
-        self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
+        self.timers = Timers(
+            self.relay, aggregate, self.settings, self.metrics, lambda _: None, no_resync
+        )
 
     async def hear(self, words: Sequence[Model]) -> None:
         async with self.relay.transaction() as opened:

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from launcher.domain.model import wake_at
 from muster.contracts.jobs import Execution, JobRequest, JobState
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.verdicts import Behavior, Fault
@@ -253,20 +252,6 @@ def test_a_running_job_is_stopping_until_its_pods_have_ended(story: Tell) -> Non
     told.end("0-worker-1-0", stopped())
     assert told.status().state is JobState.STOPPED
     assert told.open_subjects() == set()
-
-
-def test_a_pod_that_does_not_stop_is_asked_anew(story: Tell) -> None:
-    """As where the databases lost their last commits: the agent said the end, and is silent."""
-    told = story({"worker": 2}).place().start().stop().end("0-worker-0-0", stopped())
-    told.says.clear()
-    assert told.wait(89).stops() == {}
-    told.wait(1)
-    (stop,) = told.stops().values()
-    assert (stop.pod, stop.stop and stop.stop.reason) == ("j1-0-worker-1-0", "stopped")
-    told.says.clear()
-    assert len(told.wait(60).stops()) == 1
-    assert told.end("0-worker-1-0", stopped()).status().state is JobState.STOPPED
-    assert wake_at(told.job) is None
 
 
 def test_a_job_that_waits_for_its_retry_is_stopped_at_once(story: Tell) -> None:
