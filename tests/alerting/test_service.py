@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.jobs import JobState
-from muster.contracts.nodes import NodeLost, NodeReport, NodeReturned
+from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReport, NodeReturned
 from muster.contracts.notices import BooksDrifted, DeadLetter
 from muster.webhook_secrets import signing_secret
 from standardwebhooks.webhooks import Webhook
@@ -173,6 +173,34 @@ async def test_the_schedulers_wrong_books_are_told_once_and_are_over_when_it_rep
     assert (told["type"], told["data"]["gang"]) == ("books.drifted", "g1")
     assert "8 by placements" in told["data"]["text"]
     assert raised["labels"] == resolved["labels"] == {"gang": "g1"}
+
+
+async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing_is_repeated(
+    cluster: Any, start_receiver: Callable[..., Any]
+) -> None:
+    receiver = await start_receiver()
+    await cluster.subscribe(events=("node-name-clash",), webhook_url=receiver.url)
+    async with cluster.alerting(clash_quiet_s=1.0):
+        since = right_now()
+        for second in range(2):
+            notice = NodeNameClashed(
+                node="n1",
+                journal="j1",
+                address="10.0.0.1",
+                other_journal="j2",
+                other_address="10.0.0.2",
+                since=since,
+                at=since + timedelta(milliseconds=second),
+            )
+            await cluster.say("node-name-clashed", "n1", notice)
+        await receiver.wait_for(1)
+        (raised,) = await cluster.heard("alert-raised", 1)
+        (resolved,) = await cluster.heard("alert-resolved", 1)
+    (told,) = [json.loads(request.body) for request in receiver.requests]
+    assert (told["type"], told["data"]["node"]) == ("node.name-clash", "n1")
+    assert raised["name"] == "NodeNameClash"
+    labels = {"node": "n1", "address": "10.0.0.1", "otherAddress": "10.0.0.2"}
+    assert raised["labels"] == resolved["labels"] == labels
 
 
 async def test_nodes_that_nobody_speaks_of_any_more_leave_no_rows(cluster: Any) -> None:

@@ -21,6 +21,7 @@ from muster.contracts.nodes import (
     Gpu,
     NodeHeartbeat,
     NodeLost,
+    NodeNameClashed,
     NodeReport,
     NodeReturned,
     PodOnNode,
@@ -50,6 +51,7 @@ HEARD = (
     "gang-preempted",
     "node-lost",
     "node-returned",
+    "node-name-clashed",
     "node-reported",
 )
 
@@ -168,15 +170,19 @@ def kit() -> Kit:
 
 @dataclass
 class Others:
-    """The Launcher and the agents, as far as the Scheduler sees them."""
+    """The Launcher and the agents, as far as the Scheduler sees them. ``alive``: the nodes that
+    beat, and their journals; ``twins``: second machines with these names.
+    """
 
     bus: Bus
     decisions: dict[str, GangDecision] = field(default_factory=dict)
     topics: list[tuple[str, str]] = field(default_factory=list)
     lost: list[NodeLost] = field(default_factory=list)
     returned: list[NodeReturned] = field(default_factory=list)
+    clashed: list[NodeNameClashed] = field(default_factory=list)
     removed: set[str] = field(default_factory=set)
     alive: dict[str, str] = field(default_factory=dict)
+    twins: dict[str, str] = field(default_factory=dict)
     revisions: dict[str, int] = field(default_factory=dict)
     words: dict[str, GangRequest] = field(default_factory=dict)
     moved: asyncio.Event = field(default_factory=asyncio.Event)
@@ -206,13 +212,14 @@ class Others:
 
     async def report(self, report: NodeReport) -> None:
         """An agent's report; it beats from now on."""
-        self.alive[report.node] = report.journal
+        if self.twins.get(report.node) != report.journal:
+            self.alive[report.node] = report.journal
         await self._say("node-reported", report.node, report, f"report/{report.revision}")
 
     async def beat(self) -> None:
         """Heartbeats, until cancelled."""
         while True:
-            for node, journal in list(self.alive.items()):
+            for node, journal in (*self.alive.items(), *self.twins.items()):
                 with suppress(Transient, TimeoutError):
                     await self._beat(node, journal)
             await asyncio.sleep(0.1)
@@ -247,6 +254,8 @@ class Others:
                 self.lost.append(word)
             case NodeReturned():
                 self.returned.append(word)
+            case NodeNameClashed():
+                self.clashed.append(word)
         self.moved.set()
 
     async def until(self, what: Callable[[], object]) -> Any:

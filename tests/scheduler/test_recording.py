@@ -69,7 +69,9 @@ def file(a: int, b: int, *, lazy: bool = False, racks: int = 2, **policy: Any) -
 
 @dataclass
 class Told:
-    """A state with all that its core decides, and what is written down of it."""
+    """A state with all that its core decides, and what is written down of it. ``loss``: nodes run
+    pods (``unplaced``) that gangs will ask for (``names``), as if their placements had been lost.
+    """
 
     kit: Kit
     chance: random.Random
@@ -81,6 +83,10 @@ class Told:
     revisions: dict[str, int] = field(default_factory=dict)
     numbers: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
     alive: set[str] = field(default_factory=set)
+    loss: random.Random | None = None
+    names: list[str] = field(default_factory=list)
+    unplaced: dict[str, PodOnNode] = field(default_factory=dict)
+    adopted: int = 0
 
     def __post_init__(self) -> None:
         run = self.state.given.run
@@ -104,6 +110,7 @@ class Told:
         if self.state.is_outdated and not self.state.is_under_way:
             self.state.change(self.state.file, self.at)
         self.state.decide(self.at, self.at)
+        self.adopted += len(self.state.take_changes().adopted)
         self.write()
 
     def whole_cycle(self) -> None:
@@ -143,12 +150,33 @@ class Told:
             word = word.model_copy(
                 update={"pods": (*word.pods, stranger), "foreign_ports": (20001,)}
             )
+        if self.loss is not None:
+            runs = self._runs(node, self.loss)
+            more = (runs,) if runs is not None and runs.pod not in holds else ()
+            word = word.model_copy(update={"pods": (*word.pods, *more)})
         self.state.report(word, self.at)
         self.state.ledger.hear(node, word.journal, self.at)
 
+    def _runs(self, node: str, chance: random.Random) -> PodOnNode | None:
+        """A pod that the node runs, from some time on and for some time."""
+        words = [word for word in self.words.values() if word.virtual_cluster == "default"]
+        pods = [ask.pod for word in words for ask in word.pods]
+        waiting = sorted(pod for pod in pods if self.state.ledger.hold_of(pod) is None)
+        gpus = (chance.randrange(GPUS),)
+        if waiting and chance.random() < 0.1:
+            self.unplaced[node] = PodOnNode(pod=chance.choice(waiting), gpus=gpus)
+        elif chance.random() < 0.1:
+            name = f"g{next(self.numbers):03d}-0"
+            self.names.append(name)
+            self.unplaced[node] = PodOnNode(pod=f"{name}-w-0-0", gpus=gpus)
+        elif chance.random() < 0.2:
+            self.unplaced.pop(node, None)
+        return self.unplaced.get(node)
+
     def ask(self) -> None:
         """A new gang, with pods of one or two roles."""
-        name = f"g{next(self.numbers):03d}-0"
+        is_lost = bool(self.names)
+        name = self.names.pop(0) if is_lost else f"g{next(self.numbers):03d}-0"
         pods = tuple(
             ask for role in self.chance.choice(["w", "w", "wv"]) for ask in self._asks(name, role)
         )
@@ -157,7 +185,7 @@ class Told:
         self.say(
             word.model_copy(
                 update={
-                    "virtual_cluster": vc,
+                    "virtual_cluster": "default" if is_lost else vc,
                     "submitted_at": self.kit.start + timedelta(seconds=self.at),
                     "lazy_preemption": self.chance.choice([None, True, False]),
                     "group": self.chance.choice([None, "near"]),
@@ -260,14 +288,18 @@ def _again(ask: PodAsk) -> PodAsk:
     return ask.model_copy(update={"pod": f"{name}-{int(attempt) + 1}"})
 
 
-def told(kit: Kit, seed: int) -> Told:
-    """A state of a random kind; some with a file, some without."""
+def told(kit: Kit, seed: int, *, is_losing: bool = False) -> Told:
+    """A state of a random kind; some with a file, some without. ``is_losing``: its store has lost
+    placements.
+    """
     chance = random.Random(seed)
     rules = Rules(
         settle_s=chance.choice([0.0, 10.0]), cycle_gangs=chance.choice([1, 2, 500]), overdue_s=30.0
     )
     config = None if chance.random() < 0.5 else file(2, 2, **chance.choice(POLICIES))
-    return Told(kit, chance, kit.state(rules=rules, file=config))
+    it = Told(kit, chance, kit.state(rules=rules, file=config))
+    it.loss = random.Random(seed) if is_losing else None
+    return it
 
 
 def replayed(cluster: Any, lines: list[str]) -> tuple[list[str], Simulation]:
@@ -278,10 +310,14 @@ def replayed(cluster: Any, lines: list[str]) -> tuple[list[str], Simulation]:
     return [decision_line(at, found) for at, found in simulation.run(events)], simulation
 
 
+@pytest.mark.parametrize("is_losing", [False, True])
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first: int) -> None:
+def test_the_simulator_decides_on_a_recording_as_the_service_did(
+    kit: Kit, first: int, is_losing: bool
+) -> None:
+    adopted = 0
     for seed in range(first, first + 20):
-        it = told(kit, seed)
+        it = told(kit, seed, is_losing=is_losing)
         for _ in range(it.chance.choice([0, 5])):
             it.happen()
             it.cycle()
@@ -297,6 +333,8 @@ def test_the_simulator_decides_on_a_recording_as_the_service_did(kit: Kit, first
         again, simulation = replayed(cluster, it.lines)
         assert again == it.decided, seed
         assert left(simulation.cluster) == left(it.state.cluster), seed
+        adopted += it.adopted
+    assert bool(adopted) == is_losing
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
@@ -306,7 +344,7 @@ def test_any_recording_can_be_asked_what_if(kit: Kit, first: int) -> None:
     """
     for seed in range(first, first + 10):
         print(f"seed {seed}")
-        it = told(kit, seed)
+        it = told(kit, seed, is_losing=seed % 2 == 1)
         cluster = it.begin()
         for _ in range(STEPS):
             it.happen()

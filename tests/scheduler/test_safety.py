@@ -2,7 +2,8 @@
 
 No GPU or port twice, nothing oversubscribed, gangs whole or absent; what is released is free again.
 What is stored is enough: a state that is rebuilt from it decides the same, in any order of rows,
-and so does one that has followed what was stored all along.
+and so does one that has followed what was stored all along. Where the store has lost placements,
+pods that run stay where they are.
 """
 
 import os
@@ -21,6 +22,7 @@ from muster.contracts.gangs import GangEnd, GangRequest, PodRelease
 from muster.contracts.node_orders import Order
 from scheduler.domain.core.config import ClusterConfig
 from scheduler.domain.core.model import Deferred, Grown, Placed, Refused, Reserved
+from scheduler.domain.known import KnownGang
 from scheduler.domain.requests import surplus_of
 from scheduler.domain.state import State
 from scheduler.domain.stored import Stored
@@ -30,7 +32,16 @@ from scheduler_standby import Standby, believed, loaded, pending
 from scheduler_world import FILE, KEEPING, NODES, RULES, STRICT, Store, World
 
 Kit = Any
-CODES = ("health", "quota", "shape", "resource", "preempting", "order", "reservation")
+CODES = (
+    "health",
+    "quota",
+    "shape",
+    "resource",
+    "preempting",
+    "order",
+    "reservation",
+    "still-running",
+)
 DEMANDS = st.fixed_dictionaries(
     {
         "gpus": st.sampled_from([0, 0, 1, 1, 2, 3, 4, 5]),
@@ -168,6 +179,7 @@ class History(Invariants):
         decisions = self._cycle()
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
+            assert other.ledger.pods == self.state.ledger.pods
         self.now += 0.001
 
     def _cycle(self) -> list[Any]:
@@ -229,9 +241,36 @@ class History(Invariants):
                     assert reason.code in CODES
 
     @precondition(lambda self: self.requests)
+    @rule(data=st.data(), have_started=st.booleans(), is_whole=st.booleans())
+    def lose_rows(self, data: st.DataObject, have_started: bool, is_whole: bool) -> None:
+        """A backup is restored that knows nothing of a gang, or not of its last pods, which the
+        Launcher asks for again. The agents have reported what runs.
+        """
+        name = data.draw(st.sampled_from(self._gangs()))
+        holds = [hold for hold in self.store.holds.values() if hold.placement.gang == name]
+        nodes = self.state.ledger.nodes
+        if any(hold.is_lost or nodes[hold.placement.node].is_lost for hold in holds):
+            return
+        if have_started:
+            self._start(name)
+        for node in NODES:
+            if not nodes[node].is_lost:
+                self.state.report(self.world.report(node), self.now)
+        for hold in holds if is_whole else holds[1:]:
+            del self.store.holds[hold.pod]
+        if is_whole or not holds:
+            self.store.reservations.pop(name, None)
+            self.store.gangs[name] = KnownGang(self.requests[name])
+        self.state, self.standby = loaded(self), None
+        self.state.restored(self.now, self.now)
+        self.lost_rows.add(name)
+
+    @precondition(lambda self: self.requests)
     @rule(data=st.data())
     def start_pods(self, data: st.DataObject) -> None:
-        name = data.draw(st.sampled_from(self._gangs()))
+        self._start(data.draw(st.sampled_from(self._gangs())))
+
+    def _start(self, name: str) -> None:
         for pod in self.state.gangs[name].asks:
             hold = self.state.ledger.hold_of(pod)
             if hold is not None and not hold.is_lost:

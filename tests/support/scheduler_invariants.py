@@ -9,13 +9,16 @@ from scheduler_world import NODES, PORTS, World
 
 
 class Invariants(RuleBasedStateMachine):
-    """``requests``: the last word about each gang that is wanted."""
+    """``requests``: the last word about each gang that is wanted. ``lost_rows``: gangs of which the
+    store has lost all rows.
+    """
 
     def __init__(self, world: World, state: State) -> None:
         super().__init__()
         self.world = world
         self.state = state
         self.requests: dict[str, GangRequest] = {}
+        self.lost_rows: set[str] = set()
 
     @invariant()
     def nothing_is_held_twice(self) -> None:
@@ -58,8 +61,19 @@ class Invariants(RuleBasedStateMachine):
             assert sum(p.kind.memory_mb for p in held) <= 100
 
     @invariant()
+    def no_pod_that_runs_is_placed_elsewhere(self) -> None:
+        for name, running in self.world.running.items():
+            for pod, place in running.items():
+                hold = self.state.ledger.hold_of(pod)
+                if hold is not None and not hold.is_lost:
+                    found = hold.placement
+                    assert (found.node, found.gpus, found.ports) == (name, place.gpus, place.ports)
+
+    @invariant()
     def gangs_are_whole_or_absent(self) -> None:
         for word in self.requests.values():
+            if word.gang in self.lost_rows:  # what runs is there before the others have a place
+                continue
             first = [ask.pod for ask in word.pods if "more" not in ask.pod and not ask.surplus]
             held = [pod for pod in first if self.state.ledger.hold_of(pod)]
             assert len(held) in (0, len(first))

@@ -79,7 +79,8 @@ class Incarnations:
     """A service's own incarnation, and its answers to those of its peers.
 
     ``is_settled`` is set once the service may decide: its database was not restored, or its peers
-    had ``resync_s`` to tell what it lost.
+    had ``resync_s`` to tell what it lost. ``on_restored`` hooks get the floor, above which
+    revisions must go on.
     """
 
     def __init__(self, bus: Bus, resync_s: float) -> None:
@@ -93,6 +94,7 @@ class Incarnations:
         self._is_published = False
         self._is_answered = False
         self.is_settled = asyncio.Event()
+        self.on_restored: list[Callable[[int], None]] = []
         self.follower = Follower(bus, [SERVICE_STARTED], self.on_record)
         bus.on_new_bus.append(self._on_new_bus)
 
@@ -162,6 +164,8 @@ class Incarnations:
             subjects = await resync_all(conn, self._bus.me)
             if not subjects:  # there is nothing to decide on
                 self.is_settled.set()
+            for hook in self.on_restored:
+                hook(current.floor)
             _log.warning(
                 "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
             )

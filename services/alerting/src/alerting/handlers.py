@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import structlog
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
-from muster.contracts.nodes import NodeLost, NodeReturned
+from muster.contracts.nodes import NodeLost, NodeNameClashed, NodeReturned
 from muster.contracts.notices import BooksDrifted, DeadLetter
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service
 from muster.db import Connection, Transaction
@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind
 from pydantic import ValidationError
 
 from alerting.book import Book
-from alerting.domain import deadletters, drifts, jobs, nodes
+from alerting.domain import clashes, deadletters, drifts, jobs, nodes
 from alerting.domain.deliveries import Delivery, deliveries
 from alerting.domain.events import Alert, Event
 from alerting.domain.jobs import Watch
@@ -31,7 +31,7 @@ from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
-from alerting.store.repeated import DEAD_PILES, DRIFT_WATCHES, TABLES, Table
+from alerting.store.repeated import CLASH_WATCHES, DEAD_PILES, DRIFT_WATCHES, TABLES, Table
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -42,11 +42,12 @@ TOPICS_HEARD = (
     "job-updated",
     "node-lost",
     "node-returned",
+    "node-name-clashed",
     "books-drifted",
     *(name + DEAD_LETTER for name in TOPICS),
 )
 
-KEYS = frozenset({"job", "node", "reader", "topic", "gang"})
+KEYS = frozenset({"job", "node", "reader", "topic", "gang", "address", "other_address"})
 """The fields of records by which rows are found."""
 
 
@@ -182,6 +183,7 @@ class _Batch:
         keys: dict[Table, list[Key]] = {
             DEAD_PILES: [(it.reader, it.topic) for it in letters],
             DRIFT_WATCHES: [(it.gang,) for it in models if isinstance(it, BooksDrifted)],
+            CLASH_WATCHES: [clashes.key_of(it) for it in models if isinstance(it, NodeNameClashed)],
         }
         for table in TABLES:
             self._repeated[table] = _Shelf(await table.load(conn, keys[table]))
@@ -208,6 +210,10 @@ class _Batch:
                 drift = self._repeated[DRIFT_WATCHES].get((gang,))
                 heard = drifts.heard(drift, model, now=now, policy=policy)
                 self._put_repeated(DRIFT_WATCHES, heard, record)
+            case NodeNameClashed():
+                clash = self._repeated[CLASH_WATCHES].get(clashes.key_of(model))
+                told = clashes.heard(clash, model, now=now, policy=policy)
+                self._put_repeated(CLASH_WATCHES, told, record)
             case DeadLetter():
                 self._apply_dead(model, record)
             case _:

@@ -37,6 +37,10 @@ class AlertingSettings(DatabaseSettings):
     drift_quiet_s: PositiveFloat = Field(
         300.0, description="The Scheduler's books are right again when it repeats nothing so long."
     )
+    clash_quiet_s: PositiveFloat = Field(
+        300.0,
+        description="A node name clashes no longer when the Scheduler has not repeated it so long.",
+    )
     lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
     alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
     alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
@@ -118,6 +122,7 @@ class AlertingSettings(DatabaseSettings):
             dead_quiet_s=self.dead_quiet_s,
             lost_forget_s=self.lost_forget_s,
             drift_quiet_s=self.drift_quiet_s,
+            clash_quiet_s=self.clash_quiet_s,
         )
 
     def delivery_policy(self) -> DeliveryPolicy:

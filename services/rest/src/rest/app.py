@@ -42,6 +42,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     runtime.spawn("submissions", submissions.run)
     publisher = SettingsPublisher(runtime.pool, runtime.bus, settings, metrics)
     runtime.follow([SETTINGS], publisher.on_record)
+    runtime.incarnations.on_restored.append(publisher.resync)
     runtime.spawn("settings", publisher.run)
     runtime.spawn("maintenance", lambda: maintain(runtime.pool, settings))
 

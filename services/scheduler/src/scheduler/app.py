@@ -205,6 +205,8 @@ class Candidate:
             counts[state_of(node)] += 1
         for name, count in counts.items():
             metrics.nodes.labels(name).set(count)
+        clashes = sum(node.clash is not None for node in state.ledger.nodes.values())
+        metrics.clashes.set(clashes)
         cluster, at = state.cluster, self._decider.at()
         slots = cluster.hardware.states
         usable = sum(slot.usable.bit_count() for slot in slots)
@@ -218,7 +220,8 @@ class Candidate:
         metrics.note_free(self._free_cells.pieces.values())
         metrics.note_loans(cluster.charges.loans, cluster.hardware.forest.quotas)
         extras = sum(name not in state.gangs for name in cluster.queue.gangs)
-        metrics.waiting.set(len(cluster.queue.gangs) - extras + len(cluster.reserved))
+        waiting = len(cluster.queue.gangs) - extras + len(cluster.reserved)
+        metrics.waiting.set(waiting + len(state.withheld))
         metrics.gangs.set(len(state.gangs))
         metrics.run_time_keys.set(len(state.run_times))
         metrics.placements.set(len(state.ledger.pods))

@@ -220,11 +220,12 @@ class Decider:
         until = started + self.settings.cycle_part_s
         outcome.decisions = state.decide(now, at, lambda: time.perf_counter() >= until)
         self.recorder.note(state.given.take_noted())
+        outcome.changes = state.take_changes()
+        outcome.topics.update(dict.fromkeys(outcome.changes.adopted, DECIDED))
         for decision in outcome.decisions:
             outcome.topics[decision.gang] = topic_of(decision, outcome.topics.get(decision.gang))
         if state.has_more or goes_on:  # what came between the parts of a cycle waits for its end
             self._woken.set()
-        outcome.changes = state.take_changes()
         nodes = state.ledger.nodes.values()
         new = [n.name for n in nodes if n.is_alive and n.name not in self.memory.known]
         sized = outcome.changes.rows.sized & state.ledger.nodes.keys()
@@ -286,6 +287,9 @@ class Decider:
         for decision in outcome.decisions:
             self.metrics.decisions.labels(name_of(decision)).inc()
             log(decision)
+        for gang, pods in outcome.changes.adopted.items():
+            self.metrics.adopted.inc(len(pods))
+            _log.warning("adopted: pods run that had no placement", gang=gang, pods=pods)
         self.metrics.note_runs(outcome.changes.runs.values())
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()

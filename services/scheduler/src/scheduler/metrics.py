@@ -56,6 +56,9 @@ class SchedulerMetrics:
         self.decisions = self._counter(
             "decisions", "Gangs decided about, by what was decided.", "decision"
         )
+        self.adopted = self._counter(
+            "adopted_pods", "Pods adopted where their node reports them, as they had no placement."
+        )
         self._order_failures = self._counter(
             "order_failures", "Times that a site's own policy of the order had no answer.", "policy"
         )
@@ -109,6 +112,9 @@ class SchedulerMetrics:
         self.withheld = self._gauge(
             "nodes_withheld",
             "Silent nodes that are not declared lost, because too many fell silent at once.",
+        )
+        self.clashes = self._gauge(
+            "node_name_clashes", "Node names under which two machines report."
         )
         self.probe_round = self._gauge(
             "probe_round", "1 while this process's probe comes round on every partition."

@@ -105,7 +105,14 @@ class SchedulerSettings(DatabaseSettings):
         5.0, description="A process that did not judge for so long was away: leases begin anew."
     )
     watch_s: PositiveFloat = Field(1.0, description="How often leases are judged.")
-    lost_repeat_s: PositiveFloat = Field(60.0, description="node-lost is repeated.")
+    lost_repeat_s: PositiveFloat = Field(
+        60.0, description="node-lost and node-name-clashed are repeated."
+    )
+    clash_quiet_s: PositiveFloat = Field(
+        180.0,
+        description="Two machines share a node name until one has not reported for so long;"
+        " agents report every 60 s.",
+    )
     lost_kept_days: PositiveFloat = Field(
         8.0, description="A node that was lost for so long is removed."
     )

@@ -9,12 +9,19 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import structlog
 from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.model import Model
 from muster.contracts.node_orders import NODE_SETTING, NodeOrder, Order
-from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
+from muster.contracts.nodes import (
+    NodeHeartbeat,
+    NodeLost,
+    NodeNameClashed,
+    NodeReport,
+    NodeReturned,
+)
 from muster.contracts.notices import SettingChanged
 from muster.contracts.scheduling import SCHEDULING_SETTING, SchedulingConfig
 from muster.contracts.topics import Service
@@ -22,6 +29,7 @@ from muster.newest import Newest, revision_of
 from muster.readers import Follower
 from muster.records import Received
 
+from scheduler.domain.clashes import Clash, Clashes
 from scheduler.domain.configured import Setting
 from scheduler.domain.leases import Judgement, Leases
 from scheduler.domain.moments import DAY_S, moment
@@ -34,11 +42,12 @@ from scheduler.store.nodes import KnownNode
 _log = structlog.get_logger()
 
 SETTINGS = "settings-changed"
-HEARTBEAT, REPORTED, LOST, RETURNED = (
+HEARTBEAT, REPORTED, LOST, RETURNED, CLASHED = (
     "node-heartbeat",
     "node-reported",
     "node-lost",
     "node-returned",
+    "node-name-clashed",
 )
 PODS_NAMED = 200
 """In one `node-lost`."""
@@ -69,6 +78,8 @@ class Watch:
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
+    clashes: Clashes = field(init=False)
+    clashes_said: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     _newest: Newest = field(default_factory=Newest)
     _restarts: int = 0
     _times_begun: int = 0
@@ -77,6 +88,7 @@ class Watch:
 
     def __post_init__(self) -> None:
         self.leases = Leases(self.settings.lease_policy())
+        self.clashes = Clashes(self.settings.clash_quiet_s)
         self.reports = Follower(self.bus, [REPORTED], self.on_report)
         self.heartbeats = Follower(self.bus, [HEARTBEAT], self.on_heartbeat, from_start=False)
         self.orders = Follower(self.bus, [SETTINGS], self.on_setting)
@@ -102,6 +114,7 @@ class Watch:
         """
         now = time.monotonic()
         if word is None:
+            self.clashes.forget(record.key or "")
             self.to_remove.add(record.key or "")
             self.wake()
             return
@@ -112,12 +125,29 @@ class Watch:
             _log.error("a report makes no sense", node=word.node, problem=problem)
             return
         self.to_remove.discard(word.node)
-        self.state.report(word, now)
         is_fresh = self.reports.caught_up.is_set()
+        age_s = 0.0 if is_fresh else max(time.time() - word.at.timestamp(), 0.0)
+        self.clashes.report(word, now - age_s)
+        self._note_clash(word.node, now)
+        self.state.report(word, now)
         node = self.nodes[word.node]
         if is_fresh and node.report is word:
             self._hear(word.node, word.journal, now, is_new=node.knows_lease)
         self.wake()
+
+    def _note_clash(self, name: str, now: float) -> Clash | None:
+        """Whether two machines report under the node's name."""
+        node, clash = self.nodes.get(name), self.clashes.look(name, now)
+        before = None if node is None else node.clash
+        if clash == before:
+            return clash
+        if before is None and clash is not None:
+            _log.error("two machines report under one name", node=name, addresses=clash.addresses)
+        elif clash is None:
+            _log.info("one machine reports under the name again", node=name)
+        self.state.ledger.clash(name, clash, now)
+        self.wake()
+        return clash
 
     def on_setting(self, record: Received, word: Model | None) -> None:
         """An operator's order about a node, or what is set of virtual clusters and policy; or a
@@ -168,7 +198,11 @@ class Watch:
             self._hear(word.node, word.journal, now, is_new=is_new)
 
     def _hear(self, node: str, journal: str, now: float, *, is_new: bool) -> None:
-        """``is_new``: this was not said before a leader before has lost the node."""
+        """``is_new``: this was not said before a leader before has lost the node. In a clash only
+        the machine that the placements name keeps the node alive.
+        """
+        if node in self.nodes and self.nodes[node].is_of_others(journal):
+            return
         was_alive = node in self.nodes and self.nodes[node].is_alive
         self.heard[node] = (now, journal)
         if self.state.ledger.hear(node, journal, now):
@@ -210,6 +244,8 @@ class Watch:
         """Tell a state that is being restored what nodes have reported, and what was ordered."""
         now = time.monotonic()
         for node in self.nodes.values():
+            if node.clash is not None:
+                state.ledger.clash(node.name, node.clash, now)
             for report in (node.report, node.rival):
                 if report is not None:
                     state.report(report, now)
@@ -305,12 +341,17 @@ class Watch:
                 _log.debug("the probe was not taken", error=str(failure))
 
     async def tell(self, known: dict[str, KnownNode]) -> None:
-        """Say who is lost, every minute, and who is back, until it has named its lease. Who was
-        lost long ago is removed: by a null record on the reports' topic, which this process and
-        all others hear.
+        """Publish every minute which nodes are lost and which names clash; which nodes are back,
+        until they have named their lease. A node that was lost long ago is removed: by a tombstone
+        on the reports' topic, which all read.
         """
         now, at, due = time.monotonic(), time.time(), list[Outgoing]()
         for node in self.nodes.values():
+            clash = None if node.clash is None else self._note_clash(node.name, now)
+            if clash is None:
+                self.clashes_said.pop(node.name, None)
+            elif notice := self._clash_notice(node.name, clash, now, at):
+                due.append(notice)
             row = known.get(node.name)
             if row is None or (row.lease, row.is_lost) != (node.lease, node.is_lost):
                 continue  # not committed yet
@@ -328,6 +369,25 @@ class Watch:
                 due.append(self._notice_record(row, at))
         for first in range(0, len(due), NOTICES):
             await self._say(due[first : first + NOTICES])
+
+    def _clash_notice(self, node: str, clash: Clash, now: float, at: float) -> Outgoing | None:
+        """None: it was published less than a minute ago."""
+        since, said_at = self.clashes_said.get(node, (moment(at - (now - clash.since)), -math.inf))
+        if now - said_at < self.settings.lost_repeat_s:
+            return None
+        self.clashes_said[node] = since, now
+        (journal, other_journal), (address, other_address) = clash.journals, clash.addresses
+        notice = NodeNameClashed(
+            node=node,
+            journal=journal,
+            address=address,
+            other_journal=other_journal,
+            other_address=other_address,
+            since=since,
+            at=moment(at),
+        )
+        event_id = f"{Service.SCHEDULER.value}/{CLASHED}/{node}/{int(at * 1000)}"
+        return Outgoing(CLASHED, node, notice.model_dump_json().encode(), event_id, at)
 
     def _notice(self, row: KnownNode, at: float) -> tuple[str, NodeLost | NodeReturned | None]:
         node = self.nodes[row.node]

@@ -87,3 +87,17 @@ class NodeReturned(Model):
     node: str
     lease: int
     at: datetime
+
+
+class NodeNameClashed(Model):
+    """Two machines report under one node name, each from its own journal: the Scheduler places
+    nothing there. It publishes this again every 60 s until only one of them reports.
+    """
+
+    node: str
+    journal: str
+    address: str
+    other_journal: str
+    other_address: str
+    since: datetime
+    at: datetime

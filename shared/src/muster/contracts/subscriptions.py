@@ -23,6 +23,7 @@ class AlertEvent(OpenEnum):
     NODE_LOST = "node-lost"
     NODE_RETURNED = "node-returned"
     NODE_REMOVED = "node-removed"
+    NODE_NAME_CLASH = "node-name-clash"
     RECORD_DEAD = "record-dead"
     BOOKS_DRIFTED = "books-drifted"
     UNKNOWN = "unknown"

@@ -7,7 +7,13 @@ from enum import StrEnum
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobStatus
 from muster.contracts.model import Model, StateMessage
-from muster.contracts.nodes import NodeHeartbeat, NodeLost, NodeReport, NodeReturned
+from muster.contracts.nodes import (
+    NodeHeartbeat,
+    NodeLost,
+    NodeNameClashed,
+    NodeReport,
+    NodeReturned,
+)
 from muster.contracts.notices import (
     AlertNotice,
     BooksDrifted,
@@ -185,6 +191,14 @@ _ALL = [
         "The lost node reports again.",
         senders=(Service.SCHEDULER,),
         readers=(Service.ALERTING, Service.REST, Service.RUNTIME_AGENT),
+    ),
+    Topic(
+        "node-name-clashed",
+        NodeNameClashed,
+        "node",
+        "Two machines report under one node name.",
+        senders=(Service.SCHEDULER,),
+        readers=(Service.ALERTING,),
     ),
     Topic(
         "books-drifted",

@@ -51,6 +51,13 @@ _STATEMENTS = (
     )
     """,
     """
+    DELETE FROM clash_watch WHERE (node, address, other_address) IN (
+        SELECT node, address, other_address FROM clash_watch
+        WHERE since IS NULL AND heard_at < now() - $1 * interval '1 day'
+        LIMIT $2 FOR UPDATE SKIP LOCKED
+    )
+    """,
+    """
     DELETE FROM alert WHERE (fingerprint, starts_at) IN (
         SELECT fingerprint, starts_at FROM alert WHERE ends_at < now() - $1 * interval '1 day'
         LIMIT $2

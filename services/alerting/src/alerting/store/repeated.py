@@ -1,5 +1,5 @@
 """What is said again and again: dead letters of a reader and topic, gangs of which the Scheduler's
-books are wrong.
+books are wrong, node names that two machines have.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ from datetime import datetime
 import asyncpg
 from muster.db import Connection
 
+from alerting.domain.clashes import CLASHES
 from alerting.domain.deadletters import PILES
 from alerting.domain.drifts import DRIFTS
 from alerting.domain.policy import Policy
@@ -85,5 +86,6 @@ _COLUMNS = ("newest_at", "heard_at", "since", "due_at")
 
 DEAD_PILES = Table(PILES, "dead_pile", ("reader", "topic"))
 DRIFT_WATCHES = Table(DRIFTS, "drift_watch", ("gang",))
-TABLES = (DEAD_PILES, DRIFT_WATCHES)
+CLASH_WATCHES = Table(CLASHES, "clash_watch", ("node", "address", "other_address"))
+TABLES = (DEAD_PILES, DRIFT_WATCHES, CLASH_WATCHES)
 """In the order in which they are locked."""

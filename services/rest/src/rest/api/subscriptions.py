@@ -27,6 +27,7 @@ ADMIN_EVENTS = frozenset(
         AlertEvent.NODE_LOST,
         AlertEvent.NODE_RETURNED,
         AlertEvent.NODE_REMOVED,
+        AlertEvent.NODE_NAME_CLASH,
         AlertEvent.RECORD_DEAD,
         AlertEvent.BOOKS_DRIFTED,
     )
@@ -42,6 +43,7 @@ Event = Literal[
     "node-lost",
     "node-returned",
     "node-removed",
+    "node-name-clash",
     "record-dead",
     "books-drifted",
 ]

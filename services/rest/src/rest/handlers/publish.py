@@ -52,6 +52,11 @@ class SettingsPublisher:
         """Something has changed."""
         self._changed.set()
 
+    def resync(self, floor: int) -> None:
+        """The database was restored: revisions go on above this one."""
+        self._resync = max(self._resync, floor)
+        self._changed.set()
+
     def on_record(self, record: Received, model: Model | None) -> None:
         """Take what was said on the bus, by this process, another replica, or before a restore; or
         that an operator wants all said anew.
@@ -59,7 +64,7 @@ class SettingsPublisher:
         setting = record.key or ""
         revision = model.revision if isinstance(model, SettingChanged) else 0
         if setting == RESYNC_SETTING:
-            self._resync = max(self._resync, revision)
+            self.resync(revision)
         elif not is_own(setting):
             return
         elif model is None:

@@ -31,17 +31,22 @@ STEP = 100
 
 
 async def queue(alone: Alone, limit: int) -> Answer:
-    """The waiting gangs, first come first, at most ``limit``."""
+    """The waiting gangs, first come first, at most ``limit``. Those that are withheld from the core
+    come last, and have no position.
+    """
     async with alone() as state:
         as_of, everyone = state.cluster.cycle, state.cluster.forecast.everyone(state.cluster)
-        waiting, first, gangs = everyone.count, everyone.first(limit), list[Answer]()
-        wants = {name: _wants(state, name) for name in first}  # all as it is now
-    for start in range(0, len(first), STEP):
+        withheld, gangs = sorted(state.withheld), list[Answer]()
+        waiting = everyone.count + len(withheld)
+        names = [*everyone.first(limit), *withheld][:limit]
+        wants = {name: _wants(state, name) for name in names}  # all as it is now
+    for start in range(0, len(names), STEP):
         async with alone() as state:
-            for place, name in enumerate(first[start : start + STEP], start + 1):
+            for place, name in enumerate(names[start : start + STEP], start + 1):
                 found = state.gangs.get(name)
                 if found is not None and state.is_waiting(name):
-                    gangs.append({"position": place} | _gang(state, found) | wants[name])
+                    position = None if name in state.withheld else place
+                    gangs.append({"position": position} | _gang(state, found) | wants[name])
         await asyncio.sleep(0)
     return {"asOf": as_of, "waiting": waiting, "limit": limit, "gangs": gangs}
 
@@ -106,6 +111,10 @@ async def nodes(state: State) -> Answer:
 
 def _wants(state: State, gang: str) -> Answer:
     """GPUs of a gang that waits, and when it is expected to start."""
+    if gang in state.withheld:
+        asks = state.gangs[gang].asks.values()
+        gpus = sum(ask.gpus for ask in asks if state.ledger.hold_of(ask.pod) is None)
+        return {"gpus": gpus, "expectedStart": None}
     live = state.cluster.gangs[gang]
     expected = state.cluster.forecast.expected(state.cluster, live)
     at = None if expected is None else time_of(expected.at)
@@ -148,7 +157,7 @@ def _why(state: State, gang: Asked, epoch: int) -> Answer:
         "downgrade": _downgrade(state, gang),
         "preemption": word.get("preemption"),
     }
-    if live is None or not state.is_waiting(gang.name):
+    if live is None or gang.name in state.withheld or not state.is_waiting(gang.name):
         return answer
     everyone = state.cluster.forecast.everyone(state.cluster)
     before, first = everyone.before(state.cluster.rank_of(live), AHEAD_NAMED)

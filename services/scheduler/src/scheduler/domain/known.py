@@ -83,7 +83,7 @@ class Changes:
     """What a transaction must write: ``ended`` gangs, whose end is to be said; ``kept``: gangs of
     which the core keeps something else than before; ``runs``: of ended gangs, as far as run times
     are learnt from them; ``histories``: what is known from now on of run times, None: nothing;
-    ``core``: what the core keeps beside them.
+    ``core``: what the core keeps beside them; ``adopted``: by gang, pods that run already.
     """
 
     rows: Rows
@@ -92,6 +92,7 @@ class Changes:
     runs: dict[str, Run] = field(default_factory=dict)
     histories: dict[Key, History | None] = field(default_factory=dict)
     core: CoreChanges = field(default_factory=CoreChanges)
+    adopted: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.rows or self.ended or self.kept or self.core)

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 
 from muster.contracts.nodes import NodeReport
 
+from scheduler.domain.clashes import Clash
 from scheduler.domain.nodes import Node, Size, claims_of, is_over, size_of
 from scheduler.domain.placements import Hold, Placement
 from scheduler.domain.rules import Rules
@@ -32,8 +33,9 @@ class Rows:
 
 class Ledger:
     """Nodes by name. ``removed``: the leases of lost nodes that were removed. ``pods``: the node of
-    each pod that was placed and may hold something. ``version``: raised when a node's size is
-    another; ``grown_at``: when one has grown last, None: there is none.
+    each pod that was placed and may hold something. ``listed``: the nodes that report each pod
+    which no placement there explains. ``version``: raised when a node's size is another;
+    ``grown_at``: when one has grown last, None: there is none.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -41,6 +43,7 @@ class Ledger:
         self.nodes: dict[str, Node] = {}
         self.removed: dict[str, int] = {}
         self.pods: dict[str, str] = {}
+        self.listed: dict[str, set[str]] = {}
         self.touched: set[str] = set()
         self.freed: list[Hold] = []
         self.overdue: list[Hold] = []
@@ -55,8 +58,9 @@ class Ledger:
     def hear(self, name: str, journal: str, now: float) -> bool:
         """A node has spoken. True when it is one that was declared lost."""
         node = self._node(name)
-        if node.rival is not None and node.rival.journal == journal != "":
-            self._adopt(node, node.rival, now)
+        rival = node.rival
+        if rival is not None and rival.journal == journal != "" and node.clash is None:
+            self._adopt(node, rival, now)
         if not node.is_alive and not node.is_lost:
             node.is_alive = True
             self.touched.add(name)
@@ -75,16 +79,31 @@ class Ledger:
         """Take a node's report, unless it is older than the one that is known.
 
         Within one journal the revision decides. Of two journals the one with the later time is
-        taken, until a heartbeat names the other.
+        taken, until a heartbeat names the other; in a clash the one that the placements name.
         """
         node = self._node(report.node)
         known = node.report
-        if known is not None and known.journal != report.journal and report.at <= known.at:
-            if node.rival is None or node.rival.revision < report.revision:
-                node.rival = report
-            return
-        if known is None or known.journal != report.journal or known.revision < report.revision:
+        if known is None or known.journal == report.journal:
+            is_taken = known is None or known.revision < report.revision
+        elif node.clash is None:
+            is_taken = report.at > known.at
+        else:
+            is_taken = node.is_of_others(known.journal) and not node.is_of_others(report.journal)
+        if is_taken:
             self._adopt(node, report, now)
+        elif known is not None and known.journal != report.journal:
+            rival = node.rival
+            is_same = rival is not None and rival.journal == report.journal
+            if rival is None or not is_same or rival.revision < report.revision:
+                node.rival = report
+                self._find_strangers(node)
+
+    def clash(self, name: str, clash: Clash | None, now: float) -> None:
+        """Two machines report under the node's name, or no longer."""
+        node = self._node(name)
+        if node.clash != clash:
+            node.clash = clash
+            self.settle(name, now)
 
     def remove(self, name: str) -> bool:
         """A lost node is gone for good: only its lease is kept, in case it is not. False where it
@@ -93,7 +112,7 @@ class Ledger:
         node = self.nodes.get(name)
         if node is None or not node.is_lost or node.holds:
             return False
-        del self.nodes[name]
+        self._list(self.nodes.pop(name), frozenset())
         self.removed[name] = node.lease
         self.version += 1
         return True
@@ -127,9 +146,12 @@ class Ledger:
 
     def put(self, placement: Placement) -> None:
         """A pod was placed."""
-        self.nodes[placement.node].holds[placement.pod] = Hold(placement)
+        node = self.nodes[placement.node]
+        node.holds[placement.pod] = Hold(placement)
         self.pods[placement.pod] = placement.node
         self._rows.placed[placement.pod] = placement
+        if placement.pod in node.strangers:  # it was adopted
+            self._find_strangers(node)
 
     def charge(self, pod: str, charged: tuple[int, ...]) -> None:
         """The pod is charged other GPUs than before."""
@@ -147,7 +169,7 @@ class Ledger:
         node = self.nodes[self.pods[pod]]
         hold = replace(node.holds[pod], is_wanted=False, free_from=free_from)
         self._set(node, hold)
-        if hold.is_lost or (node.report is not None and is_over(hold, node.report)):
+        if hold.is_lost or self._is_over(node, hold):
             self._let_go(node, pod, now)
             self._find_strangers(node)
             return True
@@ -198,7 +220,9 @@ class Ledger:
         """The store knows that a node was removed."""
         node = self.nodes.pop(name, None)
         self.removed[name] = lease
-        self.version += node is not None and node.size is not None
+        if node is not None:
+            self._list(node, frozenset())
+            self.version += node.size is not None
 
     def restore_hold(self, hold: Hold, now: float) -> None:
         """What the store knows of a placement; `settle` its node when all of them are known."""
@@ -225,8 +249,7 @@ class Ledger:
         node = self.nodes.get(name)
         if node is None:
             return
-        if node.report is not None:
-            self._let_go_of_those_over(node, node.report, now)
+        self._let_go_of_those_over(node, now)
         self._find_strangers(node)
 
     def take_rows(self) -> Rows:
@@ -250,10 +273,14 @@ class Ledger:
         return node
 
     def _adopt(self, node: Node, report: NodeReport, now: float) -> None:
-        node.report, node.rival = report, None
+        before, node.report = node.report, report
+        if node.clash is None:
+            node.rival = None
+        elif before is not None and before.journal != report.journal:
+            node.rival = before
         self.touched.add(node.name)
         self._avoid(node, node.foreign, report.foreign_ports, now + self.rules.foreign_port_s)
-        self._let_go_of_those_over(node, report, now)
+        self._let_go_of_those_over(node, now)
         self._find_strangers(node)
         size = size_of(report)
         if size != node.size:
@@ -282,10 +309,33 @@ class Ledger:
 
     def _find_strangers(self, node: Node) -> None:
         node.strangers = {} if node.report is None else claims_of(node.report, node.holds)
+        pods = set(node.strangers)
+        if node.clash is not None and node.rival is not None:
+            pods.update(each.pod for each in node.rival.pods if each.pod not in node.holds)
+        self._list(node, frozenset(pods))
         self.touched.add(node.name)
 
-    def _let_go_of_those_over(self, node: Node, report: NodeReport, now: float) -> None:
-        for pod in [pod for pod, hold in node.holds.items() if is_over(hold, report)]:
+    def _list(self, node: Node, pods: frozenset[str]) -> None:
+        """The node reports these pods, and no placement there explains them."""
+        for pod in node.listed - pods:
+            self.listed[pod].discard(node.name)
+            if not self.listed[pod]:
+                del self.listed[pod]
+        for pod in pods - node.listed:
+            self.listed.setdefault(pod, set()).add(node.name)
+        node.listed = pods
+
+    @staticmethod
+    def _is_over(node: Node, hold: Hold) -> bool:
+        """In a clash a report shows nothing of what the other machine holds."""
+        report = node.report
+        if report is None:
+            return False
+        is_of_other = node.clash is not None and report.journal != hold.placement.journal
+        return not is_of_other and is_over(hold, report)
+
+    def _let_go_of_those_over(self, node: Node, now: float) -> None:
+        for pod in [pod for pod, hold in node.holds.items() if self._is_over(node, hold)]:
             self._let_go(node, pod, now)
 
     def _let_go(self, node: Node, pod: str, now: float) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from muster.contracts.nodes import NodeReport
 
+from scheduler.domain.clashes import Clash
 from scheduler.domain.formats.fields import name_problem
 from scheduler.domain.placements import Hold
 
@@ -57,20 +58,23 @@ class View:
 class Node:
     """A node. Only the ledger changes it.
 
-    ``rival``: a report of another journal. ``strangers``: pods in its report that no placement
-    explains. ``overdue``: released pods that are no longer waited for. ``foreign``, ``resting``:
-    ports, and until when.
+    ``rival``: a report of another journal. ``clash``: two machines report under its name; then the
+    reports of the journal count that the placements name. ``strangers``: pods in its report that no
+    placement explains; ``listed``: those, and in a clash those of the other machine. ``overdue``:
+    released pods that are no longer waited for. ``foreign``, ``resting``: ports, and until when.
     """
 
     name: str
     size: Size | None = None
     report: NodeReport | None = None
     rival: NodeReport | None = None
+    clash: Clash | None = None
     is_alive: bool = False
     is_lost: bool = False
     lease: int = 0
     holds: dict[str, Hold] = field(default_factory=dict)
     strangers: dict[str, Claim] = field(default_factory=dict)
+    listed: frozenset[str] = frozenset()
     overdue: set[str] = field(default_factory=set)
     foreign: dict[int, float] = field(default_factory=dict)
     resting: dict[int, float] = field(default_factory=dict)
@@ -81,13 +85,25 @@ class Node:
         return self.report is not None and self.report.lease >= self.lease
 
     @property
+    def is_known(self) -> bool:
+        """Its newest report says what is there now."""
+        return self.is_alive and not self.is_lost and self.knows_lease and self.clash is None
+
+    @property
+    def journals(self) -> set[str]:
+        """Those that live placements name."""
+        return {hold.placement.journal for hold in self.holds.values() if not hold.is_lost}
+
+    def is_of_others(self, journal: str) -> bool:
+        """In a clash: live placements name other journals than this one."""
+        return self.clash is not None and bool(self.journals) and journal not in self.journals
+
+    @property
     def is_eligible(self) -> bool:
         """New pods may go here, as far as the node itself goes."""
         return (
             self.report is not None
-            and self.is_alive
-            and not self.is_lost
-            and self.knows_lease
+            and self.is_known
             and self.report.is_healthy
             and not self.report.is_stopping
         )
@@ -101,6 +117,8 @@ class Node:
             return "it has not reported yet"
         if not self.is_alive:
             return "it has not been heard yet"
+        if self.clash is not None:
+            return f"two machines report under its name: {' and '.join(self.clash.addresses)}"
         if not self.knows_lease:
             return "it is back, and has not reported since"
         if not self.report.is_healthy:

@@ -6,8 +6,17 @@ from math import ceil
 
 from muster.contracts.gangs import GangEnd, GangRequest, PodAsk, Preemption
 from muster.contracts.model import Reason
+from muster.contracts.nodes import NodeReport
 
-from scheduler.domain.core.model import HIGHEST_PRIORITY, OPPORTUNISTIC, Gang, Kind, Role
+from scheduler.domain.core.model import (
+    HIGHEST_PRIORITY,
+    OPPORTUNISTIC,
+    Gang,
+    Kind,
+    PodPlace,
+    Role,
+)
+from scheduler.domain.placements import Placement
 from scheduler.domain.run_times import LONGEST_S, Key, Run, pattern_of
 
 TAUGHT_BY = frozenset((GangEnd.SUCCEEDED, GangEnd.STOPPED, GangEnd.LIMIT))
@@ -178,8 +187,31 @@ def gang_of(request: GangRequest, roles: tuple[Role, ...], learnt_s: float | Non
     )
 
 
+def saved_at(request: GangRequest, at: float) -> float | None:
+    """Up to when its work is saved, by its newest message; never in the future."""
+    told = request.checkpointed_at
+    return None if told is None else min(told.timestamp(), at)
+
+
 def _seconds(number: int | None) -> float | None:
     return None if number is None else float(number)
+
+
+def placement_of(gang: Asked, place: PodPlace, report: NodeReport) -> Placement:
+    """A pod of the gang at its place, on the node that reports so."""
+    ask = gang.asks[place.pod]
+    return Placement(
+        place.pod,
+        gang.name,
+        place.node,
+        report.journal,
+        report.address,
+        report.log_url,
+        place.gpus,
+        labelled(ask, place.ports),
+        kind_of(ask),
+        place.charged,
+    )
 
 
 def labelled(ask: PodAsk, ports: Iterable[int]) -> Mapping[str, tuple[int, ...]]:

@@ -7,7 +7,7 @@ A pod that was released and is not shown free yet is a gang of its own for the c
 already: its GPUs are waited for, and cost its virtual cluster nothing.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import assert_never
@@ -17,6 +17,7 @@ from muster.contracts.model import Reason
 from muster.contracts.node_orders import Order
 from muster.contracts.nodes import NodeReport
 
+from scheduler.domain.adoption import Listed, is_listed, joined, look
 from scheduler.domain.configured import Setting
 from scheduler.domain.core import model
 from scheduler.domain.core.cluster import Cluster
@@ -51,9 +52,10 @@ from scheduler.domain.requests import (
     gang_of,
     key_of,
     kind_of,
-    labelled,
+    placement_of,
     roles_of,
     run_of,
+    saved_at,
     surplus_of,
 )
 from scheduler.domain.rules import Rules
@@ -63,7 +65,10 @@ from scheduler.domain.telling import Telling, give_back, told, until_left
 
 
 class State:
-    """``made_of``: what the cluster was made of. ``gangs``: those that are not over."""
+    """``made_of``: what the cluster was made of. ``gangs``: those that are not over. ``withheld``:
+    those of them of which a node reports pods that have no placement, and why they wait; None: the
+    next cycle looks.
+    """
 
     def __init__(
         self, rules: Rules, file: ClusterConfig | None = None, policy: Policy | None = None
@@ -82,6 +87,7 @@ class State:
         self.given = Given(self.cluster)
         self.core_rows = CoreRows()
         self.has_more = False
+        self.withheld: dict[str, Reason | None] = {}
         self._seen = Seen()
         self._changes = Changes(Rows())
         self._reserved: set[str] = set()
@@ -173,12 +179,13 @@ class State:
         if not asks:
             self.given.release(gang.name)
             self.jobs.remove(self.gangs.pop(gang.name))
+            self.withheld.pop(gang.name, None)
             self._changes.ended[gang.name] = request
             if run := run_of(gang, at):
                 self._changes.runs[gang.name] = run
             return
-        if request.checkpointed_at is not None:
-            self.given.checkpointed(gang.name, min(request.checkpointed_at.timestamp(), at))
+        if (saved := saved_at(request, at)) is not None:
+            self.given.checkpointed(gang.name, saved)
         if asks.keys() - before.keys() or (gang.is_refused and asks.keys() != before.keys()):
             self._want(gang)
 
@@ -194,11 +201,14 @@ class State:
 
     def _want(self, gang: Asked) -> None:
         """The gang has pods that wait, and some of them are new."""
+        if gang.is_refused:
+            gang.is_refused, gang.said = False, None
+        if is_listed(self.ledger, gang):
+            self._take_out(gang)
+            return
         waiting = [
             (pod, kind_of(ask)) for pod, ask in gang.asks.items() if not self.ledger.hold_of(pod)
         ]
-        if gang.is_refused:
-            gang.is_refused, gang.said = False, None
         surplus, live = surplus_of(gang.asks.values()), self.cluster.gangs.get(gang.name)
         if live is None:
             roles = roles_of(waiting, surplus)
@@ -257,7 +267,9 @@ class State:
         """
         if not self.is_under_way:
             self.ledger.expire(now)
-            self._carry(now)
+            listed = self._listed()
+            self._adopt_pods(listed.adoptable, now, at)
+            self._withhold(listed.reasons)
         is_settled, steps = self.is_settled(now), count(1)
 
         def is_enough(_decided: int) -> bool:
@@ -286,6 +298,58 @@ class State:
             given.release(LEFT + hold.pod)
         ledger.freed, ledger.overdue = [], []
         self._seen.carry_all(given, ledger, self.orders, now)
+
+    # Pods that run, though the store does not know where.
+
+    def _listed(self) -> Listed:
+        return look(self.ledger, self.gangs, self.cluster.hardware.machines)
+
+    def _adopt_pods(self, found: Mapping[str, Sequence[Placement]], now: float, at: float) -> None:
+        """These pods are where they run, as if they had been placed there; what the ledger knows is
+        carried to the core before it restores their gangs.
+        """
+        for name, places in found.items():
+            self._take_out(self.gangs[name])
+            for place in places:
+                self.ledger.put(place)
+        self._carry(now)
+        for name, places in found.items():
+            gang, live = self.gangs[name], self.cluster.gangs.get(name)
+            before = None if live is None else self.cluster.exported(name)
+            self.given.release(name)
+            self.given.restore(joined(gang, before, places, at), at)
+            self._note_placed(gang)
+            self._want(gang)
+            self._changes.kept.add(name)
+            self._changes.adopted[name] = tuple(place.pod for place in places)
+
+    def _take_out(self, gang: Asked) -> None:
+        """What of the gang waits is withheld from the core."""
+        self.withheld[gang.name] = None
+        live = self.cluster.gangs.get(gang.name)
+        if live is None:
+            return
+        if live.started_at is None:
+            self.given.release(gang.name)
+            return
+        known = pods_of(self.cluster, live)
+        for pod in gang.asks:
+            if pod in known and self.ledger.hold_of(pod) is None:
+                self.given.release_pod(gang.name, pod)
+
+    def _withhold(self, reasons: Mapping[str, Reason]) -> None:
+        """These gangs wait until their pods are adopted or gone; the others no longer."""
+        for name in sorted(reasons.keys() - self.withheld.keys()):
+            self._take_out(self.gangs[name])
+        back = sorted(self.withheld.keys() - reasons.keys())
+        self.withheld = dict(reasons)
+        for name in back:
+            gang = self.gangs.get(name)
+            if gang is not None and not gang.is_refused:
+                self._want(gang)
+        for name, reason in reasons.items():
+            if self.gangs[name].said != reason:
+                self.telling.untold[name] = None
 
     def _follow(self, decision: Decision, now: float, at: float) -> bool:
         """Note what was decided; whether it is to be said."""
@@ -322,28 +386,19 @@ class State:
         return True
 
     def _place_all(self, gang: Asked, places: Iterable[PodPlace]) -> None:
-        gang.said = None
-        self.telling.untold.pop(gang.name, None)
+        self._note_placed(gang)
         for place in places:
             self._place(gang, place)
 
+    def _note_placed(self, gang: Asked) -> None:
+        """Whatever it waited for is no longer so."""
+        gang.said = None
+        self.telling.untold.pop(gang.name, None)
+
     def _place(self, gang: Asked, place: PodPlace) -> None:
-        report, ask = self.ledger.nodes[place.node].report, gang.asks[place.pod]
+        report = self.ledger.nodes[place.node].report
         assert report is not None
-        self.ledger.put(
-            Placement(
-                place.pod,
-                gang.name,
-                place.node,
-                report.journal,
-                report.address,
-                report.log_url,
-                place.gpus,
-                labelled(ask, place.ports),
-                kind_of(ask),
-                place.charged,
-            )
-        )
+        self.ledger.put(placement_of(gang, place, report))
 
     def _note_reserved(self) -> None:
         """Who got, or lost, a reservation, or other cells, has another row now."""
@@ -357,6 +412,8 @@ class State:
 
     def reason_of(self, gang: str) -> Reason | None:
         """Why the gang waits, as of the last cycle; None where it does not, or was not tried."""
+        if gang in self.withheld:
+            return self.withheld[gang]
         live = self.cluster.gangs.get(gang)
         if live is None:
             return None
@@ -372,8 +429,9 @@ class State:
         return told(reason, self.gangs, self.cluster.forecast.kept_at(self.cluster, live))
 
     def is_waiting(self, gang: str) -> bool:
-        """Pods of it are to be placed, or have a reservation."""
-        return gang in self.cluster.queue.gangs or gang in self.cluster.reserved
+        """Pods of it are to be placed, or have a reservation, or are withheld from the core."""
+        cluster = self.cluster
+        return gang in cluster.queue.gangs or gang in cluster.reserved or gang in self.withheld
 
     def downgrade_of(self, gang: str) -> Downgrade | None:
         """Since when and for whom the gang runs without its cells; None where it has them."""

@@ -8,8 +8,6 @@ begin. Nodes are heard meanwhile, by both.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from muster.contracts.gangs import GangRequest
-
 from scheduler.domain.core.config import ClusterConfig, Policy
 from scheduler.domain.core.holdings import UserKey
 from scheduler.domain.core.keeping import let_go
@@ -24,7 +22,7 @@ from scheduler.domain.core.model import (
 from scheduler.domain.core_rows import KnownReservation
 from scheduler.domain.known import KnownGang
 from scheduler.domain.placements import LEFT, Hold
-from scheduler.domain.requests import Asked, gang_of, kind_of, roles_of
+from scheduler.domain.requests import Asked, gang_of, kind_of, roles_of, saved_at
 from scheduler.domain.rules import Rules
 from scheduler.domain.state import State
 
@@ -97,7 +95,7 @@ class Stored(State):
                 known.preempted_for,
                 () if started_at is None else tuple(reserved),
                 known.passed,
-                checkpointed_at=_saved_at(request, at),
+                checkpointed_at=saved_at(request, at),
                 extra=_still_extra(known, places),
                 lender=known.lender,
             )
@@ -164,6 +162,7 @@ class Stored(State):
             self.cluster.usage.forget(name)
             if name in self.gangs:
                 self.jobs.remove(self.gangs.pop(name))
+            self.withheld.pop(name, None)
             self._held.pop(name, None)
             self._changes.ended.pop(name, None)
             self._changes.runs.pop(name, None)
@@ -180,6 +179,7 @@ class Stored(State):
         """Take what nodes have reported, as a cycle does before it decides."""
         self.ledger.expire(now)
         self._carry(now)
+        self._withhold(self._listed().as_reasons())
 
     def restored(self, now: float, at: float) -> None:
         """All is as it is stored: from now on it is decided. What was released before is waited
@@ -214,8 +214,3 @@ def _leaving(restored: Restored) -> set[str]:
     is_whole = restored.preempted_until is not None
     told = {p.pod for p in restored.places if extra.get(p.pod, is_whole)}
     return set() if len(told) == len(restored.places) else told
-
-
-def _saved_at(request: GangRequest, at: float) -> float | None:
-    saved_at = request.checkpointed_at
-    return None if saved_at is None else min(saved_at.timestamp(), at)

@@ -58,6 +58,8 @@ def _wait(state: State, gang: Asked) -> Wait | None:
     if not state.is_waiting(gang.name):
         return None
     cluster = state.cluster
+    if gang.name in state.withheld:
+        return Wait(as_of=cluster.cycle)
     forecast, live = cluster.forecast, cluster.gangs[gang.name]
     is_short = len(cluster.queue.gangs) <= PLACES_TOLD
     ahead = forecast.ahead(cluster, live) if is_short else None

@@ -1,0 +1,57 @@
+"""When two machines count as having one node name: from the Scheduler's first notice until it has
+published none for some minutes.
+"""
+
+from datetime import datetime
+
+from muster.contracts.nodes import NodeNameClashed
+from muster.contracts.subscriptions import AlertEvent
+
+from alerting.domain.events import Alert, Event, Severity
+from alerting.domain.policy import Policy
+from alerting.domain.repeated import Key, Repeated, RepeatedOutcome, Repeats, Said
+
+CLASHED = "NodeNameClash"
+
+
+def key_of(notice: NodeNameClashed) -> Key:
+    """The node's name and both addresses, whichever the notice names first."""
+    first, second = sorted((notice.address, notice.other_address))
+    return notice.node, first, second
+
+
+def heard(
+    watch: Repeated | None, notice: NodeNameClashed, *, now: datetime, policy: Policy
+) -> RepeatedOutcome:
+    """Apply ``node-name-clashed``."""
+    said = Said(key_of(notice), notice.at, notice.since)
+    after, alert = CLASHES.heard(watch, said, now=now, policy=policy)
+    if alert is None:
+        return RepeatedOutcome(after)
+    event = Event(
+        key=f"{AlertEvent.NODE_NAME_CLASH}/{notice.node}/{notice.since.isoformat()}",
+        name=AlertEvent.NODE_NAME_CLASH,
+        at=notice.since,
+        severity=Severity.CRITICAL,
+        title=alert.summary,
+        text="The Scheduler places nothing there; what runs there goes on.\n"
+        "Stop the agent of one machine, give it a node name of its own, and start it again.",
+        thread=f"node/{notice.node}",
+        data=notice.model_dump(mode="json", by_alias=True) | {"alert": alert.fingerprint},
+    )
+    return RepeatedOutcome(after, (event,), (alert,))
+
+
+def _alert(key: Key, since: datetime) -> Alert:
+    node, address, other_address = key
+    return Alert(
+        name=CLASHED,
+        severity=Severity.CRITICAL,
+        summary=f"Two machines have the node name {node}: {address} and {other_address}",
+        labels={"node": node, "address": address, "otherAddress": other_address},
+        starts_at=since,
+    )
+
+
+CLASHES = Repeats(_alert, lambda policy: policy.clash_quiet_s)
+"""A node name that two machines have, or had."""
