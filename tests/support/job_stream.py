@@ -69,7 +69,7 @@ class Jobs:
 
     def open(self) -> int:
         """How many jobs have not ended, as far as REST has told."""
-        return sum(self.states.get(name) not in FINAL for name in self.wanted)
+        return sum(state not in FINAL for state in self.states.values())
 
     def _draw(self, name: str) -> tuple[str, Wanted]:
         rng, marks = self.rng, self.marks
@@ -244,8 +244,8 @@ _AT_REST = {
     "gangs": "SELECT gang FROM scheduler.gang LIMIT 5",
 } | {
     f"{schema}'s subjects": "SELECT kind, subject, revision, seen, acknowledged, is_open"
-    f" FROM {schema}.subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL OR is_open"
-    " LIMIT 5"
+    f" FROM {schema}.subject WHERE repeat_at IS NOT NULL OR answer_at IS NOT NULL"
+    f" OR (is_open AND '{schema}' <> 'rest') LIMIT 5"
     for schema in SCHEMAS
 }
 

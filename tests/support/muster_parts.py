@@ -192,7 +192,8 @@ class Parts:
         for process in psutil.process_iter(["cmdline"]):
             if "runtime_agent.supervisor" in (process.info["cmdline"] or ()):
                 with contextlib.suppress(psutil.Error):
-                    if any(f.path.startswith(f"{self.home}/") for f in process.open_files()):
+                    files = [Path(each.path) for each in process.open_files()]
+                    if any(f.is_relative_to(self.home) and "pods" in f.parts for f in files):
                         found.append(process.pid)
         return sorted(found)
 
