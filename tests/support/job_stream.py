@@ -26,6 +26,7 @@ FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 LOST = (OSError, TimeoutError, asyncio.IncompleteReadError)
 SCHEMAS = ("rest", "launcher", "scheduler")
 PAGE = 5000
+SAMPLE = 4
 POLL_S = 0.5
 
 JOB = """protocolVersion: 2
@@ -55,13 +56,17 @@ class Wanted:
 
 @dataclass
 class Jobs:
-    """`wanted`: by name, those that REST accepted. `states`: as REST said last."""
+    """`wanted`: by name, those that REST accepted. `states` and `attempts`: as REST said last.
+    `fell`: what REST has taken back: final states and numbers of attempts.
+    """
 
     http: Http
     parts: Parts
     rng: random.Random
     wanted: dict[str, Wanted] = field(default_factory=dict)
     states: dict[str, str] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    fell: list[str] = field(default_factory=list)
 
     @property
     def marks(self) -> Path:
@@ -131,8 +136,23 @@ class Jobs:
             page = json.loads(answer.body)
             states |= {item["name"]: item["state"] for item in page}
             if len(page) < PAGE:
-                self.states = states
-                return
+                break
+        for name, state in self.states.items():
+            if state in FINAL and states.get(name) != state:
+                self.fell.append(f"{name} was {state} and is {states.get(name)}")
+        self.states = states
+        open_ones = [name for name, state in states.items() if state not in FINAL]
+        for name in self.rng.sample(open_ones, min(SAMPLE, len(open_ones))):
+            await self._look_at_attempt(name)
+
+    async def _look_at_attempt(self, name: str) -> None:
+        answer = await self._call("GET", f"jobs/admin~{name}")
+        if answer is None or answer.status != 200:
+            return
+        attempt, before = answer.json()["jobStatus"]["attemptId"], self.attempts.get(name, 0)
+        if attempt < before:
+            self.fell.append(f"{name} was at attempt {before} and is at {attempt}")
+        self.attempts[name] = attempt
 
     async def _call(
         self, method: str, path: str, body: bytes = b"", content_type: str = "application/json"
@@ -167,6 +187,8 @@ class Jobs:
             what = f"{len(wrong)} jobs: {dict(list(wrong.items())[:5])}" if wrong else str(held)
             print(await self._account(list(wrong)[:2]))
             pytest.fail(f"seed {seed}: not as it should be: {what}")
+        if not may_be_gone:
+            assert not self.fell, f"seed {seed}: {self.fell}"
         await self._check_retries()
         self.check_marks(seed)
 
