@@ -7,11 +7,13 @@ and in which order the attempts of a job ran, whatever became of the databases.
 import asyncio
 import contextlib
 import json
+import os
 import random
 import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +259,18 @@ class Jobs:
         for job in jobs:
             for path in (f"jobs/admin~{job}", f"jobs/admin~{job}/why"):
                 answer = await self._call("GET", path)
-                lines.append(f"{path}: {answer and answer.body.decode()[:2000]}")
+                lines.append(f"{path}: {answer and answer.body.decode()[:3000]}")
+        conn = await asyncpg.connect(self.parts.dsn)
+        try:
+            for job, schema in product(jobs, SCHEMAS):
+                rows = await conn.fetch(
+                    f"SELECT * FROM {schema}.subject WHERE subject LIKE (SELECT id FROM rest.job"
+                    " WHERE name = $1) || '%'",
+                    job,
+                )
+                lines += [f"{schema}'s subject: {dict(row)}" for row in rows]
+        finally:
+            await conn.close()
         return "\n".join(lines)
 
 
@@ -286,6 +299,11 @@ async def _metrics(port: int) -> str:
 
 
 ERRORS = re.compile(r'"level": ?"(error|critical)"')
+
+
+def a_seed() -> int:
+    """The one that MUSTER_TEST_SEED asks for, else another each time."""
+    return int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(2**32)))
 
 
 def errors(log: Path, say: Callable[[str], None]) -> None:

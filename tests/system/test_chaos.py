@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from job_stream import Jobs, errors
+from job_stream import Jobs, a_seed, errors
 from muster_parts import PARTS, Parts, parts_up, send
-from test_restores import a_seed
 
 pytestmark = [pytest.mark.system, pytest.mark.chaos, pytest.mark.timeout(0)]
 

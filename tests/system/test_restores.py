@@ -1,7 +1,6 @@
 """A database goes back by some seconds amid many jobs: no name runs twice, all jobs end right."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from job_stream import Jobs
+from job_stream import Jobs, a_seed
 from muster_parts import Parts, parts_up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -102,10 +101,6 @@ async def survives(case: Case, seed: int, home: Path) -> None:
         await submit_some(jobs, JOBS // 4, rng)
         has_lost_jobs = case.service in ("", "rest")
         await jobs.end_right(seed, WAIT_S, may_be_gone=has_lost_jobs)
-
-
-def a_seed() -> int:
-    return int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(2**32)))
 
 
 @pytest.mark.parametrize(

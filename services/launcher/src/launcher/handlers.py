@@ -33,13 +33,21 @@ TOPICS_HEARD = (
 )
 
 
-def jobs(policy: Policy) -> Aggregate[Life]:
-    """How jobs are kept and decided."""
+def jobs(policy: Policy, is_settled: Callable[[], bool] = lambda: True) -> Aggregate[Life]:
+    """How jobs are kept and decided. Before ``is_settled`` a restored database may not know a job
+    that REST is about to publish again. Its gangs and pods are not unknown then: were they ended
+    now, the job would begin anew under their names.
+    """
 
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
         return decide(ident, life, given, now=now, policy=policy)
 
-    return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
+    def is_early(kind: Kind) -> bool:
+        return kind is not Kind.JOB and not is_settled()
+
+    return Aggregate(
+        of=_job_in, load=store.load, decide=decide_job, save=store.save, is_early=is_early
+    )
 
 
 def _job_in(kind: Kind, subject: str) -> str:
