@@ -25,12 +25,13 @@ from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Verdict
-from muster.db import Pool, Transaction, open_pool, transaction
+from muster.db import Connection, Pool, Transaction, open_pool, transaction
 from muster.decisions import Due, Input, Publish
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, message_value
 from muster.relay import Relay
 from muster.states import JobPhase
+from muster.subject import Key
 from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
@@ -269,6 +270,10 @@ class CountingRelay(Relay):
         self.outgoing += opened.outgoing
 
 
+async def _all_are_answered(_conn: Connection) -> list[Key]:
+    return []
+
+
 class Launcher:
     """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
 
@@ -283,7 +288,9 @@ class Launcher:
     def use(self, aggregate: Aggregate[Life]) -> None:
         """Decide like this."""
         self.aggregate = aggregate
-        self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
+        self.timers = Timers(
+            self.relay, aggregate, self.settings, self.metrics, lambda _: None, _all_are_answered
+        )
 
     async def hear(self, words: Sequence[Model]) -> None:
         async with self.relay.transaction() as opened:
