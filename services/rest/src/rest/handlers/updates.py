@@ -45,13 +45,12 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
-    if row is None or (row.state in FINAL and status.state is not row.state):
+    if row is None or row.state in FINAL:
         return Decision(row, () if status.state in FINAL else (_stop(job, status),))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     # A Launcher that has forgotten the job must not begin it again.
-    is_end = state in FINAL and row.state not in FINAL
-    return Decision(changed, (_stop(job, status),) if is_end else ())
+    return Decision(changed, (_stop(job, status),) if state in FINAL else ())
 
 
 def _stop(job: str, status: JobStatus) -> Publish:
