@@ -183,6 +183,15 @@ def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(story:
     assert told.job.job.attempt == 5
 
 
+def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_above(
+    make_request: MakeRequest,
+) -> None:
+    begun = decide("j1", None, make_request("j1"), now=START, policy=POLICY, first_attempt=40)
+    assert begun.state is not None
+    assert begun.state.job.newest_attempt == 40
+    assert {each.subject for each in begun.messages} == {"j1-40"}
+
+
 def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) -> None:
     told = story({"worker": 2})
     forgotten = told.job

@@ -36,16 +36,13 @@ class Aggregate(Generic[State]):
 
     ``of``: which aggregate a subject belongs to. ``load``: the states of these ids, locked in the
     order of their ids. ``decide``: pure; the id, the state (None: unknown), the input, the
-    database's time. ``save``: writes states that changed. ``is_early``: whether a message on this
-    kind of subject can't be decided yet where the state is unknown. It is passed over then, without
-    an acknowledgement, so its sender republishes it.
+    database's time. ``save``: writes states that changed.
     """
 
     of: Callable[[Kind, str], str]
     load: Callable[[Connection, Sequence[str]], Awaitable[Mapping[str, State]]]
     decide: Callable[[str, State | None, Input, datetime], Decision[State]]
     save: Callable[[Connection, Sequence[State]], Awaitable[None]]
-    is_early: Callable[[Kind], bool] = lambda _kind: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,16 +137,10 @@ class _Run(Generic[State]):
                     self._decide_on(item, MessageRejected(*item.key))
             case StateMessage() as message:
                 assert item.key is not None
-                if self._is_early(*item.key):
-                    return
                 if self._subjects.receive(item.key, message, item.record.traceparent):
                     self._decide_on(item, message)
             case never:
                 assert_never(never)
-
-    def _is_early(self, kind: Kind, subject: str) -> bool:
-        is_known = self._aggregate.of(kind, subject) in self.states
-        return not is_known and self._aggregate.is_early(kind)
 
     def _decide_on(self, item: _Incoming, given: Input) -> None:
         assert item.key is not None

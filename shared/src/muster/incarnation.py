@@ -88,6 +88,8 @@ class Incarnations:
         self._resync = timedelta(seconds=resync_s)
         self._current: Incarnation | None = None
         self._published: int | None = None
+        self._restored_on_bus = 0
+        self._told_at: datetime | None = None
         self._peers: dict[Service, ServiceStarted] = {}
         self._newest = Newest()
         self._has_committed = False
@@ -100,10 +102,21 @@ class Incarnations:
 
     def _on_new_bus(self) -> None:
         self._is_published = False
+        self._restored_on_bus, self._told_at = 0, None
 
     def note_commit(self) -> None:
         """The service committed something."""
         self._has_committed = True
+
+    def unused_number(self, made_at: datetime) -> int:
+        """A number for what was made then and is unknown here. A restored database may have
+        forgotten it, with all the small numbers that it has used: the beat of the restore is above
+        them, for a beat is a second. 0 where nothing can be forgotten.
+        """
+        current = self._current
+        if current is None or current.restored_at is None or made_at > current.restored_at:
+            return 0
+        return current.restored
 
     async def check(self, conn: Connection) -> None:
         """For each new connection. Raises DatabaseRestored where the database knows less than
@@ -122,6 +135,7 @@ class Incarnations:
             return
         if model.service == self._bus.me.value:
             self._published = model.revision
+            self._restored_on_bus = model.restored
         elif model.service in _SERVICES and model.restored:
             self._peers[Service(model.service)] = model
 
@@ -169,14 +183,18 @@ class Incarnations:
             _log.warning(
                 "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
             )
+        elif current.restored == self._restored_on_bus:
+            self._told_at = current.restored_at
         self._current = current
 
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
         now = await conn.fetchval("SELECT clock_timestamp()")
-        restored_at = self._current.restored_at
-        if restored_at is None or now >= restored_at + self._resync:
+        if self._told_at is None and self._restored_on_bus == self._current.restored:
+            self._told_at = now
+        is_told = self._told_at is not None and now >= self._told_at + self._resync
+        if self._current.restored_at is None or is_told:
             self.is_settled.set()
         for peer, told in list(self._peers.items()):
             await self._answer(conn, peer, told)

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from muster.aggregates import Aggregate, apply_due
+from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Connection, Pool, is_transient
 from muster.decisions import Decision, Input
@@ -33,21 +34,20 @@ TOPICS_HEARD = (
 )
 
 
-def jobs(policy: Policy, is_settled: Callable[[], bool] = lambda: True) -> Aggregate[Life]:
-    """How jobs are kept and decided. Before ``is_settled`` a restored database may not know a job
-    that REST is about to publish again. Its gangs and pods are not unknown then: were they ended
-    now, the job would begin anew under their names.
+def jobs(
+    policy: Policy, first_attempt: Callable[[datetime], int] = lambda _submitted_at: 0
+) -> Aggregate[Life]:
+    """How jobs are kept and decided. ``first_attempt``: the number under which an unknown job
+    begins that was submitted at this time.
     """
 
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
-        return decide(ident, life, given, now=now, policy=policy)
+        first = 0
+        if life is None and isinstance(given, JobRequest):
+            first = first_attempt(given.submitted_at)
+        return decide(ident, life, given, now=now, policy=policy, first_attempt=first)
 
-    def is_early(kind: Kind) -> bool:
-        return kind is not Kind.JOB and not is_settled()
-
-    return Aggregate(
-        of=_job_in, load=store.load, decide=decide_job, save=store.save, is_early=is_early
-    )
+    return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 
 
 def _job_in(kind: Kind, subject: str) -> str:

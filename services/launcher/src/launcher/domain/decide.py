@@ -44,15 +44,22 @@ from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, stop_of, stor
 from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 
-def decide(
-    ident: str, life: Life | None, given: Input, *, now: datetime, policy: Policy
+def decide(  # noqa: PLR0913 - what a decision stands on
+    ident: str,
+    life: Life | None,
+    given: Input,
+    *,
+    now: datetime,
+    policy: Policy,
+    first_attempt: int = 0,
 ) -> Decision[Life]:
-    """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
+    """Apply one input to the job ``ident``; ``life`` is None where it is unknown, and begins with
+    the attempt of number ``first_attempt``.
 
     Raises Broken or ValueError where a word makes no sense; nothing has changed then.
     """
     if life is None:
-        return _unknown(ident, given, now, policy)
+        return _unknown(ident, given, now, policy, first_attempt)
     turn = Turn(life, now, policy)
     match given:
         case JobRequest():
@@ -72,7 +79,9 @@ def decide(
     return turn.decision()
 
 
-def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decision[Life]:
+def _unknown(
+    ident: str, given: Input, now: datetime, policy: Policy, first_attempt: int
+) -> Decision[Life]:
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
         case JobRequest(execution=Execution.START):
@@ -83,7 +92,7 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
                     f"job {ident} was submitted at {given.submitted_at:%Y-%m-%d}, longer ago than"
                     " ended jobs are remembered: it may have run already; submit it again"
                 )
-            turn = Turn(_new(given, now), now, policy, is_new=True)
+            turn = Turn(_new(given, now, first_attempt), now, policy, is_new=True)
             begin(turn)
             return turn.decision()
         case JobRequest(execution=Execution.STOP):
@@ -103,13 +112,15 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
             return Decision(None)
 
 
-def _new(word: JobRequest, now: datetime) -> Life:
+def _new(word: JobRequest, now: datetime, first_attempt: int = 0) -> Life:
     job = Job(
         id=word.job,
         name=word.name,
         user=word.user,
         submitted_at=word.submitted_at,
         spec=word.spec or JobSpec(task_roles=()),
+        attempt=first_attempt,
+        newest_attempt=first_attempt,
         created_at=now,
     )
     return Life(job, {})

@@ -45,12 +45,18 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
-    if row is None or row.state in FINAL:
+    if row is None or _is_forgotten(row, status):
         return Decision(row, () if status.state in FINAL else (_stop(job, status),))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     # A Launcher that has forgotten the job must not begin it again.
     return Decision(changed, (_stop(job, status),) if state in FINAL else ())
+
+
+def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
+    """Whether the job has ended here, and the Launcher tells of something before that."""
+    is_older = status.state is not row.state or status.attempt < row.attempt
+    return row.state in FINAL and is_older
 
 
 def _stop(job: str, status: JobStatus) -> Publish:
