@@ -71,14 +71,17 @@ generate: install ## Write schemas and the AsyncAPI document anew
 	$(BIN)/python -m muster.publish
 
 test: install ## Run every test that needs no Java
-	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache"
+	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not chaos"
 
 test-deep: install ## Run 10,000 random histories of the Scheduler's core beside its slow oracle (HISTORIES=…)
 	HISTORIES=$(or $(HISTORIES),10000) $(BIN)/pytest -n $(or $(JOBS),auto) --dist worksteal tests/simulation
 
+test-chaos: install ## Kill, stop and restore any part at random amid many jobs (EVENTS=1000 SEED=…)
+	$(if $(SEED),MUSTER_TEST_SEED=$(SEED)) MUSTER_CHAOS_EVENTS=$(or $(EVENTS),1000) $(BIN)/pytest -v -m chaos tests/system
+
 test-kafka: install kafka ## Run the tests that need a real Apache Kafka (Java 17, Maven)
 	$(BIN)/pytest -n 2 --dist loadgroup -m apache
-	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache" tests/system tests/muster/test_plumbing.py
+	$(BIN)/pytest -n 2 --dist loadgroup --broker apache -m "not apache and not chaos" tests/system tests/muster/test_plumbing.py
 
 bench: .venv/.installed ## Measure latency, throughput, memory and idle CPU beside their floor
 	$(BIN)/python tests/bench/bench.py
@@ -113,4 +116,4 @@ kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prep
 clean: ## Remove what make installed and made
 	rm -rf .venv .uv .kafka uv.lock .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean
+.PHONY: help install lock check fmt fmt-check lint types contracts deps generated generate test test-deep test-chaos test-kafka bench bench-scheduler experiment-sharing experiment-run-times experiment-judgement run demo kafka clean

@@ -11,7 +11,7 @@ from muster.contracts.gangs import GangClass, GangDecision
 from muster.contracts.jobs import JobRequest, JobState, TaskState
 from muster.contracts.pods import PodAction, PodState, PodStatus
 from muster.contracts.topics import Kind
-from muster.contracts.verdicts import Behavior, Fault
+from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.decisions import Due, MessageRejected
 from muster.errors import Broken
 from muster.states import JobPhase, TaskPhase
@@ -183,6 +183,15 @@ def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(story:
     assert told.job.job.attempt == 5
 
 
+def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_above(
+    make_request: MakeRequest,
+) -> None:
+    begun = decide("j1", None, make_request("j1"), now=START, policy=POLICY, first_attempt=40)
+    assert begun.state is not None
+    assert begun.state.job.newest_attempt == 40
+    assert {each.subject for each in begun.messages} == {"j1-40"}
+
+
 def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) -> None:
     told = story({"worker": 2})
     forgotten = told.job
@@ -194,6 +203,39 @@ def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) 
     assert {t.phase for t in told.job.tasks.values()} == {TaskPhase.RUNNING}
     told.end("0-worker-0-0").end("0-worker-1-0")
     assert told.status().state is JobState.SUCCEEDED
+
+
+STOPPED_BY_USER = failure(Behavior.PERMANENT, Fault.STOP, -210)
+STOPPED_AS_COMPLETE = failure(Behavior.PERMANENT, Fault.STOP, -220)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        pytest.param([STOPPED_BY_USER, STOPPED_BY_USER], JobState.STOPPED, id="by the user"),
+        pytest.param([STOPPED_AS_COMPLETE, USER_FAILURE], JobState.FAILED, id="a pod failed"),
+        pytest.param([STOPPED_AS_COMPLETE, None], JobState.SUCCEEDED, id="a pod succeeded"),
+        pytest.param([STOPPED_AS_COMPLETE] * 2, JobState.FAILED, id="the time was over"),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("is_placed", [True, False])
+def test_a_stop_that_a_restored_backup_has_forgotten_is_known_from_its_pods_end(
+    story: Tell, ends: list[Verdict | None], wanted: JobState, order: int, is_placed: bool
+) -> None:
+    told = story({"worker": 2}, role={"min_failed_instances": 1, "min_succeeded_instances": 1})
+    forgotten = told.job
+    told.place().start()
+    if is_placed:
+        forgotten = told.job
+    verdicts = dict(zip(("0-worker-0-0", "0-worker-1-0"), ends, strict=True))
+    for pod, verdict in verdicts.items():
+        told.agents.end(f"j1-{pod}", told.now, verdict)
+    told.life = forgotten
+    for status in list(told.agents.statuses.values())[::order]:
+        told.tell(status)
+    assert told.status().state is wanted
+    assert not any(each.startswith("j1-0-worker") for each in told.open_subjects())
 
 
 def test_an_end_tells_that_the_pod_ran_where_no_other_word_came(story: Tell) -> None:

@@ -26,7 +26,7 @@ TAKE_DUE = store._TAKE_DUE.replace("$1", "now()").replace("$2", "100").replace("
         (store._LOAD_JOBS.replace("$1", "ARRAY['j7', 'j8']"), "job_pkey"),
         (store._LOAD_TASKS.replace("$1", "ARRAY['j7', 'j8']"), "task_pkey"),
         (TAKE_DUE, "job_wake"),
-        (store._NEXT_DUE, "job_wake"),
+        (store._NEXT_DUE.replace("$1", "'{}'"), "job_wake"),
         (store._COUNT_OPEN, "job_open"),
     ],
     ids=["jobs", "tasks", "due", "next", "open"],

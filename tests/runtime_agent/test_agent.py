@@ -13,7 +13,7 @@ from unittest.mock import patch
 import httpx2
 import pytest
 from launcher_double import Launcher, an_agent, wanted
-from muster.contracts.pods import PodState
+from muster.contracts.pods import PodState, PodStatus
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -71,9 +71,26 @@ async def test_asking_twice_runs_once(launcher: Launcher, settings: AgentSetting
             await launcher.say(request, again=True)
         await launcher.ended("pod-1")
         await launcher.say(request)
-        await launcher.until(lambda: any(a.revision == 2 for a in launcher.applied()))
+        await launcher.until(lambda: launcher.has_applied("pod-1", 2))
     log = PodDirectories(settings.agent_home / "pods").logs_path("pod-1") / "stdout.log"
     assert log.read_text() == "ran\n"
+
+
+async def test_a_launcher_that_asks_again_for_an_ended_pod_is_told_of_its_end(
+    launcher: Launcher, settings: AgentSettings
+) -> None:
+    """As after a restored backup: it has applied the end, and does not remember."""
+    async with an_agent(settings):
+        request = await launcher.run("pod-1", "echo ran")
+        ended = await launcher.ended("pod-1")
+        await launcher.say(request)
+
+        def told_again() -> PodStatus | None:
+            return next((s for s in launcher.statuses("pod-1") if s.seen == 2), None)
+
+        again = await launcher.until(told_again)
+    assert again.revision > ended.revision
+    assert (again.state, again.ended_at) == (PodState.SUCCEEDED, ended.ended_at)
 
 
 async def test_a_stop_ends_a_pod_with_its_reason(
@@ -99,7 +116,7 @@ async def test_an_unknown_pod_is_answered_as_ended_and_never_runs(
         assert ended.verdict is not None
         assert ended.verdict.rule == "never-ran"
         await launcher.say(request)
-        await launcher.until(lambda: any(a.revision == 2 for a in launcher.applied()))
+        await launcher.until(lambda: launcher.has_applied("pod-1", 2))
     assert PodDirectories(settings.agent_home / "pods").names() == []
 
 

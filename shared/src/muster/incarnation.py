@@ -11,9 +11,10 @@ than a second therefore has a lower beat than the one on the bus.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -61,8 +62,10 @@ def next_incarnation(
     The database counts as restored where it is another one, where the bus knows a beat that it does
     not know, and where the bus knows none: then a new bus and a restored database look alike.
     """
-    if before is None:
-        return Incarnation(database, (published or 0) + 1, now)
+    if before is None and published is None:
+        return Incarnation(database, 1, now)
+    if before is None:  # an emptied schema: all may be lost
+        before = Incarnation("", 0, datetime(1970, 1, 1, tzinfo=UTC))
     beat = before.beat + 1
     if database == before.database and published is not None and published < beat:
         return replace(before, beat=beat, beat_at=now)
@@ -80,7 +83,7 @@ class Incarnations:
 
     ``is_settled`` is set once the service may decide: its database was not restored, or its peers
     had ``resync_s`` to tell what it lost. ``on_restored`` hooks get the floor, above which
-    revisions must go on.
+    revisions must go on; ``on_peer_restored`` hooks are called when much is to be republished.
     """
 
     def __init__(self, bus: Bus, resync_s: float) -> None:
@@ -88,22 +91,37 @@ class Incarnations:
         self._resync = timedelta(seconds=resync_s)
         self._current: Incarnation | None = None
         self._published: int | None = None
+        self._restored_on_bus = 0
+        self._told_at: datetime | None = None
         self._peers: dict[Service, ServiceStarted] = {}
+        self._answered: defaultdict[str, int] = defaultdict(int)
         self._newest = Newest()
         self._has_committed = False
         self._is_published = False
         self._is_answered = False
         self.is_settled = asyncio.Event()
         self.on_restored: list[Callable[[int], None]] = []
+        self.on_peer_restored: list[Callable[[], None]] = []
         self.follower = Follower(bus, [SERVICE_STARTED], self.on_record)
         bus.on_new_bus.append(self._on_new_bus)
 
     def _on_new_bus(self) -> None:
         self._is_published = False
+        self._restored_on_bus, self._told_at = 0, None
 
     def note_commit(self) -> None:
         """The service committed something."""
         self._has_committed = True
+
+    def unused_number(self, made_at: datetime) -> int:
+        """A number for what was made then and is unknown here. A restored database may have
+        forgotten it, with all the small numbers that it has used: the beat of the restore is above
+        them, for a beat is a second. 0 where nothing can be forgotten.
+        """
+        current = self._current
+        if current is None or current.restored_at is None or made_at > current.restored_at:
+            return 0
+        return current.restored
 
     async def check(self, conn: Connection) -> None:
         """For each new connection. Raises DatabaseRestored where the database knows less than
@@ -111,9 +129,9 @@ class Incarnations:
         """
         if self._current is None:
             return
+        known = self._current.beat
         beat = await conn.fetchval("SELECT beat FROM incarnation")
-        if beat is None or beat < self._current.beat:
-            known = self._current.beat
+        if beat is None or beat < known:
             raise DatabaseRestored(f"The database is at beat {beat} again; it was at {known}.")
 
     def on_record(self, record: Received, model: Model | None) -> None:
@@ -122,7 +140,8 @@ class Incarnations:
             return
         if model.service == self._bus.me.value:
             self._published = model.revision
-        elif model.service in _SERVICES and model.restored:
+            self._restored_on_bus = model.restored
+        elif model.service in _SERVICES and model.restored != self._answered[model.service]:
             self._peers[Service(model.service)] = model
 
     async def run(self, pool: Pool) -> None:
@@ -168,19 +187,26 @@ class Incarnations:
             _log.warning(
                 "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
             )
-        await conn.execute(_SAVE, *_values(current))
-        self._current = current
+        elif current.restored == self._restored_on_bus:
+            self._told_at = current.restored_at
+        # Another replica may have begun, and beaten, meanwhile: a beat never falls.
+        beat = await conn.fetchval(_SAVE, *_values(current))
+        self._current = replace(current, beat=beat)
 
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
         now = await conn.fetchval("SELECT clock_timestamp()")
-        restored_at = self._current.restored_at
-        if restored_at is None or now >= restored_at + self._resync:
+        if self._told_at is None and self._restored_on_bus == self._current.restored:
+            self._told_at = now
+        is_told = self._told_at is not None and now >= self._told_at + self._resync
+        if self._current.restored_at is None or is_told:
             self.is_settled.set()
         for peer, told in list(self._peers.items()):
             await self._answer(conn, peer, told)
-            del self._peers[peer]
+            self._answered[peer.value] = told.restored
+            if self._peers[peer] is told:
+                del self._peers[peer]
         if self._has_committed:
             self._has_committed = False
             beat = await conn.fetchval(_BEAT)
@@ -195,7 +221,9 @@ class Incarnations:
         async with conn.transaction():
             if await conn.fetchval(_NOTE_PEER, peer.value, told.restored):
                 done = await conn.execute(_REPUBLISH, kinds, told.lost_since)
-                _log.warning("a restored peer is told again", peer=peer.value, subjects=done)
+                _log.warning("republishing to a restored peer", peer=peer.value, subjects=done)
+                for hook in self.on_peer_restored:
+                    hook()
 
     async def _publish(self) -> None:
         current = self._current
@@ -235,6 +263,7 @@ def _values(current: Incarnation) -> list[object]:
     return [getattr(current, name) for name in _NAMES]
 
 
+_EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
 _LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
 _DATABASE = """
     SELECT system_identifier || '/' || timeline_id, clock_timestamp()
@@ -242,17 +271,23 @@ _DATABASE = """
 """
 _SAVE = f"""
     INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT (is_only) DO UPDATE SET {", ".join(f"{n} = excluded.{n}" for n in _NAMES)}
+    ON CONFLICT (is_only) DO UPDATE SET {_EXCLUDED},
+        beat = greatest(excluded.beat, incarnation.beat + 1)
+    RETURNING beat
 """  # noqa: S608 - columns
 _BEAT = "UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp() RETURNING beat"
 _NOTE_PEER = """
     INSERT INTO peer (service, restored) VALUES ($1, $2)
     ON CONFLICT (service) DO UPDATE SET restored = excluded.restored
-    WHERE peer.restored < excluded.restored RETURNING true
+    WHERE peer.restored <> excluded.restored RETURNING true
 """
 _REPUBLISH = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
+    WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
+        ORDER BY kind, subject FOR UPDATE
+    )
 """
 _UNANSWERED = """
     SELECT kind, subject FROM subject

@@ -102,6 +102,7 @@ class Runtime:
             else:
                 self._pool, self._incarnations = pool, incarnations
                 self._relay = Relay(self.bus, pool, incarnations.note_commit)
+                incarnations.on_peer_restored.append(self._relay.catch_up)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)
                 self.spawn("incarnation", partial(incarnations.run, pool))

@@ -168,6 +168,8 @@ class Subject:
     def due(self, now: datetime, jitter: float, *, may_repeat: bool) -> "Due":
         """What is due on the subject. ``may_repeat``: the message may go out again now."""
         row, acknowledgement = self, None
+        if self.topic is None:  # there is nothing to repeat
+            row = replace(row, exchange=replace(row.exchange, repeat_at=None))
         is_repeat = (
             may_repeat and self.message is not None and _is_due(self.exchange.repeat_at, now)
         )

@@ -50,8 +50,7 @@ class Upkeep:
 _FORGET = """
     DELETE FROM subject WHERE (kind, subject) IN (
         SELECT kind, subject FROM subject
-        WHERE (NOT is_open OR topic IS NULL) AND repeat_at IS NULL
-            AND changed_at < now() - $1 * interval '1 day'
+        WHERE NOT is_open AND repeat_at IS NULL AND changed_at < now() - $1 * interval '1 day'
         LIMIT $2
     )
 """

@@ -25,8 +25,6 @@ EMBEDDED_BUS: dict[str, str] = {
     "MUSTER_FETCH_WAIT_IDLE_MS": "100",
     # It keeps a member's place until its session is over, also where the member left in order.
     "MUSTER_GROUP_SESSION_S": "3",
-    # It is a new bus at each start; all peers are on this machine and answer at once.
-    "MUSTER_RESYNC_S": "2",
 }
 KEPT_BACK = frozenset(
     {

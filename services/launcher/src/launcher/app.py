@@ -25,7 +25,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, LauncherSettings)
     metrics = LauncherMetrics(runtime.registry)
-    aggregate = jobs(settings.policy())
+    aggregate = jobs(settings.policy(), runtime.incarnations.unused_number)
 
     timers = Timers(
         runtime.relay,

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from muster.aggregates import Aggregate, apply_due
+from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Connection, Pool, is_transient
 from muster.decisions import Decision, Input
@@ -33,11 +34,18 @@ TOPICS_HEARD = (
 )
 
 
-def jobs(policy: Policy) -> Aggregate[Life]:
-    """How jobs are kept and decided."""
+def jobs(
+    policy: Policy, first_attempt: Callable[[datetime], int] = lambda _submitted_at: 0
+) -> Aggregate[Life]:
+    """How jobs are kept and decided. ``first_attempt``: the number under which an unknown job
+    begins that was submitted at this time.
+    """
 
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
-        return decide(ident, life, given, now=now, policy=policy)
+        first = 0
+        if life is None and isinstance(given, JobRequest):
+            first = first_attempt(given.submitted_at)
+        return decide(ident, life, given, now=now, policy=policy, first_attempt=first)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 
@@ -126,7 +134,7 @@ class Timers:
             held = [_job_in(*key) for key in await self._unanswered(conn)]
             due = await store.take_due(conn, now, limit, held)
             changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due, now)
-            next_at = await store.next_due(conn)
+            next_at = await store.next_due(conn, held)
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
@@ -150,7 +158,8 @@ class Timers:
         async with self._relay.transaction() as opened:
             conn = opened.conn
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
-            for ident in await store.take_due(conn, now, 1):
+            held = [_job_in(*key) for key in await self._unanswered(conn)]
+            for ident in await store.take_due(conn, now, 1, held):
                 _log.error("a timer can't be handled", job=ident, error=str(error))
                 self._metrics.timers_failed.inc()
                 later = timedelta(seconds=self._settings.timer_postpone_s)

@@ -14,7 +14,7 @@ import structlog
 from muster.acknowledgements import Acknowledgement, addressed_to
 from muster.channels import Outgoing
 from muster.contracts.notices import AppliedRevision, RevisionAcknowledged
-from muster.contracts.pods import PodRequest
+from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.topics import Kind, Service
 from muster.decisions import Publish
 from muster.errors import Broken
@@ -114,6 +114,7 @@ class Step:
         ) as opened:
             subject, receipt = entry.subject.received(request, current_traceparent(), self.now)
             after = replace(entry, subject=subject)
+            has_forgotten = False
             if not receipt.is_new:
                 self.keep(after)
             else:
@@ -126,7 +127,10 @@ class Step:
                     self._dead_letter(record, f"{type(error).__name__}: {error}")
                     return
                 self.put(after, decision)
-            if receipt.must_publish:
+                # A Launcher that asks for a pod again has no memory of the end that it applied.
+                is_over = known and after.pod.phase is Phase.ENDED
+                has_forgotten = is_over and request.action is PodAction.RUN
+            if receipt.must_publish or has_forgotten:
                 self.publish_again(self.changed[request.pod], publish)
 
     def _new(self, pod: Pod) -> Entry:
@@ -285,9 +289,8 @@ class Step:
             return
         _, _, name, revision = named
         entry = self.entry(name) or self._new(_blank(name, job_of(name), ""))
-        if revision > entry.subject.exchange.seen:
-            skipped = entry.subject.skipped(record, revision, self.now)
-            self.keep(replace(entry, subject=skipped, changed_at=self.now))
+        skipped = entry.subject.skipped(record, revision, self.now)
+        self.keep(replace(entry, subject=skipped, changed_at=self.now))
 
 
 def _trace_run(entry: Entry, started_at: datetime, ended_at: datetime) -> None:

@@ -8,6 +8,7 @@ from muster.contracts.gangs import GangDecision, PodDecision, PodDecisionState, 
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, Trigger
 from muster.contracts.pods import PodState, PodStatus
 from muster.contracts.topics import Kind
+from muster.contracts.verdicts import Verdict
 from muster.decisions import Decision, Due, Input, MessageRejected
 from muster.errors import Broken
 from muster.states import JobPhase, TaskEvent, TaskPhase
@@ -39,19 +40,26 @@ from launcher.domain.model import (
     Task,
 )
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, storable
+from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, stop_of, storable
 from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 
-def decide(
-    ident: str, life: Life | None, given: Input, *, now: datetime, policy: Policy
+def decide(  # noqa: PLR0913 - what a decision stands on
+    ident: str,
+    life: Life | None,
+    given: Input,
+    *,
+    now: datetime,
+    policy: Policy,
+    first_attempt: int = 0,
 ) -> Decision[Life]:
-    """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
+    """Apply one input to the job ``ident``; ``life`` is None where it is unknown, and begins with
+    the attempt of number ``first_attempt``.
 
     Raises Broken or ValueError where a word makes no sense; nothing has changed then.
     """
     if life is None:
-        return _unknown(ident, given, now, policy)
+        return _unknown(ident, given, now, policy, first_attempt)
     turn = Turn(life, now, policy)
     match given:
         case JobRequest():
@@ -71,7 +79,9 @@ def decide(
     return turn.decision()
 
 
-def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decision[Life]:
+def _unknown(
+    ident: str, given: Input, now: datetime, policy: Policy, first_attempt: int
+) -> Decision[Life]:
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
         case JobRequest(execution=Execution.START):
@@ -82,7 +92,7 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
                     f"job {ident} was submitted at {given.submitted_at:%Y-%m-%d}, longer ago than"
                     " ended jobs are remembered: it may have run already; submit it again"
                 )
-            turn = Turn(_new(given, now), now, policy, is_new=True)
+            turn = Turn(_new(given, now, first_attempt), now, policy, is_new=True)
             begin(turn)
             return turn.decision()
         case JobRequest(execution=Execution.STOP):
@@ -102,13 +112,15 @@ def _unknown(ident: str, given: Input, now: datetime, policy: Policy) -> Decisio
             return Decision(None)
 
 
-def _new(word: JobRequest, now: datetime) -> Life:
+def _new(word: JobRequest, now: datetime, first_attempt: int = 0) -> Life:
     job = Job(
         id=word.job,
         name=word.name,
         user=word.user,
         submitted_at=word.submitted_at,
         spec=word.spec or JobSpec(task_roles=()),
+        attempt=first_attempt,
+        newest_attempt=first_attempt,
         created_at=now,
     )
     return Life(job, {})
@@ -266,15 +278,32 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
             if word.checkpointed_at is not None:
                 saved(turn, running, word.checkpointed_at)
         case PodState.SUCCEEDED | PodState.FAILED:
-            answer_over(turn, word, is_alive=False)
             if word.started_at is not None or word.state is PodState.SUCCEEDED:
                 task = ran(turn, task, word.started_at)
             succeeded = word.state is PodState.SUCCEEDED
             task = replace(task, release=_release(word))
             verdict = storable(word.verdict)
-            pod_ended(turn, task, End(succeeded, verdict, word.exit_code, word.ended_at))
+            stopped = _remember_stop(turn, task, verdict)
+            if stopped is not None:
+                pod_ended(turn, stopped, End(succeeded, verdict, word.exit_code, word.ended_at))
+            answer_over(turn, word, is_alive=False)
         case PodState.UNKNOWN:
             pass
+
+
+def _remember_stop(turn: Turn, task: Task, verdict: Verdict | None) -> Task | None:
+    """The task, where its pod's end is still to be taken. After a restored backup the Launcher may
+    have forgotten why it stopped the pod. The end tells it: the user stopped the job, or the end of
+    another pod or the time limit decided the attempt.
+    """
+    cause = stop_of(verdict) if task.stop is None else None
+    if cause is StopCause.USER:
+        turn.put(task)
+        stop_job(turn, None)
+        return _still(turn, task)
+    if cause is None or task.phase not in LIVE:
+        return task
+    return turn.move_task(task, TaskEvent.STOP_ASKED, stop=cause)
 
 
 def _release(word: PodStatus) -> PodRelease:

@@ -15,7 +15,7 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.states import TaskPhase
 
 from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
-from launcher.domain.verdicts import UNEXPLAINED, is_loss, is_preemption, is_taken
+from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_preemption, is_taken
 
 ALWAYS = -2
 """A retry count that retries whatever the end, success too."""
@@ -95,6 +95,8 @@ def _preempted(life: Life) -> str:
 
 def _all_done(tasks: Iterable[Task], ended: Task) -> Outcome:
     found = list(tasks)
+    if all(task.phase is TaskPhase.STOPPED for task in found):  # by what a backup has forgotten
+        return Outcome(DEADLINE, _trigger(ended, "was stopped, and so were all"))
     taken = next((task for task in found if _never_did(task)), None)
     if taken is not None and not any(task.phase is TaskPhase.SUCCEEDED for task in found):
         return Outcome(

@@ -95,6 +95,14 @@ def stop_verdict(why: StopCause, by: str | None, symptom: str = "") -> Verdict:
             assert_never(never)
 
 
+def stop_of(verdict: Verdict | None) -> StopCause | None:
+    """Why the Launcher had asked for the stop that an agent's verdict tells of; None: not for a
+    cause that ends the job or its attempt.
+    """
+    causes = {_STOPPED.code: StopCause.USER, _COMPLETED.code: StopCause.COMPLETION}
+    return None if verdict is None else causes.get(verdict.code)
+
+
 def refused(reason: Reason | None) -> Verdict:
     """The cluster can never run the gang."""
     if reason is None:

@@ -45,19 +45,22 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
-    if row is None:
-        return Decision(None, _stop(job, status))
-    if row.state in FINAL and status.state is not row.state:
-        return Decision(row, _stop(job, status))
+    if row is None or _is_forgotten(row, status):
+        return Decision(row, () if status.state in FINAL else (_stop(job, status),))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
-    return Decision(changed)
+    # A Launcher that has forgotten the job must not begin it again.
+    return Decision(changed, (_stop(job, status),) if state in FINAL else ())
 
 
-def _stop(job: str, status: JobStatus) -> tuple[Publish, ...]:
+def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
+    """Whether the job has ended here, and the Launcher tells of something before that."""
+    is_older = status.state is not row.state or status.attempt < row.attempt
+    return row.state in FINAL and is_older
+
+
+def _stop(job: str, status: JobStatus) -> Publish:
     """REST opens jobs: one that it does not know, or that has ended here, must stop."""
-    if status.state in FINAL:
-        return ()
     word = JobRequest(
         job=job,
         name=status.name,
@@ -65,4 +68,4 @@ def _stop(job: str, status: JobStatus) -> tuple[Publish, ...]:
         execution=Execution.STOP,
         submitted_at=status.submitted_at,
     )
-    return (Publish(Kind.JOB, job, SUBMITTED, job, word, is_open=False),)
+    return Publish(Kind.JOB, job, SUBMITTED, job, word, is_open=False)

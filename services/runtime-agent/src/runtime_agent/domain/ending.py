@@ -39,6 +39,8 @@ AGENT_RESET = "agent-reset"
 """The stop reason of a supervisor that an agent without journal finds."""
 PREEMPTED = "preempted"
 COMPLETED = "completed"
+NODE_LOST = "node-lost"
+OVER = "over"
 SUPERVISOR_TERMINATED = "supervisor-terminated"
 
 

@@ -17,6 +17,8 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 from runtime_agent.domain.ending import (
     AGENT_RESET,
     COMPLETED,
+    NODE_LOST,
+    OVER,
     PREEMPTED,
     SUPERVISOR_TERMINATED,
     WITHDRAWN,
@@ -95,6 +97,14 @@ _STOPS: Mapping[str, _Rule] = {
         "The node ended the process that watches over the pod, as at a shutdown.",
     ),
     AGENT_RESET: _REFUSALS[Refusal.AGENT_RESET],
+    NODE_LOST: _Rule(
+        "node-lost", -1001, "PodNodeLost", Fault.PLATFORM, _TRANSIENT,
+        "The node that ran the pod was declared lost.",
+    ),
+    OVER: _Rule(
+        "over", -1018, "PodOver", Fault.PLATFORM, _TRANSIENT,
+        "The Launcher did not know the pod, or knew of its end.",
+    ),
     PREEMPTED: _Rule(
         "preempted", -1003, "PodPreemptedForCriticalPod", Fault.PLATFORM, _TRANSIENT,
         "The pod's GPUs were given to another job.",
