@@ -81,7 +81,7 @@ async def test_a_job_whose_last_word_is_not_acknowledged_is_closed_later(start_r
             )
             return (count, *row)
 
-        assert await closed() == (0, True, False)
+        assert await closed() == (0, False, False)
         await pool.execute("UPDATE subject SET repeat_at = NULL")
         assert await closed() == (1, False, True)
         assert await closed() == (0, False, True)
