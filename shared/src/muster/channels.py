@@ -2,7 +2,6 @@
 which records keep their order.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -45,12 +44,3 @@ class Channel:
 
     def __str__(self) -> str:
         return f"{self.topic}, {self.number} of {self.count}"
-
-    def has(self, record: Outgoing) -> bool:
-        """Whether a record takes this channel."""
-        return record.topic == self.topic and partition_of(record.key, self.count) == self.number
-
-
-def is_in(record: Outgoing, channels: Iterable[Channel]) -> bool:
-    """Whether a record takes one of these channels."""
-    return any(channel.has(record) for channel in channels)

@@ -26,12 +26,11 @@ class Exchange:
     """One side's row of a subject. "Mine" is this side, "theirs" the other side.
 
     ``revision``: of my latest message; 0 before the first. ``seen``: the highest of their revisions
-    that I applied or skipped. ``acknowledged``: the revision of mine
-    that they named last. ``skipped``:
-    their newest revision, where I could not handle it; else 0. ``rejected``: my revision that
-    they, or the bus, could not handle; else 0. ``repeats``: how often my latest message was
-    republished. ``repeat_at``: when it is republished next, None at rest. ``answer_at``: when I
-    answer theirs, None if nothing is unanswered.
+    that I applied or skipped. ``acknowledged``: the revision of mine that they named last.
+    ``skipped``: their newest revision, where I could not handle it; else 0. ``rejected``: my
+    revision that they, or the bus, could not handle; else 0. ``repeats``: how often my latest
+    message was republished. ``repeat_at``: when it is republished next, None at rest.
+    ``answer_at``: when I answer theirs, None if nothing is unanswered.
     """
 
     revision: int = 0

@@ -243,7 +243,7 @@ class Publisher:
     async def _open_producer(self) -> AIOKafkaProducer:
         async with self._producer_lock:
             if self._producer is None:
-                # Each of many words would try it otherwise.
+                # Each of many records would try it otherwise.
                 if monotonic() - self._failed_at < self._settings.bus_watch_s / 2:
                     raise Transient("it was away a moment ago")
                 producer = AIOKafkaProducer(

@@ -17,9 +17,6 @@ from muster.ids import is_name
 
 CONTENT_TYPE = "application/json"
 REVISION_DIGITS = 18
-VALUE_LIMIT_BYTES = 1_000_000
-"""Kafka's default limit of a record is 1 MiB, its headers and framing included."""
-
 EVENT_ID_CHARACTERS = 512
 TRACEPARENT_CHARACTERS = 55
 """What strangers write in headers is kept and passed on only up to these lengths."""

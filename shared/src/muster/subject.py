@@ -30,6 +30,7 @@ DELAYED_REPEATS = (
 """When a final message is published again for listeners, each counted from the one before."""
 
 LATEST_DUE = 1.5 * exchange.REPEAT_LONGEST
+"""Nothing is ever set to be due later than this from now."""
 
 DEAD_VALUE_CHARACTERS = 16_384
 DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
