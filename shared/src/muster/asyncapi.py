@@ -23,9 +23,10 @@ binary content mode: its attributes are the headers `ce_…`, its data is the JS
 `traceparent` (W3C) connects the records of one job in one trace.
 
 A record with `revision` and `seen` is a state message: its sender's complete state of one subject.
-The topic names the latest change. A message may arrive twice, late, in any order, or never. Keep the highest
-`revision` of each sender and subject (`ce_id` is made from them); ignore one that is not higher.
-Senders republish a message until it is acknowledged, and a job's final message some more times.
+The topic names the latest change. A message may arrive twice, late, in any order, or never. Keep
+the highest `revision` of each sender and subject (`ce_id` is made from them); ignore one that is
+not higher. Senders republish a message until it is acknowledged, and a job's final message some
+more times.
 
 Ignore unknown fields. Read a value that is not in an `x-known-values` list as `unknown`. Kafka's
 default hash of the key (murmur2) gives the partition. A null value removes the key from a compacted
