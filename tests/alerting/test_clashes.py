@@ -39,7 +39,7 @@ def test_it_is_told_once_with_both_addresses_until_nothing_more_is_said() -> Non
     assert event.title == alert.summary
     again = heard(first.watch, a_notice(60), now=at(60), policy=POLICY)
     assert not again.events + again.alerts
-    quiet_at = at(60 + POLICY.clash_quiet_s)
+    quiet_at = at(60 + POLICY.clash_over_s)
     early = quiet_at - timedelta(seconds=1)
     assert not CLASHES.time_passed(again.watch, now=early, policy=POLICY).alerts
     over = CLASHES.time_passed(again.watch, now=quiet_at, policy=POLICY)

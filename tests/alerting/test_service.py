@@ -180,7 +180,7 @@ async def test_a_node_name_of_two_machines_is_told_once_and_is_over_when_nothing
 ) -> None:
     receiver = await start_receiver()
     await cluster.subscribe(events=("node-name-clash",), webhook_url=receiver.url)
-    async with cluster.alerting(clash_quiet_s=1.0):
+    async with cluster.alerting(clash_over_s=1.0):
         since = right_now()
         for second in range(2):
             notice = NodeNameClashed(

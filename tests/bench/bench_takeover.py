@@ -45,7 +45,7 @@ from scheduler.domain.rules import Rules
 from scheduler.domain.stored import Stored
 from scheduler.pauses import Collector
 from scheduler.settings import SchedulerSettings
-from scheduler.watch import REPORTED, Watch
+from scheduler.watch import REPORTED, Voice, Watch
 from standby_run import kill_leaders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -220,7 +220,7 @@ def _hear(watch: Watch, reports: Sequence[Received]) -> None:
         follower.caught_up.set()
     for record in reports:
         watch.on_report(record, record.model())
-        watch.heard[record.key or ""] = (time.monotonic(), "j")
+        watch.heard[record.key or ""] = Voice(time.monotonic(), "j", time.monotonic())
 
 
 async def rebuild(

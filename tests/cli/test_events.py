@@ -135,7 +135,7 @@ async def test_resync_makes_every_open_subject_speak_again(
     try:
         await connection.execute(
             "INSERT INTO launcher.subject"
-            " (kind, subject, is_open, revision, acknowledged, topic, key, word)"
+            " (kind, subject, is_open, revision, acknowledged, topic, key, message)"
             " VALUES ('job', 'j1', true, 3, 3, 'job-updated', 'j1', '{}'),"
             " ('job', 'j2', false, 3, 3, 'job-updated', 'j2', '{}')"
         )

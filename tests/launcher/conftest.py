@@ -253,6 +253,11 @@ def received(word: Model) -> Received:
     return Received(topic, 0, 0, getattr(word, key), {}, value)
 
 
+async def no_resync(_conn: Connection) -> list[Key]:
+    """The database was never restored."""
+    return []
+
+
 class CountingRelay(Relay):
     """A relay that nobody runs: what is published is kept here."""
 
@@ -270,10 +275,6 @@ class CountingRelay(Relay):
         self.outgoing += opened.outgoing
 
 
-async def _all_are_answered(_conn: Connection) -> list[Key]:
-    return []
-
-
 class Launcher:
     """A Launcher on a database, without a bus: what it hears is given, what it says is taken."""
 
@@ -283,13 +284,14 @@ class Launcher:
         self.metrics = LauncherMetrics(CollectorRegistry())
         bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
         self.relay = CountingRelay(bus, pool)
-        self.use(jobs(settings.policy()))
+        # Jobs here are submitted at a fixed time, and the database's clock is the real one.
+        self.use(jobs(replace(settings.policy(), start_longest=timedelta(days=36_500))))
 
     def use(self, aggregate: Aggregate[Life]) -> None:
         """Decide like this."""
         self.aggregate = aggregate
         self.timers = Timers(
-            self.relay, aggregate, self.settings, self.metrics, lambda _: None, _all_are_answered
+            self.relay, aggregate, self.settings, self.metrics, lambda _: None, no_resync
         )
 
     async def hear(self, words: Sequence[Model]) -> None:

@@ -1,6 +1,7 @@
 """The Launcher as a service: its words over a Kafka-protocol broker, its database, its end."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 
 WAIT_S = 60
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NEW = {"submitted_at": datetime.fromtimestamp(time.time(), UTC)}
+"""An old submission is rejected."""
 SPOKEN = [name for kind in Kind for name in message_topics(kind, Service.LAUNCHER)]
 
 
@@ -105,14 +108,16 @@ async def test_jobs_run_to_their_end_over_the_bus(
         async with service(database_url, bootstrap) as runtime:
             others = Others(producer)
             for n in range(10):
-                await others.submit(make_request(f"job{n}", {"worker": n % 3 + 1}))
+                await others.submit(
+                    make_request(f"job{n}", {"worker": n % 3 + 1}).model_copy(update=NEW)
+                )
             await until_all(others, consumer, 10, JobState.SUCCEEDED)
             async with asyncio.timeout(WAIT_S):
                 while await runtime.is_ready() != {"bus": True, "database": True}:
                     await asyncio.sleep(0.02)
             metrics = generate_latest(runtime.registry).decode()
         async with service(database_url, bootstrap):  # a second life has nothing to mend
-            await others.submit(make_request("job10"))
+            await others.submit(make_request("job10").model_copy(update=NEW))
             await until_all(others, consumer, 11, JobState.SUCCEEDED)
     finally:
         await consumer.stop()

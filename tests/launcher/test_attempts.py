@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from launcher.domain.model import wake_at
 from muster.contracts.jobs import Execution, JobRequest, JobState
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.verdicts import Behavior, Fault
 from muster.states import JobPhase
 from muster.testing.peers import failure, stopped
+from scheduler.domain.words import ended
 
 Story = Any
 MakeRequest = Callable[..., JobRequest]
@@ -44,6 +44,36 @@ def test_a_lost_pod_stays_lost_and_is_stopped_when_its_node_comes_back(story: Te
     assert told.says[-1].message.action is PodAction.FORGET
     assert told.job.tasks == before.tasks
     assert told.phase() is JobPhase.BACKOFF
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_gang_that_the_scheduler_knows_to_have_ended_is_followed_by_the_next_attempt(
+    story: Tell, runs: bool
+) -> None:
+    """The Launcher's database was restored to a moment when it had asked for the gang."""
+    told = story({"worker": 2}, job_retry_count=0)
+    if runs:
+        told.place().start()
+    told.tell(ended(told.scheduler.gangs["j1-0"], 1))
+    assert told.phase() is JobPhase.BACKOFF
+    verdict = told.status().verdict
+    assert verdict is not None
+    assert (verdict.rule, "ended before" in verdict.symptom) == ("node-lost", True)
+    assert told.stops().keys() == ({"j1-0-worker-0-0", "j1-0-worker-1-0"} if runs else set())
+    told.wait(1).place().start().end("1-worker-0-0").end("1-worker-1-0")
+    assert told.status().state is JobState.SUCCEEDED
+    assert told.status().retries.model_dump() == {"user": 0, "platform": 1, "resource": 0}
+
+
+def test_a_task_whose_gang_has_ended_goes_on_under_its_next_name(story: Tell) -> None:
+    told = story(gang=False, role={"task_retry_count": 0})
+    for attempt in range(3):
+        gang = f"j1-0-worker-0-{attempt}"
+        assert told.scheduler.waiting() == [gang]
+        told.tell(ended(told.scheduler.gangs[gang], 1)).wait(10)
+    told.place().start().end("0-worker-0-3")
+    (task,) = told.status().task_roles[0].tasks
+    assert (told.status().state, task.accountable_retries) == (JobState.SUCCEEDED, 0)
 
 
 def test_peers_that_fail_while_a_node_is_being_lost_are_on_the_platforms_account(
@@ -222,20 +252,6 @@ def test_a_running_job_is_stopping_until_its_pods_have_ended(story: Tell) -> Non
     told.end("0-worker-1-0", stopped())
     assert told.status().state is JobState.STOPPED
     assert told.open_subjects() == set()
-
-
-def test_a_pod_that_does_not_stop_is_asked_anew(story: Tell) -> None:
-    """As where the databases lost their last commits: the agent said the end, and is silent."""
-    told = story({"worker": 2}).place().start().stop().end("0-worker-0-0", stopped())
-    told.says.clear()
-    assert told.wait(89).stops() == {}
-    told.wait(1)
-    (stop,) = told.stops().values()
-    assert (stop.pod, stop.stop and stop.stop.reason) == ("j1-0-worker-1-0", "stopped")
-    told.says.clear()
-    assert len(told.wait(60).stops()) == 1
-    assert told.end("0-worker-1-0", stopped()).status().state is JobState.STOPPED
-    assert wake_at(told.job) is None
 
 
 def test_a_job_that_waits_for_its_retry_is_stopped_at_once(story: Tell) -> None:

@@ -315,6 +315,18 @@ def test_a_job_without_tasks_is_a_dead_letter(
         tell_of(make_request("j1").model_copy(update={"spec": None}))
 
 
+def test_a_start_from_before_ended_jobs_were_forgotten_is_rejected(
+    make_request: MakeRequest,
+) -> None:
+    days = POLICY.start_longest
+    request = make_request("j1")
+    new = decide("j1", None, request, now=request.submitted_at + days, policy=POLICY)
+    assert new.state is not None
+    late = request.submitted_at + days + timedelta(seconds=1)
+    with pytest.raises(Broken, match="longer ago"):
+        decide("j1", None, request, now=late, policy=POLICY)
+
+
 def test_the_end_of_a_gang_that_nobody_knows_is_not_answered() -> None:
     """Else the answer would be answered with the end, and so on for ever."""
     word = GangDecision(gang="gone-0", job="gone", epoch=1)

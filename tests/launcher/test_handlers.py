@@ -112,6 +112,7 @@ class World:
             RevisionAcknowledged(
                 sender=side[kind],
                 receiver="launcher",
+                journal=getattr(word, "journal", None),
                 applied=(
                     AppliedRevision(
                         kind=kind.value,

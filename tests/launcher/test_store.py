@@ -17,13 +17,16 @@ FILL = """
 """
 
 
+TAKE_DUE = store._TAKE_DUE.replace("$1", "now()").replace("$2", "100").replace("$3", "'{}'")
+
+
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
         (store._LOAD_JOBS.replace("$1", "ARRAY['j7', 'j8']"), "job_pkey"),
         (store._LOAD_TASKS.replace("$1", "ARRAY['j7', 'j8']"), "task_pkey"),
-        (store._TAKE_DUE.replace("$1", "now()").replace("$2", "100"), "job_wake"),
-        (store._NEXT_DUE, "job_wake"),
+        (TAKE_DUE, "job_wake"),
+        (store._NEXT_DUE.replace("$1", "'{}'"), "job_wake"),
         (store._COUNT_OPEN, "job_open"),
     ],
     ids=["jobs", "tasks", "due", "next", "open"],

@@ -20,7 +20,7 @@ from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS
 from muster.readers import Consumer, Follower, Reader
-from muster.records import Received, headers, read_word_id, said, word_id
+from muster.records import Received, headers, message_id, message_value, read_message_id
 
 WAIT_S = 60
 
@@ -188,14 +188,14 @@ async def test_a_header_whose_name_is_no_text_ends_no_reader(
 
 
 @given(st.text(alphabet="abc019", min_size=1), st.integers(1, 2**53))
-def test_a_word_id_says_whose_word_it_is(subject: str, revision: int) -> None:
-    made = word_id("rest", "job", subject, revision)
-    assert read_word_id(made) == ("rest", "job", subject, revision)
+def test_a_message_id_names_sender_and_subject(subject: str, revision: int) -> None:
+    made = message_id("rest", "job", subject, revision)
+    assert read_message_id(made) == ("rest", "job", subject, revision)
 
 
 @pytest.mark.parametrize("stranger", ["", "a/b", "a/b/c/d", "a/b/c/1/2", "rest/job/x/-1"])
 def test_a_strangers_id_is_none_of_ours(stranger: str) -> None:
-    assert read_word_id(stranger) is None
+    assert read_message_id(stranger) is None
 
 
 def test_every_topic_has_headers_and_a_dead_letter_topic() -> None:
@@ -210,4 +210,4 @@ def test_every_topic_has_headers_and_a_dead_letter_topic() -> None:
 def test_a_heartbeat_and_an_acknowledgement_are_small() -> None:
     beat = NodeHeartbeat(node="n" * 63, journal="0" * 26)
     assert len(beat.model_dump_json(exclude_none=True)) < 200
-    assert said('{"a":1}', 3, 2) == '{"revision":3,"seen":2,"a":1}'
+    assert message_value('{"a":1}', 3, 2) == '{"revision":3,"seen":2,"a":1}'

@@ -6,14 +6,26 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import asyncpg
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from muster.bus import Bus
-from muster.contracts.topics import Service
+from muster.contracts.topics import Kind, Service
+from muster.decisions import Publish
 from muster.recovery import redrive, resync_all
-from toy_services import POISON, answers, both, dead_letters, eventually, submit, unsettled
+from muster.subjects import publish_all
+from toy_services import (
+    POISON,
+    answers,
+    both,
+    dead_letters,
+    eventually,
+    request,
+    submit,
+    unsettled,
+)
 
 
 async def test_a_message_is_applied_answered_and_then_nothing_flows(
@@ -134,6 +146,21 @@ async def test_every_fifth_record_lost_for_ever_costs_delay_only(
         await eventually(lambda: unsettled(rest, launcher), 0)
 
 
+CUT_OFF = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+async def publish_as_rest(bootstrap: str, job: str, name: str) -> None:
+    """REST's first message on a job, without REST and its database."""
+    message = request(job, name).model_copy(update={"revision": 1})
+    async with AIOKafkaProducer(bootstrap_servers=bootstrap) as producer:
+        await producer.send_and_wait(
+            "job-submitted", message.model_dump_json().encode(), key=job.encode()
+        )
+
+
 WAITS_FOR_A_LOCK = """
     SELECT EXISTS (
         SELECT 1 FROM pg_locks JOIN pg_class ON pg_class.oid = relation
@@ -159,6 +186,56 @@ async def test_database_downtime_makes_no_dead_letter(
             await operator.execute("ALTER TABLE launcher.gone RENAME TO toy")
         await eventually(lambda: answers(rest), {"j": "SECOND"})
         assert await dead_letters(launcher) == 0
+
+
+async def test_a_failover_of_the_database_is_waited_for(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    """A standby is read-only for a while, and the connections to the server before it end."""
+    name = database_url.rpartition("/")[2]
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await submit(rest, "j", "first")
+        await eventually(lambda: answers(rest), {"j": "FIRST"})
+        operator = await asyncpg.connect(database_url)
+        await operator.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        await operator.execute(CUT_OFF)
+        await publish_as_rest(fresh_broker.bootstrap, "j2", "second")
+
+        async def is_retried() -> bool:
+            what = {"what": "batch"}
+            found = launcher.registry.get_sample_value("muster_transient_failures_total", what)
+            return bool(found)
+
+        await eventually(is_retried, True)
+        await operator.execute("SET default_transaction_read_only = off")
+        await operator.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        await operator.execute(CUT_OFF)
+        await operator.close()
+        await submit(rest, "j", "third")
+        await eventually(lambda: answers(launcher), {"j": "third", "j2": "second"})
+        assert await dead_letters(launcher) == 0
+
+
+async def test_a_batch_that_takes_too_long_is_halved_until_the_culprit_is_found(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap, statement_timeout_s=1.0) as two:
+        rest, launcher = two
+        async with rest.relay.transaction() as opened:
+            now = await opened.conn.fetchval("SELECT now()")
+            names = ["slow" if n == 7 else f"n{n}" for n in range(20)]
+            jobs = [
+                Publish(Kind.JOB, f"j{n}", "job-submitted", f"j{n}", request(f"j{n}", name))
+                for n, name in enumerate(names)
+            ]
+            await publish_all(opened, Service.REST, jobs, now)
+        wanted = {f"j{n}": f"N{n}" for n in range(20) if n != 7}
+
+        async def applied() -> dict[str, str]:
+            return {job: text for job, text in (await answers(rest)).items() if text}
+
+        await eventually(applied, wanted)
+        await eventually(lambda: dead_letters(launcher), 1)
 
 
 async def test_records_are_cloudevents_that_the_sdk_reads(

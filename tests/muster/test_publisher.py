@@ -24,7 +24,7 @@ WAIT_S = 60
 async def until_open(bus: Bus) -> None:
     """Until nothing is away any more."""
     opened = asyncio.Event()
-    bus.on_open.append(opened.set)
+    bus.on_open.append(lambda _channel: opened.set())
     async with asyncio.timeout(WAIT_S):
         while bus.away:
             await opened.wait()
@@ -186,7 +186,7 @@ async def test_a_partition_that_stays_away_keeps_no_other_from_coming_back(
     assert None not in await bus.publish([stuck, other])
     bus.settings.bus_timeout_s = 10 * WAIT_S
     opened = asyncio.Event()
-    bus.on_open.append(opened.set)
+    bus.on_open.append(lambda _channel: opened.set())
     async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
         running = group.create_task(bus.run())
         for _ in range(2):  # the second try is under way, and takes its time
@@ -205,7 +205,7 @@ async def test_what_fails_beyond_expectation_while_a_channel_is_tried_is_not_hid
     unknown_topic(lambda: is_away, monkeypatch)
     await bus.publish([a_record("k")])
     is_away = False
-    bus.on_open.append(lambda: [].index(0))
+    bus.on_open.append(lambda _channel: [].index(0))
     with pytest.raises(ExceptionGroup):
         async with asyncio.timeout(WAIT_S):
             await bus.run()

@@ -3,8 +3,7 @@
 import asyncio
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from aiokafka.errors import (
     BrokerResponseError,
     NoError,
     TopicAuthorizationFailedError,
-    UnknownTopicOrPartitionError,
 )
 from bare_bus import a_bus
 from cli.embedded.apache import ApacheKafka
@@ -37,7 +35,11 @@ from pydantic import ValidationError
 WAIT_S = 60
 THREE_DAYS_MS = "259200000"
 SETTINGS = ServiceSettings()
-AS_WANTED = {"cleanup.policy": "delete", "retention.ms": THREE_DAYS_MS}
+AS_WANTED = {
+    "cleanup.policy": "delete",
+    "retention.ms": THREE_DAYS_MS,
+    "segment.ms": "86400000",
+}
 ENDLESS = {"retention.ms": "-1"}
 WITH_ACLS = """\
 authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
@@ -110,18 +112,16 @@ async def until_as_wanted(admin: AIOKafkaAdminClient) -> None:
 
 async def until_answered(
     error: type[BrokerResponseError],
-    admin: AIOKafkaAdminClient,
-    topic: str,
-    config: Mapping[str, str],
+    ask: Callable[[Sequence[ConfigResource]], Awaitable[Any]],
+    config: Mapping[str, str] | None = None,
 ) -> None:
-    """Set a topic's configuration until the broker answers so."""
+    """Ask about a topic until the broker, which knows of a change a moment later, answers so."""
     while True:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic, config)
-        (answer,) = await admin.alter_configs([resource])
+        (answer,) = await ask([ConfigResource(ConfigResourceType.TOPIC, "node-lost", config)])
         ((code, *_),) = answer.resources
         if code == error.errno:
             return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
 
 
 def run_as_operator(told: str, installation: Path) -> None:
@@ -164,15 +164,14 @@ async def test_a_service_that_may_not_correct_a_topic_ends_with_the_command_that
     apache_installation: Path, tmp_path: Path
 ) -> None:
     with ApacheKafka(tmp_path / "kafka", apache_installation, properties=WITH_ACLS) as kafka:
-        operator = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        operator = an_operator(kafka)
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
         await admin.start()
         bus = a_bus(kafka.bootstrap)
         await set_up_topics(bus.settings)
-        # A broker knows a moment later what was changed: its topics, and then the denial.
-        await until_answered(NoError, admin, "node-lost", ENDLESS)
+        await until_answered(NoError, admin.alter_configs, ENDLESS)
         set_acls(operator, ALLOW_ALL, deny(AclOperation.ALTER_CONFIGS))
-        await until_answered(TopicAuthorizationFailedError, admin, "node-lost", ENDLESS)
+        await until_answered(TopicAuthorizationFailedError, admin.alter_configs, ENDLESS)
         with pytest.raises(ExceptionGroup) as caught:
             async with asyncio.timeout(WAIT_S):
                 await bus.run()
@@ -184,6 +183,7 @@ async def test_a_service_that_may_not_correct_a_topic_ends_with_the_command_that
         )
         assert not bus.is_up
         set_acls(operator, ALLOW_ALL)
+        await until_answered(NoError, admin.alter_configs, ENDLESS)
         await asyncio.to_thread(run_as_operator, str(error), apache_installation)
         await until_as_wanted(admin)
         await admin.close()
@@ -194,19 +194,19 @@ async def test_a_service_that_may_not_see_how_topics_are_configured_ends_with_th
     apache_installation: Path, tmp_path: Path
 ) -> None:
     with ApacheKafka(tmp_path / "kafka", apache_installation, properties=WITH_ACLS) as kafka:
-        bus = a_bus(kafka.bootstrap)
-        await set_up_topics(bus.settings)
-        operator = AdminClient({"bootstrap.servers": kafka.bootstrap})
-        set_acls(operator, ALLOW_ALL, deny(AclOperation.DESCRIBE_CONFIGS))
+        settings = ServiceSettings(kafka_bootstrap=kafka.bootstrap)
+        await set_up_topics(settings)
+        set_acls(an_operator(kafka), ALLOW_ALL, deny(AclOperation.DESCRIBE_CONFIGS))
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        await admin.start()
+        await until_answered(TopicAuthorizationFailedError, admin.describe_configs)
         with pytest.raises(Broken, match=r"DescribeConfigs on them: .*'node-lost'.*Authorization"):
-            await set_up_topics_again_and_again(bus.settings)
+            await set_up_topics(settings)
+        await admin.close()
 
 
-async def set_up_topics_again_and_again(settings: ServiceSettings) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            with suppress(UnknownTopicOrPartitionError):  # a broker knows of topics a moment later
-                await set_up_topics(settings)
+def an_operator(kafka: ApacheKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka.bootstrap, "log_level": 0})
 
 
 def rule(operation: AclOperation, permission: AclPermissionType) -> AclBinding:

@@ -202,6 +202,16 @@ async def test_the_launcher_is_told_not_to_begin_a_job_that_has_ended(rest: Any)
     assert await rest.runtime.pool.fetchval(query, job) is False
 
 
+async def test_a_launcher_that_runs_a_final_job_is_told_to_stop(rest: Any) -> None:
+    """As where the Launcher's database was restored."""
+    await rest.submit("final")
+    job = await rest.job_id("final")
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.SUCCEEDED))
+    await rest.hear("job-updated", job, rest.status(job, 2, JobState.RUNNING))
+    (message,) = await rest.said(job)
+    assert message.execution is Execution.STOP
+
+
 async def test_a_job_that_rest_does_not_know_is_told_to_stop(rest: Any) -> None:
     await rest.hear("job-updated", "stranger", rest.status("stranger", 1, JobState.RUNNING))
     (word,) = await rest.said("stranger")

@@ -233,7 +233,7 @@ class Others:
 
     async def _say(self, topic: str, key: str, model: Model | None, event_id: str = "x") -> None:
         async with asyncio.timeout(DEADLINE_S):
-            await self.bus.say(topic, key, model, event_id=event_id, at=0.0)
+            await self.bus.broadcast(topic, key, model, event_id=event_id, at=0.0)
 
     def hear(self, record: Received, word: Model | None) -> None:
         """What the Scheduler says."""

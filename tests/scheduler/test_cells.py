@@ -84,7 +84,9 @@ async def order(others: Others, node: str, what: str, revision: int) -> None:
     word = SettingChanged(
         setting=setting, revision=revision, value=json.loads(json.dumps(value, default=str))
     )
-    await others.bus.say("settings-changed", setting, word, event_id=f"rest/{revision}", at=0.0)
+    await others.bus.broadcast(
+        "settings-changed", setting, word, event_id=f"rest/{revision}", at=0.0
+    )
 
 
 async def a_guest_is_preempted(kit: Kit, others: Others) -> None:

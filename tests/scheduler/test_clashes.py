@@ -123,6 +123,17 @@ def test_a_clash_that_is_found_late_gives_the_node_back_to_its_placements(kit: K
     assert state.ledger.nodes["n0"].report.journal == "a"
 
 
+def test_in_a_clash_no_pod_is_lost_that_the_other_machine_does_not_run(kit: Kit) -> None:
+    state = placed(kit)
+    state.report(a_report(kit, "b", 2), 1.0)
+    assert state.ledger.forgetful == {"n0"}
+    state.ledger.clash("n0", CLASH, 1.0)
+    assert state.ledger.forgetful == set()
+    assert state.lose_forgotten("n0", 1.0) == []
+    state.ledger.clash("n0", None, 2.0)
+    assert state.ledger.forgetful == {"n0"}
+
+
 def test_what_the_other_machine_does_not_run_is_not_free(kit: Kit) -> None:
     state = placed(kit)
     state.ledger.clash("n0", CLASH, 1.0)

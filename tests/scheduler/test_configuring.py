@@ -56,7 +56,7 @@ async def set_(others: Others, version: int, content: dict[str, Any] | None) -> 
             value=value.model_dump(mode="json", by_alias=True),
         )
     ident = f"rest/setting/{SCHEDULING_SETTING}/{revision}"
-    await others.bus.say("settings-changed", SCHEDULING_SETTING, word, event_id=ident, at=0.0)
+    await others.bus.broadcast("settings-changed", SCHEDULING_SETTING, word, event_id=ident, at=0.0)
 
 
 def asked(kit: Kit, name: str, vc: str, **more: Any) -> Any:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from launcher.domain.decide import decide
 from launcher.domain.model import Policy as LauncherPolicy
-from muster.contracts.gangs import GangRequest, PodAsk, PodRelease
+from muster.contracts.gangs import GangDecision, GangRequest, PodAsk, PodRelease
 from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import Kind
 from muster.decisions import Due, MessageRejected
 from muster.errors import Broken
-from scheduler.handlers import record
+from scheduler.handlers import Ended, record
 
 Kit = Any
 
@@ -62,6 +62,26 @@ def test_a_word_without_a_time_zone_is_a_dead_letter(kit: Kit) -> None:
     naive = word.model_copy(update={"submitted_at": kit.start.replace(tzinfo=None)})
     with pytest.raises(Broken):
         record("j-0", None, naive, kit.start)
+
+
+def test_a_gang_that_has_ended_is_answered_and_not_recorded(kit: Kit) -> None:
+    word = kit.gang("j-0", *kit.pods("j-0", 2, gpus=1))
+    decision = record("j-0", Ended(7), word, kit.start)
+    assert decision.state is None
+    (publish,) = decision.messages
+    assert (publish.topic, publish.subject, publish.is_open) == ("placement-decided", "j-0", False)
+    answer = publish.message
+    assert isinstance(answer, GangDecision)
+    assert (answer.gang, answer.job, answer.epoch) == ("j-0", "j-0", 7)
+    assert {pod.pod: pod.state.value for pod in answer.pods} == dict.fromkeys(
+        ("j-0-w-0", "j-0-w-1"), "lost"
+    )
+    assert answer.reason is not None
+    assert "ended before" in answer.reason.text
+    (again,) = record("j-0", Ended(7), kit.gang("j-0"), kit.start).messages
+    assert again.message == GangDecision(gang="j-0", job="j-0", epoch=7)
+    with pytest.raises(Broken):
+        record("j-0", Ended(7), kit.gang("j-0", *kit.pods("other", 1)), kit.start)
 
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.integers(0, 9)
@@ -116,6 +136,7 @@ def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangReque
 
 
 @pytest.mark.parametrize("heard", [Due(), MessageRejected(Kind.GANG, "j-0")])
-def test_nothing_else_changes_a_gang(kit: Kit, heard: Any) -> None:
-    decision = record("j-0", None, heard, kit.start)
+@pytest.mark.parametrize("state", [None, Ended(7)])
+def test_nothing_else_changes_a_gang(kit: Kit, state: Any, heard: Any) -> None:
+    decision = record("j-0", state, heard, kit.start)
     assert (decision.state, decision.messages) == (None, ())

@@ -4,11 +4,13 @@ from typing import Any
 
 import pytest
 from muster.contracts.gangs import PodRelease
+from muster.contracts.nodes import PodOnNode
 from scheduler.api import clusters
 from scheduler.domain.core.model import Deferred, Placed
 from scheduler.domain.formats.snapshot import take
 from scheduler.domain.nodes import nonsense
 from scheduler.domain.rules import Rules
+from scheduler.domain.words import word_of
 
 Kit = Any
 
@@ -83,6 +85,69 @@ def test_a_lost_nodes_gpus_count_from_the_report_that_names_the_lease(kit: Kit) 
     assert kit.free(state) == 0
     state.report(kit.report("n0", gpus=1, revision=4, lease=1), 0.0)
     assert kit.free(state) == 1
+
+
+def a_pod_and_a_lost_journal(kit: Kit, **more: Any) -> Any:
+    """The node's agent has lost its journal while a pod was placed there."""
+    state = _one_pod(kit)
+    state.report(kit.report("n0", gpus=1, revision=2, journal="new", **more), 1.0)
+    return state
+
+
+def test_pods_that_another_journal_does_not_report_are_lost_and_hold_nothing(kit: Kit) -> None:
+    state = a_pod_and_a_lost_journal(kit)
+    assert (state.ledger.forgetful, kit.free(state, 1.0)) == ({"n0"}, 0)
+    state.take_changes()
+    assert state.lose_forgotten("n0", 1.0) == ["g"]
+    (pod,) = word_of(state, state.gangs["g"], 1).pods
+    assert (pod.state.value, pod.node, pod.journal) == ("lost", "n0", "journal-of-n0")
+    assert not state.ledger.nodes["n0"].is_lost
+    assert state.take_changes().rows.changed == {"g-w-0"}
+    state.request(kit.gang("h", *kit.pods("h", 1, gpus=1), age=1), 2.0, 2.0)
+    (placed,) = kit.decide(state, 2.0)
+    assert (placed.gang, placed.pods[0].node) == ("h", "n0")
+    assert state.ledger.hold_of("h-w-0").placement.journal == "new"
+    assert (state.ledger.forgetful, state.lose_forgotten("n0", 3.0)) == (set(), [])
+    state.request(kit.gang("g"), 3.0, 3.0)
+    assert state.ledger.hold_of("g-w-0") is None
+
+
+@pytest.mark.parametrize("pods", [(PodOnNode(pod="g-w-0", gpus=(0,)),), ()])
+def test_a_pod_that_another_journal_reports_stays(kit: Kit, pods: tuple[PodOnNode, ...]) -> None:
+    """Also where only a GPU names it."""
+    held = {"holding": {"g-w-0": (0,)}, "pods": pods}
+    state = a_pod_and_a_lost_journal(kit, **held)
+    assert (state.ledger.forgetful, state.lose_forgotten("n0", 1.0)) == (set(), [])
+    state.report(kit.report("n0", gpus=1, revision=3, journal="new"), 2.0)
+    assert state.lose_forgotten("n0", 2.0) == ["g"]
+
+
+def test_a_pod_lives_on_where_its_journal_reports_again(kit: Kit) -> None:
+    state = a_pod_and_a_lost_journal(kit)
+    state.report(kit.report("n0", gpus=1, revision=3, holding={"g-w-0": (0,)}), 2.0)
+    assert (state.ledger.forgetful, state.lose_forgotten("n0", 2.0)) == (set(), [])
+
+
+def test_a_pod_that_was_lost_with_its_journal_and_runs_all_the_same_is_not_free(kit: Kit) -> None:
+    state = a_pod_and_a_lost_journal(kit)
+    state.lose_forgotten("n0", 1.0)
+    state.report(kit.report("n0", gpus=1, revision=3, holding={"g-w-0": (0,)}), 2.0)
+    assert kit.free(state, 2.0) == 0
+    assert word_of(state, state.gangs["g"], 1).pods[0].state.value == "lost"
+
+
+def test_a_new_journal_that_does_not_know_the_lease_yet_frees_nothing_before(kit: Kit) -> None:
+    state = kit.state(kit.report("n0", gpus=1))
+    state.lose("n0", 0.0)
+    state.ledger.take_back("n0")
+    state.report(kit.report("n0", gpus=1, revision=2, lease=1), 0.0)
+    state.request(kit.gang("g", *kit.pods("g", 1, gpus=1)), 0.0, 0.0)
+    assert kit.free(state) == 0
+    state.report(kit.report("n0", gpus=1, revision=3, journal="new"), 1.0)
+    assert state.lose_forgotten("n0", 1.0) == ["g"]
+    assert kit.free(state, 1.0) == 0
+    state.report(kit.report("n0", gpus=1, revision=4, journal="new", lease=1), 2.0)
+    assert kit.free(state, 2.0) == 1
 
 
 def test_a_lease_is_above_those_that_a_restored_store_has_forgotten(kit: Kit) -> None:

@@ -180,6 +180,7 @@ class History(Invariants):
         for other in others:
             self._is_same(decisions, self.kit.decide(other, self.now))
             assert other.ledger.pods == self.state.ledger.pods
+            assert other.ledger.forgetful == self.state.ledger.forgetful
         self.now += 0.001
 
     def _cycle(self) -> list[Any]:
@@ -273,8 +274,11 @@ class History(Invariants):
     def _start(self, name: str) -> None:
         for pod in self.state.gangs[name].asks:
             hold = self.state.ledger.hold_of(pod)
-            if hold is not None and not hold.is_lost:
-                self.world.running[hold.placement.node][pod] = hold.placement
+            if hold is None or hold.is_lost:
+                continue
+            place = hold.placement
+            if place.journal == self.world.journal[place.node]:  # else its agent refuses it
+                self.world.running[place.node][pod] = place
 
     @precondition(lambda self: self.requests)
     @rule(
@@ -302,7 +306,7 @@ class History(Invariants):
                 ends.append(
                     PodRelease(
                         pod=ask.pod,
-                        journal=f"journal-of-{node}",
+                        journal=self.world.journal[node],
                         report_revision=self.world.revision[node] + 1,
                     )
                 )
@@ -335,6 +339,24 @@ class History(Invariants):
         if not rarely and not self.state.ledger.nodes[node].is_lost:
             self.state.lose(node, self.now)
             self._cycle()
+
+    @rule(node=st.sampled_from(sorted(NODES)), rarely=st.integers(0, 3), is_told=st.booleans())
+    def lose_journal(self, node: str, rarely: int, is_told: bool) -> None:
+        """It is told the node's lease soon, or later."""
+        if rarely or self.state.ledger.nodes[node].is_lost:
+            return
+        self.world.lose_journal(node)
+        if is_told:
+            self.world.lease[node] = self.state.ledger.nodes[node].lease
+        self.state.report(self.world.report(node), self.now)
+
+    @rule()
+    def lose_forgotten(self) -> None:
+        """The journals before were silent for a lease."""
+        for node in sorted(self.state.ledger.forgetful):
+            self.state.lose_forgotten(node, self.now)
+        assert not self.state.ledger.forgetful
+        self._cycle()
 
     @rule(node=st.sampled_from(sorted(NODES)), are_pods_over=st.booleans())
     def come_back(self, node: str, are_pods_over: bool) -> None:

@@ -21,7 +21,7 @@ def a_bus(bootstrap: str) -> Bus:
 async def heartbeats(bus: Bus, names: Sequence[str]) -> None:
     for name in names:
         beat = NodeHeartbeat(node=name, journal="j")
-        await bus.say("node-heartbeat", name, beat, event_id=f"x/{name}", at=0.0)
+        await bus.broadcast("node-heartbeat", name, beat, event_id=f"x/{name}", at=0.0)
 
 
 def keys_of(partition: int, count: int) -> list[str]:

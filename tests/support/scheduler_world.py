@@ -77,9 +77,16 @@ class World:
         self.running: dict[str, dict[str, Any]] = {node: {} for node in NODES}
         self.revision = dict.fromkeys(NODES, 0)
         self.lease = dict.fromkeys(NODES, 0)
+        self.journal = {node: f"journal-of-{node}" for node in NODES}
         self.bad: dict[str, set[int]] = {node: set() for node in NODES}
         self.reports: dict[str, list[NodeReport]] = {node: [] for node in NODES}
         self.leftover: set[str] = set()
+
+    def lose_journal(self, node: str) -> None:
+        """An agent begins with a new journal: it has ended all pods, and knows no lease."""
+        self.journal[node] += "'"
+        self.lease[node] = 0
+        self.running[node].clear()
 
     def report(self, node: str) -> NodeReport:
         self.revision[node] += 1
@@ -88,6 +95,7 @@ class World:
         report: NodeReport = self.kit.report(
             node,
             revision=self.revision[node],
+            journal=self.journal[node],
             cpu=cpu,
             memory_mb=100,
             port_range=PORTS,

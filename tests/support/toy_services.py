@@ -80,6 +80,8 @@ async def load(conn: Connection, ids: Sequence[str]) -> Mapping[str, Toy]:
 
 
 async def save(conn: Connection, toys: Sequence[Toy]) -> None:
+    if any(toy.text == "slow" for toy in toys):
+        await conn.execute("SELECT pg_sleep(3600)")
     await conn.executemany(
         "INSERT INTO toy VALUES ($1, $2, $3) ON CONFLICT (job)"
         " DO UPDATE SET text = excluded.text, told_dead = excluded.told_dead",
@@ -111,7 +113,9 @@ async def toy_service(
 
 
 @asynccontextmanager
-async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime, Runtime]]:
+async def both(
+    database_url: str, bootstrap: str, **more: Any
+) -> AsyncIterator[tuple[Runtime, Runtime]]:
     settings = DatabaseSettings(
         database_url=database_url,
         kafka_bootstrap=bootstrap,
@@ -122,6 +126,7 @@ async def both(database_url: str, bootstrap: str) -> AsyncIterator[tuple[Runtime
         repeats_per_s_after_loss=1000,
         resync_s=0.5,
         database_connections=3,
+        **more,
     )
     async with (
         toy_service(Service.REST, rest_decide, ["job-updated"], settings) as rest,

@@ -11,6 +11,7 @@ import pytest
 from cli.embedded.broker import EmbeddedBroker
 from muster.bus import Bus
 from muster.contracts.topics import TOPICS, Service
+from muster.db import Pool
 from scheduler_watched import measured, until
 from whole_muster import Muster, a_job, a_muster, eventually
 
@@ -211,3 +212,106 @@ async def test_a_lost_node_fails_its_pods_at_no_cost_and_they_are_stopped_when_i
         status = (await muster.job(name))["jobStatus"]
         assert status["retryDetails"] == {"user": 0, "platform": 1, "resource": 0}
         assert len(marks.read_text().split()) == 2
+
+
+async def test_an_agent_that_has_lost_its_journal_costs_its_jobs_no_retry(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It ends the pods that it finds. The node itself is never lost."""
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        launcher=QUICK,
+        scheduler=SHORT_LEASES | {"lease_timeout_s": 8.0},
+        runtime_agent={"heartbeat_s": 0.4, "agent_on_stop": "keep"},
+    ) as muster:
+        pids, go_on = tmp_path / "pids", tmp_path / "go-on"
+        command = f"echo $$ >> {pids}; until test -e {go_on}; do sleep 0.1; done"
+        name = await muster.submit(a_job("long", command, gpus=8))
+        await eventually(lambda: muster.state(name), lambda s: s == "RUNNING")
+        await muster.stop(Service.RUNTIME_AGENT)
+        for file in (tmp_path / "agent").glob("journal.sqlite*"):
+            file.unlink()
+        await muster.start(Service.RUNTIME_AGENT)
+        first = int(pids.read_text().split()[0])
+        await until(lambda: not Path(f"/proc/{first}").exists())
+        go_on.touch()
+        assert await muster.end_of(name, 120) == "SUCCEEDED"
+        status = (await muster.job(name))["jobStatus"]
+        assert status["retryDetails"] == {"user": 0, "platform": 1, "resource": 0}
+        assert len(pids.read_text().split()) == 2
+        scheduler = muster.runtimes[Service.SCHEDULER]
+        assert measured(scheduler, "lost_journals_total") == 1
+        assert measured(scheduler, "nodes_lost_total") == 0
+        await eventually(muster.unsettled, lambda count: count == 0, 120)
+        await everything_is_free(muster)
+
+
+LAUNCHERS = ("subject", "job", "task", "incarnation")
+"""Its tables that a backup has."""
+
+
+async def back_up(pool: Pool) -> None:
+    async with pool.acquire() as conn, conn.transaction(isolation="repeatable_read"):
+        for table in LAUNCHERS:
+            await conn.execute(f"CREATE TABLE launcher.old_{table} AS TABLE launcher.{table}")
+
+
+async def put_back(pool: Pool) -> None:
+    async with pool.acquire() as conn, conn.transaction():
+        await conn.execute(f"TRUNCATE {', '.join(f'launcher.{table}' for table in LAUNCHERS)}")
+        for table in LAUNCHERS:
+            await conn.execute(f"INSERT INTO launcher.{table} TABLE launcher.old_{table}")
+
+
+async def test_a_gang_that_has_ended_runs_never_again_for_a_restored_launcher(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """It knows only that the job waits. Since then the first attempt has failed, and the second one
+    has begun. The agent, which could tell so, is away.
+    """
+    async with a_muster(
+        database_url,
+        fresh_broker.bootstrap,
+        tmp_path,
+        launcher=QUICK | {"resync_s": 1.0},
+        scheduler={"lease_timeout_s": 300.0},
+        runtime_agent={"agent_on_stop": "keep"},
+    ) as muster:
+        pool = muster.runtimes[Service.REST].pool
+        gate, go_on, ran = (tmp_path / name for name in ("gate", "go-on", "ran"))
+        until_there = "until test -e {}; do sleep 0.1; done"
+        busy = await muster.submit(a_job("busy", until_there.format(gate), gpus=8))
+        await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
+        note = f"echo $MUSTER_POD >> {ran}; test $MUSTER_JOB_ATTEMPT -gt 0 || exit 7"
+        command = f"{note}; {until_there.format(go_on)}"
+        name = await muster.submit(a_job("waits", command, gpus=8, retries=1))
+        deferred = "SELECT topic FROM scheduler.subject ORDER BY topic DESC LIMIT 1"
+        await eventually(lambda: pool.fetchval(deferred), lambda t: t == "placement-deferred")
+        await eventually(muster.unsettled, lambda count: count == 0)
+        await back_up(pool)
+        gate.touch()
+
+        async def attempt() -> tuple[int, str]:
+            status = (await muster.job(name))["jobStatus"]
+            return status["attemptId"], status["state"]
+
+        await eventually(attempt, lambda found: found == (1, "RUNNING"))
+        assert await muster.end_of(busy) == "SUCCEEDED"
+        await muster.stop(Service.RUNTIME_AGENT)
+        await muster.stop(Service.LAUNCHER)
+        await put_back(pool)
+        await muster.start(Service.LAUNCHER)
+        await eventually(attempt, lambda found: found == (2, "WAITING"), 120)
+        await muster.start(Service.RUNTIME_AGENT)
+        await eventually(attempt, lambda found: found == (2, "RUNNING"), 120)
+        go_on.touch()
+        assert await muster.end_of(name) == "SUCCEEDED"
+        status = (await muster.job(name))["jobStatus"]
+        assert status["retryDetails"] == {"user": 0, "platform": 1, "resource": 0}
+        pods = ran.read_text().split()
+        assert len(pods) == len(set(pods)) == 3
+        assert await muster.state(busy) == "SUCCEEDED"
+        await eventually(muster.unsettled, lambda count: count == 0, 120)
+        await everything_is_free(muster)

@@ -22,7 +22,8 @@ Muster's services communicate through these topics only. Every record is a Cloud
 binary content mode: its attributes are the headers `ce_…`, its data is the JSON value.
 `traceparent` (W3C) connects the records of one job in one trace.
 
-A record with a `revision` is a state message: its sender's complete state of one subject. The topic
+A record with `revision` and `seen` is a state message: its sender's complete state of one subject.
+The topic
 names the latest change. A message may arrive twice, late, in any order, or never. Keep the highest
 `revision` of each sender and subject (`ce_id` is made from them); ignore one that is not higher.
 Senders republish a message until it is acknowledged, and a job's final message some more times.

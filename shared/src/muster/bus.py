@@ -117,10 +117,12 @@ class Bus:
         """
         return await self._publisher.publish(records)
 
-    async def say(
+    async def broadcast(
         self, topic: str, key: str, model: Model | None, *, event_id: str, at: float
     ) -> None:
-        """Publish a one-way word at once. Raises Transient where the bus does not take it."""
+        """Publish a broadcast message at once; None removes its key. Raises Transient where the bus
+        does not take it.
+        """
         value = None if model is None else model.model_dump_json(exclude_none=True).encode()
         record = Outgoing(topic, key, value, event_id, at, current_traceparent())
         (failure,) = await self.publish([record])

@@ -27,6 +27,9 @@ TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.Inter
 
 ANSWER_TIMEOUT_S = 2.0
 
+LOCK_SHARE = 0.8
+"""Of the time that a statement may take."""
+
 LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
 
@@ -65,6 +68,8 @@ async def open_pool(
             "application_name": f"muster-{schema}",
             "jit": "off",
             "idle_in_transaction_session_timeout": milliseconds(settings.idle_transaction_s),
+            # Waiting for a lock is no slow statement: it is tried again without end.
+            "lock_timeout": milliseconds(settings.statement_timeout_s * LOCK_SHARE),
             "statement_timeout": milliseconds(settings.statement_timeout_s + CANCEL_S),
         },
     )

@@ -26,7 +26,8 @@ class Exchange:
     """One side's row of a subject. "Mine" is this side, "theirs" the other side.
 
     ``revision``: of my latest message; 0 before the first. ``seen``: the highest of their revisions
-    that I applied or skipped. ``acknowledged``: the highest of mine that they named. ``skipped``:
+    that I applied or skipped. ``acknowledged``: the revision of mine
+    that they named last. ``skipped``:
     their newest revision, where I could not handle it; else 0. ``rejected``: my revision that
     they, or the bus, could not handle; else 0. ``repeats``: how often my latest message was
     republished. ``repeat_at``: when it is republished next, None at rest. ``answer_at``: when I
@@ -88,7 +89,7 @@ def receive(row: Exchange, *, revision: int, seen: int, now: datetime) -> Receip
     after = _named(row, seen, sender_revision=revision, now=now)
     if is_new:
         after = replace(after, seen=revision, skipped=0)
-    have_forgotten = seen < row.acknowledged and revision >= row.seen
+    have_forgotten = seen < row.acknowledged and revision >= row.seen and not _is_rejected(row)
     if not have_forgotten or after.skipped:
         after = replace(after, answer_at=after.answer_at or now + ANSWER_AFTER)
     return Receipt(after, is_new, seen > row.revision)
@@ -160,6 +161,13 @@ def _named(row: Exchange, named: int, *, sender_revision: int, now: datetime) ->
         return row
     if named == row.revision:
         return replace(row, acknowledged=named, repeats=0, repeat_at=None)
+    if _is_rejected(row):  # to repeat it would change nothing
+        return row
     # They are there, so there is no need to go on doubling; or they have forgotten.
     soon = now if named < row.acknowledged else now + REPEAT_FIRST
-    return replace(row, acknowledged=named, repeat_at=min(row.repeat_at or soon, soon))
+    return replace(row, acknowledged=named, repeats=0, repeat_at=min(row.repeat_at or soon, soon))
+
+
+def _is_rejected(row: Exchange) -> bool:
+    """They, or the bus, could not handle my latest message."""
+    return 0 < row.rejected == row.revision

@@ -21,12 +21,12 @@ class Fresh:
         return len(self._records)
 
     def add(self, records: Sequence[Outgoing]) -> bool:
-        """Take all of them, or none where there is no room; whether they were taken."""
-        size = sum(map(_size, records))
-        if self._bytes + size > self._limit_bytes:
-            return False
-        self._records.extend(records)
-        self._bytes += size
+        """Take those for which there is room; whether that is all."""
+        for record in records:
+            if self._bytes + _size(record) > self._limit_bytes:
+                return False
+            self._records.append(record)
+            self._bytes += _size(record)
         return True
 
     def take(self, count: int) -> list[Outgoing]:

@@ -123,7 +123,8 @@ class Inbox:
                 await asyncio.sleep(wait * (1 + random.random() / 4))  # noqa: S311 - jitter
                 wait = min(wait * 2, self._settings.retry_longest_s)
             else:
-                if self._after is not None:
+                self._relay.note_commit()
+                if self._after is not None and handler is self._handler:
                     self._after(result)
                 return
 

@@ -11,9 +11,10 @@ than a second therefore has a lower beat than the one on the bus.
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -61,8 +62,10 @@ def next_incarnation(
     The database counts as restored where it is another one, where the bus knows a beat that it does
     not know, and where the bus knows none: then a new bus and a restored database look alike.
     """
-    if before is None:
-        return Incarnation(database, (published or 0) + 1, now)
+    if before is None and published is None:
+        return Incarnation(database, 1, now)
+    if before is None:  # an emptied schema: all may be lost
+        before = Incarnation("", 0, datetime(1970, 1, 1, tzinfo=UTC))
     beat = before.beat + 1
     if database == before.database and published is not None and published < beat:
         return replace(before, beat=beat, beat_at=now)
@@ -81,7 +84,7 @@ class Incarnations:
     ``has_begun`` is set once the service knows whether its database was restored.
     ``is_settled`` is set once the service may decide: its database was not restored, or its peers
     had ``resync_s`` to tell what it lost. ``on_restored`` hooks get the floor, above which
-    revisions must go on.
+    revisions must go on; ``on_peer_restored`` hooks are called when much is to be republished.
     """
 
     def __init__(self, bus: Bus, resync_s: float) -> None:
@@ -92,6 +95,7 @@ class Incarnations:
         self._restored_on_bus = 0
         self._told_at: datetime | None = None
         self._peers: dict[Service, ServiceStarted] = {}
+        self._answered: defaultdict[str, int] = defaultdict(int)
         self._newest = Newest()
         self._has_committed = False
         self._is_published = False
@@ -99,6 +103,7 @@ class Incarnations:
         self.has_begun = asyncio.Event()
         self.is_settled = asyncio.Event()
         self.on_restored: list[Callable[[int], None]] = []
+        self.on_peer_restored: list[Callable[[], None]] = []
         self.follower = Follower(bus, [SERVICE_STARTED], self.on_record)
         bus.on_new_bus.append(self._on_new_bus)
 
@@ -132,9 +137,9 @@ class Incarnations:
         """
         if self._current is None:
             return
+        known = self._current.beat
         beat = await conn.fetchval("SELECT beat FROM incarnation")
-        if beat is None or beat < self._current.beat:
-            known = self._current.beat
+        if beat is None or beat < known:
             raise DatabaseRestored(f"The database is at beat {beat} again; it was at {known}.")
 
     def on_record(self, record: Received, model: Model | None) -> None:
@@ -144,7 +149,7 @@ class Incarnations:
         if model.service == self._bus.me.value:
             self._published = model.revision
             self._restored_on_bus = model.restored
-        elif model.service in _SERVICES and model.restored:
+        elif model.service in _SERVICES and model.restored != self._answered[model.service]:
             self._peers[Service(model.service)] = model
 
     async def run(self, pool: Pool) -> None:
@@ -174,15 +179,14 @@ class Incarnations:
 
     async def _begin(self, conn: Connection) -> None:
         # What is on the bus was read before: a replica that beats meanwhile commits first.
-        async with conn.transaction():
-            row = await conn.fetchrow(_LOAD)
-            before = None if row is None else Incarnation(**dict(row))
-            found = await conn.fetchrow(_DATABASE)
-            assert found is not None
-            database, now = found
-            current = next_incarnation(before, database, self._published, now)
-            await conn.execute(_SAVE, *_values(current))
+        row = await conn.fetchrow(_LOAD)
+        before = None if row is None else Incarnation(**dict(row))
+        found = await conn.fetchrow(_DATABASE)
+        assert found is not None
+        database, now = found
+        current = next_incarnation(before, database, self._published, now)
         if current.restored == current.beat:
+            # Before the row is written: a start that ends in the middle is followed by another one.
             subjects = await resync_all(conn, self._bus.me)
             if not subjects:  # there is nothing to decide on
                 self.is_settled.set()
@@ -193,7 +197,9 @@ class Incarnations:
             )
         elif current.restored == self._restored_on_bus:
             self._told_at = current.restored_at
-        self._current = current
+        # Another replica may have begun, and beaten, meanwhile: a beat never falls.
+        beat = await conn.fetchval(_SAVE, *_values(current))
+        self._current = replace(current, beat=beat)
         self.has_begun.set()
 
     async def _look(self, conn: Connection) -> None:
@@ -207,7 +213,9 @@ class Incarnations:
             self.is_settled.set()
         for peer, told in list(self._peers.items()):
             await self._answer(conn, peer, told)
-            del self._peers[peer]
+            self._answered[peer.value] = told.restored
+            if self._peers[peer] is told:
+                del self._peers[peer]
         if self._has_committed:
             self._has_committed = False
             beat = await conn.fetchval(_BEAT)
@@ -222,7 +230,9 @@ class Incarnations:
         async with conn.transaction():
             if await conn.fetchval(_NOTE_PEER, peer.value, told.restored):
                 done = await conn.execute(_REPUBLISH, kinds, told.lost_since)
-                _log.warning("a restored peer is told again", peer=peer.value, subjects=done)
+                _log.warning("republishing to a restored peer", peer=peer.value, subjects=done)
+                for hook in self.on_peer_restored:
+                    hook()
 
     async def _publish(self) -> None:
         current = self._current
@@ -239,7 +249,7 @@ class Incarnations:
         event_id = f"{told.service}/started/{told.service}/{told.revision}"
         at = current.beat_at.timestamp()
         try:
-            await self._bus.say(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
+            await self._bus.broadcast(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
         except Transient as error:
             _log.debug("the incarnation was not taken", error=str(error))
         else:
@@ -262,24 +272,31 @@ def _values(current: Incarnation) -> list[object]:
     return [getattr(current, name) for name in _NAMES]
 
 
-_LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation FOR UPDATE"  # noqa: S608 - columns
+_EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
+_LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
 _DATABASE = """
     SELECT system_identifier || '/' || timeline_id, clock_timestamp()
     FROM pg_control_system(), pg_control_checkpoint()
 """
 _SAVE = f"""
     INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5, $6, $7)
-    ON CONFLICT (is_only) DO UPDATE SET {", ".join(f"{n} = excluded.{n}" for n in _NAMES)}
+    ON CONFLICT (is_only) DO UPDATE SET {_EXCLUDED},
+        beat = greatest(excluded.beat, incarnation.beat + 1)
+    RETURNING beat
 """  # noqa: S608 - columns
 _BEAT = "UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp() RETURNING beat"
 _NOTE_PEER = """
     INSERT INTO peer (service, restored) VALUES ($1, $2)
     ON CONFLICT (service) DO UPDATE SET restored = excluded.restored
-    WHERE peer.restored < excluded.restored RETURNING true
+    WHERE peer.restored <> excluded.restored RETURNING true
 """
 _REPUBLISH = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
+    WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
+        ORDER BY kind, subject FOR UPDATE
+    )
 """
 _UNANSWERED = """
     SELECT kind, subject FROM subject

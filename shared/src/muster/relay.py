@@ -81,7 +81,8 @@ class Relay:
             opened = Transaction(conn, floor=self._floor())
             yield opened
             await notices.write(conn, opened.notices)
-        self._on_commit()
+        if opened.outgoing or opened.notices:
+            self.note_commit()
         self._bus.metrics.stray.inc(len(opened.strays))
         self._has_notices = self._has_notices or bool(opened.notices)
         for notice in opened.notices:
@@ -90,21 +91,25 @@ class Relay:
                 self._bus.metrics.dead.labels(topic).inc()
         self._publish_soon(opened.outgoing)
 
+    def note_commit(self) -> None:
+        """Something that matters was committed."""
+        self._on_commit()
+
     def _publish_soon(self, records: Sequence[Outgoing]) -> None:
         if not self._fresh.add(records):
-            self._catch_up()
+            self.catch_up()
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
     def _recover(self, topics: Iterable[str]) -> None:
         """What went to these topics may be lost: its unacknowledged messages go out again soon."""
         self._recovered.update(topics)
-        self._catch_up()
+        self.catch_up()
         self._has_notices = True
         self._due_at = 0.0
         self._woken.set()
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """More may be republished for a while."""
         self._catching_up_until = time.monotonic() + CATCH_UP_S
 
@@ -166,8 +171,9 @@ class Relay:
             await self._publish(records)
 
     async def _publish(self, records: Sequence[Outgoing]) -> int:
-        """Give records to the bus; returns how many it can't take now. Those are republished from
-        their rows. One that it refuses for good is not, until a later message replaces it.
+        """Give records to the bus; returns how many messages it can't take now. Those are
+        republished from their rows. One that it refuses for good is not, until a later message
+        replaces it.
         """
         outcomes = await self._bus.publish(records)
         for record, outcome in zip(records, outcomes, strict=True):
@@ -177,7 +183,10 @@ class Relay:
             _, kind, subject, revision = named
             async with transaction(self._pool) as conn:
                 await reject_by_bus(conn, (Kind(kind), subject), revision)
-        return sum(isinstance(outcome, Transient) for outcome in outcomes)
+        return sum(
+            isinstance(outcome, Transient) and read_message_id(record.event_id) is not None
+            for record, outcome in zip(records, outcomes, strict=True)
+        )
 
     async def _publish_due(self) -> float:
         """Repeats, acknowledgements and delayed repeats; returns the time to look again."""
@@ -241,7 +250,7 @@ class Relay:
             ]
             await notices.delete(conn, done)
         # What is left of these is in channels that have just closed; others may be behind them.
-        self._has_notices = bool(taken)
+        self._has_notices = self._has_notices or bool(taken)
 
     async def _bring_forward_recovered(self) -> None:
         """Messages on topics that are back are due within 2 s, however rarely they were repeated by
@@ -269,9 +278,19 @@ _NEXT = """
 """
 _RECOVERED = """
     UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE repeat_at IS NOT NULL AND topic = ANY($1::text[])
+    WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE repeat_at IS NOT NULL AND topic = ANY($1::text[])
+        ORDER BY kind, subject FOR UPDATE
+    )
 """
 _LATE = """
-    UPDATE subject SET repeat_at = least(repeat_at, now()), answer_at = least(answer_at, now())
-    WHERE repeat_at > now() + $1 * interval '1 s' OR answer_at > now() + $1 * interval '1 s'
+    UPDATE subject
+    SET repeat_at = CASE WHEN repeat_at IS NOT NULL THEN least(repeat_at, now()) END,
+        answer_at = CASE WHEN answer_at IS NOT NULL THEN least(answer_at, now()) END
+    WHERE (kind, subject) IN (
+        SELECT kind, subject FROM subject
+        WHERE repeat_at > now() + $1 * interval '1 s' OR answer_at > now() + $1 * interval '1 s'
+        ORDER BY kind, subject FOR UPDATE
+    )
 """

@@ -104,6 +104,7 @@ class Runtime:
                 self._relay = Relay(
                     self.bus, pool, incarnations.note_commit, incarnations.revision_floor
                 )
+                incarnations.on_peer_restored.append(self._relay.catch_up)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)
                 self.spawn("incarnation", partial(incarnations.run, pool))
@@ -294,7 +295,7 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
 async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Broken):  # whoever ends the service tells what is broken
         raise
     except Exception:
         _log.exception("a task of the service failed", task=name)
@@ -335,10 +336,22 @@ def run_service(me: Service, settings: ServiceSettings, port: int, build: Build)
     set_up_logging(me.value, settings.log_level)
     provider: TracerProvider = set_up_tracing(me.value, settings.otlp_endpoint)
     _log.info("settings", **settings.model_dump(mode="json"))
+    reasons: list[str] = []
     try:
         uvloop.run(_until_stopped(me, settings, port, build))
-    except Broken as error:
-        _log.critical("can't run", reason=str(error))  # the words are enough, without a traceback
-        sys.exit(1)
+    except* Broken as errors:
+        reasons += _reasons(errors)
     finally:
         provider.shutdown()
+    for reason in reasons:
+        _log.critical("can't run", reason=reason)  # the words are enough, without a traceback
+    if reasons:
+        sys.exit(1)
+
+
+def _reasons(errors: BaseExceptionGroup) -> list[str]:
+    """The words of all errors in a group."""
+    found: list[str] = []
+    for error in errors.exceptions:
+        found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
+    return found

@@ -56,7 +56,9 @@ class ServiceSettings(BaseSettings):
         6.0, description="A reader that was killed leaves its group after this; Kafka's least is 6."
     )
     bus_watch_s: PositiveFloat = Field(1.0, description="How often the bus's identity is checked.")
-    bus_timeout_s: PositiveFloat = Field(15.0, description="A record not taken by then is kept.")
+    bus_timeout_s: PositiveFloat = Field(
+        15.0, description="A record that the bus has not taken by then counts as not taken."
+    )
     topic_partitions: PositiveInt = Field(4, description="Of topics that the service must make.")
     topic_replication: PositiveInt = 1
     topic_retention_days: PositiveInt = Field(

@@ -103,6 +103,8 @@ class Subject:
 
     def skipped(self, record: Received, revision: int, now: datetime) -> "Subject":
         """The record's message can't be handled."""
+        if revision < self.exchange.seen:  # an old one: the answer names a later revision
+            return replace(self, exchange=replace(self.exchange, answer_at=now))
         # Where I know nothing of the subject, my own messages on it are lost.
         seen = record.seen if self.topic is None else 0
         after = exchange.skip(self.exchange, revision=revision, seen=seen, now=now)
@@ -166,6 +168,8 @@ class Subject:
     def due(self, now: datetime, jitter: float, *, may_repeat: bool) -> "Due":
         """What is due on the subject. ``may_repeat``: the message may go out again now."""
         row, acknowledgement = self, None
+        if self.topic is None:  # there is nothing to repeat
+            row = replace(row, exchange=replace(row.exchange, repeat_at=None))
         is_repeat = (
             may_repeat and self.message is not None and _is_due(self.exchange.repeat_at, now)
         )

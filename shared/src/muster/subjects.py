@@ -70,7 +70,8 @@ class Subjects:
         acknowledged to its sender.
         """
         if self._rows[key].is_stray(message):
-            self._acknowledge_stray(key, message)
+            assert isinstance(message, PodStatus)
+            self._acknowledge_stray(key, message, message.revision)
             return False
         row, receipt = self._rows[key].received(message, traceparent, self._now)
         self._put(row)
@@ -78,21 +79,19 @@ class Subjects:
             self.publish_again(key)
         return receipt.is_new
 
-    def _acknowledge_stray(self, key: Key, message: StateMessage) -> None:
-        assert isinstance(message, PodStatus)
+    def _acknowledge_stray(self, key: Key, sender: PodStatus | Received, revision: int) -> None:
+        """Answer an agent that is not the other side, so that it falls silent."""
         kind, subject = key
-        applied = Acknowledgement(
-            message.node,
-            message.journal,
-            AppliedRevision(
-                kind=kind.value,
-                subject=subject,
-                revision=message.revision,
-                sender_revision=message.seen,
-            ),
+        applied = AppliedRevision(
+            kind=kind.value,
+            subject=subject,
+            revision=revision,
+            # What it has seen of mine itself, so that it takes this for no older than that.
+            sender_revision=sender.seen,
         )
+        due = Acknowledgement(sender.node or "", sender.journal, applied)
         at = self._now.timestamp()
-        self._transaction.outgoing.extend(acknowledgements(self._me, [applied], at))
+        self._transaction.outgoing.extend(acknowledgements(self._me, [due], at))
         self._transaction.strays.append(subject)
 
     def receive_acknowledgement(
@@ -145,8 +144,13 @@ class Subjects:
         if letter is None:
             return
         self._transaction.notices.append(letter)
-        if key is not None and revision >= self._rows[key].exchange.seen:
-            self._put(self._rows[key].skipped(record, revision, self._now))
+        if key is None or revision == 0:
+            return
+        row = self._rows[key]
+        if row.is_open and row.topic is not None and record.journal not in (None, row.journal):
+            self._acknowledge_stray(key, record, revision)
+        else:
+            self._put(row.skipped(record, revision, self._now))
 
     async def save(self) -> None:
         """Write what changed. Raises Transient where somebody else made the same subject."""

@@ -73,10 +73,12 @@ class Difference:
 def wanted_config(topic: str, settings: ServiceSettings) -> dict[str, str]:
     """The values that a topic is made with and must have."""
     keeps_newest = topic in TOPICS and TOPICS[topic].state
-    return {
+    wanted = {
         "cleanup.policy": "compact" if keeps_newest else "delete",
         "retention.ms": str(settings.topic_retention_days * DAY_MS),
     }
+    # Kafka keeps a record for as long as its segment is open, which is 7 days by default.
+    return wanted if keeps_newest else {**wanted, "segment.ms": str(DAY_MS)}
 
 
 def differences(configs: Mapping[str, TopicConfig], settings: ServiceSettings) -> list[Difference]:

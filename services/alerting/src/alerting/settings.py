@@ -37,7 +37,7 @@ class AlertingSettings(DatabaseSettings):
     drift_quiet_s: PositiveFloat = Field(
         300.0, description="The Scheduler's books are right again when it repeats nothing so long."
     )
-    clash_quiet_s: PositiveFloat = Field(
+    clash_over_s: PositiveFloat = Field(
         300.0,
         description="A node name clashes no longer when the Scheduler has not repeated it so long.",
     )
@@ -122,7 +122,7 @@ class AlertingSettings(DatabaseSettings):
             dead_quiet_s=self.dead_quiet_s,
             lost_forget_s=self.lost_forget_s,
             drift_quiet_s=self.drift_quiet_s,
-            clash_quiet_s=self.clash_quiet_s,
+            clash_over_s=self.clash_over_s,
         )
 
     def delivery_policy(self) -> DeliveryPolicy:

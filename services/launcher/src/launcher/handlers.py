@@ -134,7 +134,7 @@ class Timers:
             held = [_job_in(*key) for key in await self._unanswered(conn)]
             due = await store.take_due(conn, now, limit, held)
             changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due, now)
-            next_at = await store.next_due(conn)
+            next_at = await store.next_due(conn, held)
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
@@ -158,7 +158,8 @@ class Timers:
         async with self._relay.transaction() as opened:
             conn = opened.conn
             now: datetime = await conn.fetchval("SELECT clock_timestamp()")
-            for ident in await store.take_due(conn, now, 1):
+            held = [_job_in(*key) for key in await self._unanswered(conn)]
+            for ident in await store.take_due(conn, now, 1, held):
                 _log.error("a timer can't be handled", job=ident, error=str(error))
                 self._metrics.timers_failed.inc()
                 later = timedelta(seconds=self._settings.timer_postpone_s)

@@ -71,9 +71,9 @@ async def take_due(
     return [row["id"] for row in await conn.fetch(_TAKE_DUE, now, limit, list(held))]
 
 
-async def next_due(conn: Connection) -> datetime | None:
-    """When the next timer of all is due."""
-    found: datetime | None = await conn.fetchval(_NEXT_DUE)
+async def next_due(conn: Connection, held: Sequence[str] = ()) -> datetime | None:
+    """When the next timer of all but the ``held`` jobs is due."""
+    found: datetime | None = await conn.fetchval(_NEXT_DUE, list(held))
     return found
 
 
@@ -133,7 +133,7 @@ _TAKE_DUE = """
     SELECT id FROM job WHERE wake_at <= $1 AND id <> ALL($3::text[])
     ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-_NEXT_DUE = "SELECT min(wake_at) FROM job WHERE wake_at IS NOT NULL"
+_NEXT_DUE = "SELECT min(wake_at) FROM job WHERE wake_at IS NOT NULL AND id <> ALL($1::text[])"
 _POSTPONE = "UPDATE job SET wake_at = $2 WHERE id = $1"
 _COUNT_OPEN = """
     SELECT phase, count(*) FROM job WHERE phase NOT IN ('succeeded', 'failed', 'stopped')

@@ -302,7 +302,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
 
     # What was said is gone with the old bus: words as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_recovered, reporter.changed))
-    runtime.bus.on_open.append(lambda _channel: watch.on_recovered())
+    runtime.bus.on_open.append(lambda channel: watch.on_recovered(channel.topic))
     runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_one_way_word)
     for name, run in (
         ("reader", agent.reader.run),

@@ -124,17 +124,21 @@ class Handlers:
         """An operator wants messages published again: the rejected ones, or all. Each revision of
         the setting counts once, also over restarts.
         """
+        journal = self.memory.journal
+        if revision <= journal.mark(setting):
+            return
         if setting == REDRIVE_SETTING:
-            self._publish_again(setting, revision, self.memory.journal.refused(), publish)
+            self._publish_again(setting, revision, journal.refused(), publish)
         else:
-            self._publish_again(setting, revision, self.memory.journal.unforgotten(), resync)
+            self._publish_again(setting, revision, journal.unforgotten(), resync)
 
     def on_restored(self, restored: int, as_of: datetime) -> None:
         """The Launcher's database was restored to that time: the agent publishes again what the
         Launcher may have lost. Each restore counts once.
         """
-        lost = self.memory.journal.unforgotten(as_of)
-        self._publish_again(RESTORED, restored, lost, publish)
+        if restored != self.memory.journal.mark(RESTORED):
+            lost = self.memory.journal.unforgotten(as_of)
+            self._publish_again(RESTORED, restored, lost, publish)
 
     def _publish_again(
         self,
@@ -143,8 +147,6 @@ class Handlers:
         entries: Sequence[Entry],
         how: Callable[[Exchange, datetime], Exchange],
     ) -> None:
-        if number <= self.memory.journal.mark(mark):
-            return
         step = Step(self.memory)
         for entry in entries:
             step.publish_again(entry, how)
@@ -177,11 +179,14 @@ class Handlers:
         wait_s = (min(moments) - step.now).total_seconds() if moments else None
         return republished, wait_s
 
-    def on_recovered(self) -> None:
-        """The bus is another one, or takes records again: what is unacknowledged is due now."""
+    def on_recovered(self, topic: str | None = None) -> None:
+        """The bus is another one, or takes records of a topic again: what is unacknowledged is due
+        now.
+        """
         step = Step(self.memory)
         for entry in self.memory.entries.values():
-            if entry.subject.exchange.repeat_at is not None:
+            is_concerned = topic in (None, entry.subject.topic)
+            if is_concerned and entry.subject.exchange.repeat_at is not None:
                 step.repeat_now(entry)
         if step.changed:
             self._commit(step)

@@ -116,7 +116,7 @@ class Reporter:
             at=datetime.fromtimestamp(at_s, UTC),
         )
         event_id = f"runtime-agent/node/{made.node}/{made.journal}/{made.revision}"
-        await self.bus.say("node-reported", made.node, made, event_id=event_id, at=at_s)
+        await self.bus.broadcast("node-reported", made.node, made, event_id=event_id, at=at_s)
 
     def _look_at_ports(self, live: Iterable[Pod]) -> None:
         """Strangers on ports that could be given away are told before a pod meets them."""
@@ -143,7 +143,7 @@ class Reporter:
             at_s = time.time()
             event_id = f"runtime-agent/heartbeat/{self.facts.node}/{int(at_s * 1000)}"
             try:
-                await self.bus.say(
+                await self.bus.broadcast(
                     "node-heartbeat", self.facts.node, alive, event_id=event_id, at=at_s
                 )
             except Transient as error:

@@ -289,9 +289,8 @@ class Step:
             return
         _, _, name, revision = named
         entry = self.entry(name) or self._new(_blank(name, job_of(name), ""))
-        if revision > entry.subject.exchange.seen:
-            skipped = entry.subject.skipped(record, revision, self.now)
-            self.keep(replace(entry, subject=skipped, changed_at=self.now))
+        skipped = entry.subject.skipped(record, revision, self.now)
+        self.keep(replace(entry, subject=skipped, changed_at=self.now))
 
 
 def _trace_run(entry: Entry, started_at: datetime, ended_at: datetime) -> None:

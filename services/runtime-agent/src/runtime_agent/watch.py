@@ -258,10 +258,10 @@ class Watch:
             self._restored = message
             self._has_wishes.set()
 
-    def on_recovered(self) -> None:
+    def on_recovered(self, topic: str | None = None) -> None:
         """What the bus may have lost is due again."""
         with self._counting_failures():
-            self.handlers.on_recovered()
+            self.handlers.on_recovered(topic)
 
     async def run_cleaning(self) -> None:
         """Take out what is too old."""

@@ -166,8 +166,7 @@ class Decider:
             watch = self.watch
             if not self.state.is_under_way:
                 await self.configuring.remake(self.state, watch.told_setting(), self.at)
-            has_news = self._has_words or watch.to_lose or watch.to_return or watch.to_remove
-            if has_news and not self.state.is_under_way:
+            if (self._has_words or watch.has_news) and not self.state.is_under_way:
                 self._has_words = False
                 async with self._transaction() as (opened, now):
                     requests = await store.gangs.take_dirty(opened.conn, self.settings.cycle_words)
@@ -236,11 +235,14 @@ class Decider:
         return outcome
 
     def _take_nodes(self, outcome: Outcome, now: float) -> None:
-        """Nodes that are lost, back, or gone for good."""
+        """Nodes that are lost, have lost their journal, are back, or gone for good."""
         state, watch = self.state, self.watch
         for name in sorted(watch.to_lose):
             outcome.lost[name] = state.lose(name, now, int(time.time() * 1000))
-            outcome.topics.update(dict.fromkeys(outcome.lost[name], DECIDED))
+        for name in sorted(watch.to_lose_forgotten):
+            outcome.forgotten[name] = state.lose_forgotten(name, now)
+        for gangs in (*outcome.lost.values(), *outcome.forgotten.values()):
+            outcome.topics.update(dict.fromkeys(gangs, DECIDED))
         for name in sorted(watch.to_return):
             state.ledger.take_back(name)
             outcome.returned.append(name)
@@ -294,6 +296,9 @@ class Decider:
         for node, gangs in outcome.lost.items():
             self.metrics.lost.inc()
             _log.error("a node is lost", node=node, gangs=gangs)
+        for node, gangs in outcome.forgotten.items():
+            self.metrics.lost_journals.inc()
+            _log.error("an agent has lost its journal, and its pods", node=node, gangs=gangs)
         for node in outcome.returned:
             _log.info("a lost node is back", node=node)
         for node in outcome.removed:

@@ -2,32 +2,49 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from muster.aggregates import Aggregate, apply_records
 from muster.contracts.gangs import GangRequest
 from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Connection, Transaction
-from muster.decisions import Decision, Input
+from muster.decisions import Decision, Input, Publish
 from muster.errors import Broken
 from muster.inbox import Handler
 from muster.records import Received
 
 from scheduler import store
+from scheduler.domain.words import DECIDED, ended
 
 TOPICS_HEARD = (*message_topics(Kind.GANG, Service.LAUNCHER), "revision-acknowledged")
 
 
-async def _load(_conn: Connection, _gangs: Sequence[str]) -> Mapping[str, GangRequest]:
-    return {}  # a word is whole: nothing of the one before it counts
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The gang has ended, and its pods' names don't come back. ``epoch``: of who decides now."""
+
+    epoch: int
 
 
-def record(
-    gang: str, _state: GangRequest | None, given: Input, _now: datetime
-) -> Decision[GangRequest]:
-    """The newest word is the state; whatever else there is to hear changes nothing.
+State = GangRequest | Ended
+"""A message is whole: of an earlier one it counts only whether it has ended the gang."""
 
-    Raises Broken where the word makes no sense.
+
+async def _load(conn: Connection, gangs: Sequence[str]) -> Mapping[str, State]:
+    return {gang: Ended(epoch) for gang, epoch in await store.gangs.ended(conn, gangs)}
+
+
+async def _save(conn: Connection, states: Sequence[State]) -> None:
+    requests = [state for state in states if isinstance(state, GangRequest)]
+    await store.gangs.save_requests(conn, requests)
+
+
+def record(gang: str, state: State | None, given: Input, _now: datetime) -> Decision[State]:
+    """The newest message is the state; a gang that has ended stays so. Whatever else there is to
+    hear changes nothing.
+
+    Raises Broken where the message makes no sense.
     """
     if not isinstance(given, GangRequest):
         return Decision(None)
@@ -43,14 +60,14 @@ def record(
             < 0
         ):
             raise Broken(f"the pod {ask.pod} asks for less than nothing")
+    if isinstance(state, Ended):
+        answer = ended(given, state.epoch)
+        return Decision(None, (Publish(Kind.GANG, gang, DECIDED, gang, answer, is_open=False),))
     return Decision(given)
 
 
-GANGS: Aggregate[GangRequest] = Aggregate(
-    of=lambda _kind, gang: gang,
-    load=_load,
-    decide=record,
-    save=store.gangs.save_requests,
+GANGS: Aggregate[State] = Aggregate(
+    of=lambda _kind, gang: gang, load=_load, decide=record, save=_save
 )
 
 

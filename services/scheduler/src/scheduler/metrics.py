@@ -109,6 +109,9 @@ class SchedulerMetrics:
             "side",
         )
         self.lost = self._counter("nodes_lost", "Nodes that were declared lost.")
+        self.lost_journals = self._counter(
+            "lost_journals", "Journals that agents have lost while pods were placed on their nodes."
+        )
         self.withheld = self._gauge(
             "nodes_withheld",
             "Silent nodes that are not declared lost, because too many fell silent at once.",

@@ -12,13 +12,17 @@ from scheduler.store.nodes import KnownNode
 
 @dataclass(slots=True)
 class Outcome:
-    """What one cycle changed, to be written and said. ``topics``: gang → on which topic."""
+    """What one cycle changed, to be written and said. ``topics``: gang → on which topic. ``lost``:
+    by node that is lost the gangs of its pods; ``forgotten``: by node whose agent has lost its
+    journal.
+    """
 
     changes: Changes
     topics: dict[str, str] = field(default_factory=dict)
     nodes: list[str] = field(default_factory=list)
     known: list[KnownNode] = field(default_factory=list)
     lost: dict[str, list[str]] = field(default_factory=dict)
+    forgotten: dict[str, list[str]] = field(default_factory=dict)
     returned: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)

@@ -56,10 +56,19 @@ NOTICES = 500
 """About nodes, said at once."""
 
 
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """When a node was heard last, from which journal, and since when from no other one."""
+
+    at: float
+    journal: str
+    since: float
+
+
 @dataclass
 class Watch:
-    """What was heard. ``to_lose``, ``to_return`` and ``to_remove`` wait for the decider; ``wake``
-    calls it.
+    """What was heard. ``to_lose``, ``to_lose_forgotten``, ``to_return`` and ``to_remove`` wait for
+    the decider; ``wake`` calls it.
     """
 
     bus: Bus
@@ -73,8 +82,9 @@ class Watch:
     heartbeats: Follower = field(init=False)
     orders: Follower = field(init=False)
     setting: Setting | None = None
-    heard: dict[str, tuple[float, str]] = field(default_factory=dict)
+    heard: dict[str, Voice] = field(default_factory=dict)
     to_lose: set[str] = field(default_factory=set)
+    to_lose_forgotten: set[str] = field(default_factory=set)
     to_return: set[str] = field(default_factory=set)
     to_remove: set[str] = field(default_factory=set)
     said_at: dict[str, float] = field(default_factory=dict)
@@ -204,7 +214,12 @@ class Watch:
         if node in self.nodes and self.nodes[node].is_of_others(journal):
             return
         was_alive = node in self.nodes and self.nodes[node].is_alive
-        self.heard[node] = (now, journal)
+        since, before = now, self.heard.get(node)
+        if before is not None and before.journal == journal:
+            since = before.since
+        else:
+            self.to_lose_forgotten.discard(node)
+        self.heard[node] = Voice(now, journal, since)
         if self.state.ledger.hear(node, journal, now):
             if not is_new:
                 return
@@ -214,9 +229,15 @@ class Watch:
         if not was_alive:
             self.wake()
 
+    @property
+    def has_news(self) -> bool:
+        """Something of nodes waits for the decider."""
+        return bool(self.to_lose or self.to_lose_forgotten or self.to_return or self.to_remove)
+
     def settle(self) -> None:
         """Drop what has settled itself before the decider came to it."""
         nodes = self.nodes
+        self.to_lose_forgotten &= self.state.ledger.forgetful
         self.to_lose = {n for n in self.to_lose if n in nodes and not nodes[n].is_lost}
         self.to_return = {n for n in self.to_return if n in nodes and nodes[n].is_lost}
         self.to_remove = {n for n in self.to_remove if n in nodes and not nodes[n].is_alive}
@@ -226,6 +247,7 @@ class Watch:
     def take_lead(self) -> None:
         """This process leads from now on: what it found when it led before is no news."""
         self.to_lose.clear()
+        self.to_lose_forgotten.clear()
         self.to_return.clear()
         self.begin_anew()
 
@@ -264,9 +286,9 @@ class Watch:
         """
         now = time.monotonic()
         for name in nodes:
-            at, journal = self.heard.get(name, (-math.inf, ""))
-            if self._is_fresh(at, now):
-                self.state.ledger.hear(name, journal, now)
+            voice = self.heard.get(name)
+            if voice is not None and self._is_fresh(voice.at, now):
+                self.state.ledger.hear(name, voice.journal, now)
 
     def lead(self, nodes: Iterable[KnownNode]) -> None:
         """From now on judge who is silent, by what was heard so far. The silence of those who were
@@ -279,11 +301,11 @@ class Watch:
                 self.leases.forget(known.node)
             elif known.node not in self.leases.heard:
                 self.leases.hear(known.node, now)
-        for name, (at, _) in self.heard.items():
+        for name, voice in self.heard.items():
             if name in lost:
                 continue
-            if self._is_fresh(at, now):
-                self.leases.hear(name, at)
+            if self._is_fresh(voice.at, now):
+                self.leases.hear(name, voice.at)
             else:  # while this process stood by, where silence is not judged
                 self.state.ledger.doubt(name)
         for name in self.to_lose:
@@ -300,17 +322,32 @@ class Watch:
         return is_round
 
     def judge(self) -> None:
-        """Find who is silent for too long. To be called every ``watch_s`` by the leader."""
+        """Find who is silent for too long: nodes, and journals that nodes have lost. To be called
+        every ``watch_s`` by the leader.
+        """
         restarts = self.heartbeats.restarts + self.reports.restarts
         if restarts != self._restarts:
             self._restarts = restarts
             self.begin_anew()
         partitions = self.heartbeats.partitions.get(HEARTBEAT, 0)
-        judgement = self.leases.judge(partitions, time.monotonic())
+        now = time.monotonic()
+        judgement = self.leases.judge(partitions, now)
         self._note(judgement)
-        if judgement.lost:
-            self.to_lose.update(judgement.lost)
+        self.to_lose.update(judgement.lost)
+        self.to_lose_forgotten.update(
+            name for name in self.state.ledger.forgetful if self._has_lost_journal(name, now)
+        )
+        if judgement.lost or self.to_lose_forgotten:
             self.wake()
+
+    def _has_lost_journal(self, name: str, now: float) -> bool:
+        """The journal of the node's report is the only one that was heard for a lease. A machine of
+        the same name, whose pods they may be, would have been heard too.
+        """
+        report, voice = self.nodes[name].report, self.heard.get(name)
+        if report is None or voice is None or voice.journal != report.journal:
+            return False
+        return self.leases.is_over(voice.since, now)
 
     def _note(self, judgement: Judgement) -> None:
         self.metrics.withheld.set(len(judgement.withheld))

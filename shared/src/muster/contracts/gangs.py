@@ -158,7 +158,8 @@ class Wait(Model):
 class GangDecision(StateMessage):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
-    An ended gang has no pods. ``reason`` explains a wait or a refusal. ``gang_class`` is set while
+    An ended gang has no pods, but those lost that a request lists after its end. ``reason``
+    explains a wait, a refusal, or why such pods are lost. ``gang_class`` is set while
     the gang is placed; when it changes, so does only this. ``lender``: the
     virtual cluster in whose quota it is placed, if not in its own. ``wait``: while it waits.
     ``preemption`` is set while pods

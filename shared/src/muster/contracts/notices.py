@@ -66,8 +66,8 @@ class SettingChanged(Model):
 
 REDRIVE_SETTING = "exchange/redrive"
 RESYNC_SETTING = "exchange/resync"
-"""By these an operator reaches who has no database: at a higher revision than before, words that
-were refused, or all, are said again.
+"""Settings by which agents, which have no database, redrive or resync: each higher revision counts
+once.
 """
 
 

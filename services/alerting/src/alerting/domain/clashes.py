@@ -53,5 +53,5 @@ def _alert(key: Key, since: datetime) -> Alert:
     )
 
 
-CLASHES = Repeats(_alert, lambda policy: policy.clash_quiet_s)
+CLASHES = Repeats(_alert, lambda policy: policy.clash_over_s)
 """A node name that two machines have, or had."""

@@ -12,7 +12,7 @@ class Policy:
     ``stale_after_s``: what ended longer ago is no news (a bus read anew from its start).
     ``dead_quiet_s``: dead letters are over when none came for so long.
     ``drift_quiet_s``: the Scheduler's books are right again when it said nothing else for so long.
-    ``clash_quiet_s``: a node name clashes no longer when the Scheduler has not repeated it so long.
+    ``clash_over_s``: a node name clashes no longer when the Scheduler has not repeated it so long.
     ``lost_forget_s``: a lost node that the Scheduler has not named for so long is not waited for.
     """
 
@@ -20,7 +20,7 @@ class Policy:
     stale_after_s: float = 86_400.0
     dead_quiet_s: float = 3_600.0
     drift_quiet_s: float = 300.0
-    clash_quiet_s: float = 300.0
+    clash_over_s: float = 300.0
     lost_forget_s: float = 86_400.0
 
     def is_news(self, at: datetime, now: datetime) -> bool:

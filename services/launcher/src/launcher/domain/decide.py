@@ -150,8 +150,9 @@ def _on_decision(turn: Turn, word: GangDecision) -> None:
         task = turn.task_of(pod.pod)
         if task is not None and task.phase in HOLDING:
             found.setdefault(pod.state, []).append(_placed(turn, task, pod))
+    why = word.reason.text if word.reason and found.keys() == {PodDecisionState.LOST} else None
     for task in found.get(PodDecisionState.LOST, ()):
-        _on_lost(turn, task)
+        _on_lost(turn, task, why)
     _on_refused(turn, word, found.get(PodDecisionState.REFUSED, ()))
     _on_give_back(turn, word, found.get(PodDecisionState.GIVE_BACK, ()))
     if PodDecisionState.WAITING in found and turn.job.phase is JobPhase.WAITING:
@@ -182,15 +183,16 @@ def _still(turn: Turn, task: Task) -> Task | None:
     return now if now.phase in HOLDING and now.attempt == task.attempt else None
 
 
-def _on_lost(turn: Turn, marked: Task) -> None:
-    """Its node is lost, and the pod with it, for good: whatever its agent may say later."""
+def _on_lost(turn: Turn, marked: Task, why: str | None) -> None:
+    """Its place is lost, and the pod with it, for good: whatever its agent may say later."""
     task = _still(turn, marked)
     if task is None:
         return
     if task.phase in LIVE:
         turn.say(say_lost(turn.life, task, turn.policy.lost_grace.total_seconds()))
     node = task.placement.node if task.placement else "the node"
-    verdict = NODE_LOST.model_copy(update={"symptom": f"{node} was silent for a lease."})
+    silent = f"{node} was silent for a lease, or its agent has lost its journal."
+    verdict = NODE_LOST.model_copy(update={"symptom": why or silent})
     pod_ended(turn, task, End(succeeded=False, verdict=verdict))
 
 

@@ -36,7 +36,7 @@ SUCCEEDED = _verdict(
 NODE_LOST = _verdict(
     (-1001, "PodNodeLost", "node-lost"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
-    "The node that ran the task was declared lost.",
+    "The Scheduler declared lost the place that the task had.",
     "The task failed.",
 )
 UNEXPLAINED = _verdict(

@@ -137,5 +137,5 @@ class SettingsPublisher:
         if row.content is not None:
             model = SettingChanged(setting=setting, revision=row.revision, value=row.content)
         event_id = f"rest/setting/{setting}/{row.revision}"
-        await self._bus.say(TOPIC, setting, model, event_id=event_id, at=time.time())
+        await self._bus.broadcast(TOPIC, setting, model, event_id=event_id, at=time.time())
         self._metrics.settings_said.inc()

@@ -83,8 +83,15 @@ class Leases:
         oldest = max(now - self.policy.probe_window_s, self.probes_from)
         return partitions > 0 and all(self.probes.get(p, -1.0) >= oldest for p in range(partitions))
 
+    def is_over(self, at: float, now: float) -> bool:
+        """Whoever was heard last at that time has been silent for a lease."""
+        return self._silence(at, now) >= self.policy.lease_s
+
+    def _silence(self, at: float, now: float) -> float:
+        return now - max(at, self.anew_at)
+
     def _judge(self, now: float) -> Judgement:
-        silence = {node: now - max(at, self.anew_at) for node, at in self.heard.items()}
+        silence = {node: self._silence(at, now) for node, at in self.heard.items()}
         over = sorted(node for node, s in silence.items() if s >= self.policy.lease_s)
         if not over:
             return Judgement()

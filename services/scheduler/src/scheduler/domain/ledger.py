@@ -34,8 +34,9 @@ class Rows:
 class Ledger:
     """Nodes by name. ``removed``: the leases of lost nodes that were removed. ``pods``: the node of
     each pod that was placed and may hold something. ``listed``: the nodes that report each pod
-    which no placement there explains. ``version``: raised when a node's size is another;
-    ``grown_at``: when one has grown last, None: there is none.
+    which no placement there explains. ``forgetful``: nodes whose report has forgotten pods that
+    are placed there. ``version``: raised when a node's size is another; ``grown_at``: when one has
+    grown last, None: there is none.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -44,6 +45,7 @@ class Ledger:
         self.removed: dict[str, int] = {}
         self.pods: dict[str, str] = {}
         self.listed: dict[str, set[str]] = {}
+        self.forgetful: set[str] = set()
         self.touched: set[str] = set()
         self.freed: list[Hold] = []
         self.overdue: list[Hold] = []
@@ -113,6 +115,7 @@ class Ledger:
         if node is None or not node.is_lost or node.holds:
             return False
         self._list(self.nodes.pop(name), frozenset())
+        self.forgetful.discard(name)
         self.removed[name] = node.lease
         self.version += 1
         return True
@@ -125,15 +128,19 @@ class Ledger:
         """
         node = self._node(name)
         node.is_lost, node.is_alive, node.lease = True, False, max(node.lease + 1, at_ms)
-        self.touched.add(name)
-        lost: list[Hold] = []
-        for hold in list(node.holds.values()):
-            if not hold.is_lost:
-                lost.append(hold)
-                self._set(node, replace(hold, lost_lease=node.lease))
-                if not hold.is_wanted:
-                    self._let_go(node, hold.pod, now)
+        lost = [hold for hold in node.holds.values() if not hold.is_lost]
+        self._lose(node, lost, now)
         self._find_strangers(node)
+        return lost
+
+    def lose_forgotten(self, name: str, now: float) -> list[Hold]:
+        """The node's agent has lost its journal: the pods that its report has forgotten are lost
+        for good, and hold nothing any more. Returns what they held.
+        """
+        node = self.nodes[name]
+        lost = node.forgotten
+        self._lose(node, lost, now)
+        self.settle(name, now)
         return lost
 
     def take_back(self, name: str) -> None:
@@ -220,6 +227,7 @@ class Ledger:
         """The store knows that a node was removed."""
         node = self.nodes.pop(name, None)
         self.removed[name] = lease
+        self.forgetful.discard(name)
         if node is not None:
             self._list(node, frozenset())
             self.version += node.size is not None
@@ -292,6 +300,12 @@ class Ledger:
         elif self.grown_at is None:
             self.grown_at = now
 
+    def _lose(self, node: Node, lost: Iterable[Hold], now: float) -> None:
+        for hold in lost:
+            self._set(node, replace(hold, lost_lease=node.lease))
+            if not hold.is_wanted:
+                self._let_go(node, hold.pod, now)
+
     def _avoid(
         self, node: Node, kept: dict[int, float], ports: Iterable[int], until: float
     ) -> None:
@@ -314,6 +328,10 @@ class Ledger:
             pods.update(each.pod for each in node.rival.pods if each.pod not in node.holds)
         self._list(node, frozenset(pods))
         self.touched.add(node.name)
+        if node.forgotten:
+            self.forgetful.add(node.name)
+        else:
+            self.forgetful.discard(node.name)
 
     def _list(self, node: Node, pods: frozenset[str]) -> None:
         """The node reports these pods, and no placement there explains them."""

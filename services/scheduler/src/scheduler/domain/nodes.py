@@ -90,6 +90,21 @@ class Node:
         return self.is_alive and not self.is_lost and self.knows_lease and self.clash is None
 
     @property
+    def forgotten(self) -> list[Hold]:
+        """What is held for pods that the report has forgotten: it is of another journal than their
+        placements name, and does not list them. In a clash it says nothing of them.
+        """
+        report = self.report
+        if report is None or self.clash is not None:
+            return []
+        others = [
+            hold
+            for hold in self.holds.values()
+            if hold.is_wanted and not hold.is_lost and hold.placement.journal != report.journal
+        ]
+        return [hold for hold in others if not _lists(report, hold.pod)] if others else []
+
+    @property
     def journals(self) -> set[str]:
         """Those that live placements name."""
         return {hold.placement.journal for hold in self.holds.values() if not hold.is_lost}
@@ -220,7 +235,9 @@ def is_over(hold: Hold, report: NodeReport) -> bool:
             return False
     elif hold.is_wanted or (report.journal == place.journal and report.revision < hold.free_from):
         return False
-    return not (
-        any(pod.pod == place.pod for pod in report.pods)
-        or any(gpu.pod == place.pod for gpu in report.gpus)
-    )
+    return not _lists(report, place.pod)
+
+
+def _lists(report: NodeReport, pod: str) -> bool:
+    listed = any(each.pod == pod for each in report.pods)
+    return listed or any(gpu.pod == pod for gpu in report.gpus)

@@ -52,7 +52,7 @@ class Hold:
 
     ``is_wanted``: the Launcher still lists the pod. ``is_occupying``: its GPUs and ports are not
     free yet. ``free_from``: the report revision that its end names, 0 if none was told.
-    ``lost_lease``: the lease number under which it was lost, None if it was not.
+    ``lost_lease``: its node's lease number when it was lost, None if it was not.
     """
 
     placement: Placement
@@ -68,7 +68,7 @@ class Hold:
 
     @property
     def is_lost(self) -> bool:
-        """Its node was lost, and the pod with it, for good."""
+        """Its node was lost, or its agent's journal, and the pod with it, for good."""
         return self.lost_lease is not None
 
 

@@ -145,8 +145,15 @@ class State:
 
     def lose(self, name: str, now: float, at_ms: int = 0) -> list[str]:
         """The node's lease ran out: its pods are lost for good. Returns their gangs."""
+        return self._lose(self.ledger.lose(name, now, at_ms))
+
+    def lose_forgotten(self, name: str, now: float) -> list[str]:
+        """The node's agent has lost its journal, and these pods with it. Returns their gangs."""
+        return self._lose(self.ledger.lose_forgotten(name, now))
+
+    def _lose(self, lost: Iterable[Hold]) -> list[str]:
         gangs: set[str] = set()
-        for hold in self.ledger.lose(name, now, at_ms):
+        for hold in lost:
             if hold.is_wanted:
                 gang = hold.placement.gang
                 self.given.release_pod(gang, hold.pod)

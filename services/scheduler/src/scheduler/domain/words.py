@@ -8,6 +8,7 @@ from muster.contracts.gangs import (
     PodDecisionState,
     Wait,
 )
+from muster.contracts.model import Reason
 
 from scheduler.domain.moments import moment
 from scheduler.domain.placements import Hold
@@ -73,8 +74,13 @@ def _wait(state: State, gang: Asked) -> Wait | None:
 
 
 def ended(request: GangRequest, epoch: int) -> GangDecision:
-    """The gang's end is known."""
-    return GangDecision(gang=request.gang, job=request.job, epoch=epoch)
+    """The gang's end is known. What a Launcher lists that has forgotten it is lost: the names of
+    these pods may have run.
+    """
+    lost = tuple(PodDecision(pod=ask.pod, state=PodDecisionState.LOST) for ask in request.pods)
+    text = "The gang has ended before: its pods are not placed again under the same names."
+    reason = Reason(code="ended", text=text) if lost else None
+    return GangDecision(gang=request.gang, job=request.job, epoch=epoch, pods=lost, reason=reason)
 
 
 def placed(hold: Hold, *, is_leaving: bool = False) -> PodDecision:

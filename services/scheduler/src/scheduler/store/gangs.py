@@ -8,6 +8,7 @@ from typing import Any
 
 from muster.contracts.gangs import GangRequest, Preemption
 from muster.contracts.model import Reason
+from muster.contracts.topics import Kind as SubjectKind
 from muster.db import Connection
 
 from scheduler.domain.core.forecast import Told
@@ -29,6 +30,20 @@ _GANGS = (
 )
 
 _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
+
+
+async def ended(conn: Connection, gangs: Sequence[str]) -> list[tuple[str, int]]:
+    """Those of these gangs that have ended, each with the epoch of now. All of their subjects are
+    locked, in the order of their names: none ends before the caller's transaction does.
+    """
+    rows = await conn.fetch(
+        "WITH known AS (SELECT subject, is_open FROM subject"
+        " WHERE kind = $1 AND subject = ANY($2) ORDER BY subject FOR UPDATE)"
+        " SELECT subject, (SELECT epoch FROM leader) AS epoch FROM known WHERE NOT is_open",
+        SubjectKind.GANG.value,
+        list(gangs),
+    )
+    return [(row["subject"], row["epoch"]) for row in rows]
 
 
 async def save_requests(conn: Connection, requests: Sequence[GangRequest]) -> None:
