@@ -129,6 +129,32 @@ async def test_a_schema_that_was_put_back_resyncs_by_itself(
             await launcher.incarnations.is_settled.wait()
 
 
+async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_never_used(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await launcher.incarnations.has_begun.wait()
+        await back_up(launcher)
+        beat = await launcher.pool.fetchval("SELECT beat FROM incarnation")
+        await submit(rest, "j", "old")
+        await eventually(lambda: answers(rest), {"j": "OLD"})
+        await eventually(lambda: beats_on(fresh_broker.bootstrap, beat), True)
+        made_at = await launcher.pool.fetchval("SELECT clock_timestamp()")
+        assert launcher.incarnations.unused_number(made_at) == 0
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
+    await put_back(conn)
+    await conn.close()
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await launcher.incarnations.has_begun.wait()
+        current = await launcher.pool.fetchrow("SELECT restored, floor FROM incarnation")
+        assert launcher.incarnations.unused_number(made_at) == current["restored"] > beat
+        assert launcher.incarnations.unused_number(made_at + timedelta(days=1)) == 0
+        await eventually(lambda: answers(launcher), {"j": "old"})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        revision = await launcher.pool.fetchval("SELECT revision FROM subject WHERE subject = 'j'")
+        assert revision > current["floor"]
+
+
 async def until_restored(database_url: str, bootstrap: str) -> None:
     """Two services run until the database of one is put back, and then until that ends them."""
     async with both(database_url, bootstrap) as (rest, launcher):

@@ -183,6 +183,25 @@ async def test_final_states_never_move(rest: Any) -> None:
     assert (await rest.shown("over"))["jobStatus"]["retries"] == 2
 
 
+async def test_a_restored_launcher_takes_no_final_attempt_back(rest: Any) -> None:
+    await rest.submit("over")
+    job = await rest.job_id("over")
+    final = rest.status(job, 1, JobState.FAILED, attempt=2)
+    await rest.hear("job-updated", job, final)
+    await rest.hear("job-updated", job, rest.status(job, 2, JobState.FAILED, attempt=1))
+    assert (await rest.shown("over"))["jobStatus"]["attemptId"] == 2
+
+
+async def test_the_launcher_is_told_not_to_begin_a_job_that_has_ended(rest: Any) -> None:
+    await rest.submit("over")
+    job = await rest.job_id("over")
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.FAILED))
+    word = (await rest.said(job))[-1]
+    assert word.execution is Execution.STOP
+    query = "SELECT is_open FROM subject WHERE subject = $1"
+    assert await rest.runtime.pool.fetchval(query, job) is False
+
+
 async def test_a_launcher_that_runs_a_final_job_is_told_to_stop(rest: Any) -> None:
     """As where the Launcher's database was restored."""
     await rest.submit("final")

@@ -120,13 +120,14 @@ def is_too_slow(error: BaseException) -> bool:
 class Transaction:
     """A transaction, and what is published because of it: ``outgoing`` from memory after the
     commit, ``notices`` from a table of their own. ``strays``: pods of which another agent than the
-    other side told.
+    other side told. ``floor``: subjects that are new begin with a revision above it.
     """
 
     conn: Connection
     outgoing: list[Outgoing] = field(default_factory=list)
     notices: list[Outgoing] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
+    floor: int = 0
 
 
 @asynccontextmanager

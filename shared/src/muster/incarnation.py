@@ -81,6 +81,7 @@ class DatabaseRestored(Broken):
 class Incarnations:
     """A service's own incarnation, and its answers to those of its peers.
 
+    ``has_begun`` is set once the service knows whether its database was restored.
     ``is_settled`` is set once the service may decide: its database was not restored, or its peers
     had ``resync_s`` to tell what it lost. ``on_restored`` hooks get the floor, above which
     revisions must go on; ``on_peer_restored`` hooks are called when much is to be republished.
@@ -99,6 +100,7 @@ class Incarnations:
         self._has_committed = False
         self._is_published = False
         self._is_answered = False
+        self.has_begun = asyncio.Event()
         self.is_settled = asyncio.Event()
         self.on_restored: list[Callable[[int], None]] = []
         self.on_peer_restored: list[Callable[[], None]] = []
@@ -112,6 +114,12 @@ class Incarnations:
     def note_commit(self) -> None:
         """The service committed something."""
         self._has_committed = True
+
+    def revision_floor(self) -> int:
+        """New subjects begin above it: a restored database may have forgotten one of that name,
+        whose first revisions the other side has applied.
+        """
+        return self._current.floor if self._current is not None else 0
 
     def unused_number(self, made_at: datetime) -> int:
         """A number for what was made then and is unknown here. A restored database may have
@@ -192,6 +200,7 @@ class Incarnations:
         # Another replica may have begun, and beaten, meanwhile: a beat never falls.
         beat = await conn.fetchval(_SAVE, *_values(current))
         self._current = replace(current, beat=beat)
+        self.has_begun.set()
 
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""

@@ -44,13 +44,20 @@ CATCH_UP_S = 60.0
 
 class Relay:
     """One relay of a process. Replicas share what is due: each row is taken by one of them.
-    ``on_commit`` is called after each transaction.
+    ``on_commit`` is called after each transaction. ``floor``: see Transaction.
     """
 
-    def __init__(self, bus: Bus, pool: Pool, on_commit: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        pool: Pool,
+        on_commit: Callable[[], None] = lambda: None,
+        floor: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._bus = bus
         self._pool = pool
         self._on_commit = on_commit
+        self._floor = floor
         settings = bus.settings
         assert isinstance(settings, DatabaseSettings)
         self._settings = settings
@@ -71,7 +78,7 @@ class Relay:
     async def transaction(self) -> AsyncIterator[Transaction]:
         """A transaction whose messages go out once it is committed."""
         async with transaction(self._pool) as conn:
-            opened = Transaction(conn)
+            opened = Transaction(conn, floor=self._floor())
             yield opened
             await notices.write(conn, opened.notices)
         if opened.outgoing or opened.notices:

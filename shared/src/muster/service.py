@@ -101,7 +101,9 @@ class Runtime:
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
                 self._pool, self._incarnations = pool, incarnations
-                self._relay = Relay(self.bus, pool, incarnations.note_commit)
+                self._relay = Relay(
+                    self.bus, pool, incarnations.note_commit, incarnations.revision_floor
+                )
                 incarnations.on_peer_restored.append(self._relay.catch_up)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)

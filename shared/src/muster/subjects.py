@@ -57,7 +57,8 @@ class Subjects:
                 self._rows[key] = _subject(row)
         for key in wanted:
             if key not in self._rows:
-                self._rows[key] = Subject(*key, is_open=False)  # until I publish on it
+                blank = Exchange(revision=self._transaction.floor)
+                self._rows[key] = Subject(*key, blank, is_open=False)  # until I publish on it
                 self._new.add(key)
 
     def is_known(self, key: Key) -> bool:
