@@ -21,8 +21,8 @@ import asyncpg
 import httpx2
 import pytest
 from muster.ids import parse_pod
-from muster_parts import AGENTS, GPUS, INTERNAL_TOKEN, Parts
 from muster_up import Answer, Http
+from parts_of_muster import AGENTS, GPUS, INTERNAL_TOKEN, Parts
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 LOST = (OSError, TimeoutError, asyncio.IncompleteReadError)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from job_stream import Jobs, a_seed, errors
-from muster_parts import PARTS, Parts, parts_up, send
+from parts_of_muster import PARTS, Parts, parts_up, send
 
 pytestmark = [pytest.mark.system, pytest.mark.chaos, pytest.mark.timeout(0)]
 

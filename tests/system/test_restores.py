@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from job_stream import Jobs, a_seed
-from muster_parts import Parts, parts_up
+from parts_of_muster import Parts, parts_up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
 
