@@ -350,8 +350,13 @@ def run_service(me: Service, settings: ServiceSettings, port: int, build: Build)
 
 
 def _reasons(errors: BaseExceptionGroup) -> list[str]:
-    """The words of all errors in a group."""
+    """The words of all errors in a group, with the names of those that runbooks tell of."""
     found: list[str] = []
     for error in errors.exceptions:
-        found += _reasons(error) if isinstance(error, BaseExceptionGroup) else [str(error)]
+        if isinstance(error, BaseExceptionGroup):
+            found += _reasons(error)
+        else:
+            found.append(
+                str(error) if type(error) is Broken else f"{type(error).__name__}: {error}"
+            )
     return found
