@@ -120,7 +120,7 @@ def is_too_slow(error: BaseException) -> bool:
 class Transaction:
     """A transaction, and what is published because of it: ``outgoing`` from memory after the
     commit, ``notices`` from a table of their own. ``strays``: pods of which another agent than the
-    other side told. ``floor``: subjects that are new begin with a revision above it.
+    other side told. ``floor``: what is published gets a revision above it.
     """
 
     conn: Connection

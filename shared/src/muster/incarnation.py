@@ -116,8 +116,8 @@ class Incarnations:
         self._has_committed = True
 
     def revision_floor(self) -> int:
-        """New subjects begin above it: a restored database may have forgotten one of that name,
-        whose first revisions the other side has applied.
+        """What is published goes above it: the other side may have applied messages that a restored
+        database has forgotten, on closed and unknown subjects too.
         """
         return self._current.floor if self._current is not None else 0
 

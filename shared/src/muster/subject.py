@@ -116,20 +116,25 @@ class Subject:
             journal=self.journal or record.journal,
         )
 
-    def published(self, publish: Publish, traceparent: str | None, now: datetime) -> "Subject":
+    def published(
+        self, publish: Publish, traceparent: str | None, now: datetime, floor: int = 0
+    ) -> "Subject":
         """This is the latest message from now on. One that equals the message before changes
-        nothing: the other side has it, or it is being republished.
+        nothing: the other side has it, or it is being republished. After a restore, where my
+        revision is not above the ``floor``, the other side may have another message under it.
         """
         body = message_body(publish.message)
         digest = digest_of(body)
-        if self.topic is not None and (digest, publish.is_open) == (self.digest, self.is_open):
+        is_sure = self.topic is not None and self.exchange.revision >= floor
+        if is_sure and (digest, publish.is_open) == (self.digest, self.is_open):
             return self
         pod = publish.message if isinstance(publish.message, PodRequest) else None
         row = self if pod is None else self._facing(pod)
+        above = replace(row.exchange, revision=max(row.exchange.revision, floor))
         return Subject(
             publish.kind,
             publish.subject,
-            exchange.publish(row.exchange, now),
+            exchange.publish(above, now),
             publish.is_open,
             publish.topic,
             publish.key,

@@ -57,8 +57,7 @@ class Subjects:
                 self._rows[key] = _subject(row)
         for key in wanted:
             if key not in self._rows:
-                blank = Exchange(revision=self._transaction.floor)
-                self._rows[key] = Subject(*key, blank, is_open=False)  # until I publish on it
+                self._rows[key] = Subject(*key, is_open=False)  # until I publish on it
                 self._new.add(key)
 
     def is_known(self, key: Key) -> bool:
@@ -119,7 +118,8 @@ class Subjects:
             parent=parent or current_traceparent() or before.traceparent,
             attributes={f"muster.{publish.kind.value}": publish.subject},
         ):
-            row = before.published(publish, current_traceparent(), self._now)
+            floor = self._transaction.floor
+            row = before.published(publish, current_traceparent(), self._now, floor)
         if row is before:
             return
         self._put(row)
