@@ -272,7 +272,8 @@ class CountingRelay(Relay):
         self.transactions += 1
         async with super().transaction() as opened:
             yield opened
-        self.outgoing += opened.outgoing
+            # Before the commit: a test that has seen it may end whoever is about to publish.
+            self.outgoing += opened.outgoing
 
 
 class Launcher:
