@@ -14,7 +14,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
@@ -62,10 +62,8 @@ def next_incarnation(
     The database counts as restored where it is another one, where the bus knows a beat that it does
     not know, and where the bus knows none: then a new bus and a restored database look alike.
     """
-    if before is None and published is None:
-        return Incarnation(database, 1, now)
-    if before is None:  # an emptied schema: all may be lost
-        before = Incarnation("", 0, datetime(1970, 1, 1, tzinfo=UTC))
+    if before is None:
+        return Incarnation(database, (published or 0) + 1, now)
     beat = before.beat + 1
     if database == before.database and published is not None and published < beat:
         return replace(before, beat=beat, beat_at=now)
