@@ -125,9 +125,10 @@ def test_what_the_core_remembers_changes_no_decision(
             self.core.queue.added.update(dict.fromkeys(self.core.queue.lines.values()))
             return super().decide(now)
 
-    traits = Traits(judges="", restarts=0.0, is_large=is_large)
     for seed in range(6045, 6045 + SEEDS):
         Usual.is_blocking = seed % 2 == 0
+        share = 0.5 if seed % 3 == 0 else 0.08
+        traits = Traits(judges="", restarts=0.0, is_large=is_large, without_gpus=share)
         found = [history(seed, each, traits).decisions for each in (Usual, Forgetful)]
         if policy.get("is_backfilling"):
             found = [[d for d in each if not isinstance(d, Reserved)] for each in found]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
+from scheduler.domain.core.attainable import may_have_room
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.ground import FEW_NODES
 from scheduler.domain.core.holdings import Live, Pod
@@ -31,7 +32,7 @@ from scheduler.domain.core.preempting import (
     room_at_best,
 )
 from scheduler.domain.core.removing import Removal, undo_all, without_all
-from scheduler.domain.core.reservation import goes_before
+from scheduler.domain.core.reservation import Reservation, goes_before
 from scheduler.domain.core.seeking import Seeker, seeker_of
 from scheduler.domain.core.shortages import quota_short
 from scheduler.domain.core.starting import (
@@ -88,37 +89,40 @@ def may_be_guest(live: Live) -> bool:
 
 def _as_guest(cluster: Cluster, live: Live, now: float) -> list[Decision] | None:
     seeker = seeker_of(cluster, live, is_guest=True)
-    with reserved_shares(cluster, live):
-        found = seeker.place(live.waiting)
+    found = seeker.place(live.waiting)
+    there = {pod.machine.number for pod in seeker.pods}
+    states = cluster.hardware.states
+    if any(states[n].machine.number in there for r in _before(cluster, live) for n in r.leaves):
+        seeker.undo()
+        with reserved_shares(cluster, live):
+            found = seeker.place(live.waiting)
     return begin(cluster, live, seeker.pods, GangClass.OPPORTUNISTIC, now) if found else None
+
+
+def _before(cluster: Cluster, live: Live) -> Sequence[Reservation]:
+    """Reservations of its virtual cluster that an opportunistic gang leaves alone, as their gangs
+    may not preempt it.
+    """
+    if live.gang.priority == OPPORTUNISTIC or live.extra_of is not None:
+        return ()
+    return [each for each in cluster.reservations.of(live.owner) if not goes_before(live, each)]
 
 
 @contextmanager
 def reserved_shares(cluster: Cluster, live: Live) -> Iterator[None]:
     """The block finds taken what is reserved for gangs of its virtual cluster before this one: the
-    cells, and their share of the node. These gangs may not preempt this one, so it must not go
-    there as an opportunistic one.
+    cells, and their share of CPU and the like of the node.
     """
     hardware, taken = cluster.hardware, list[Pod]()
-    is_ranked = live.gang.priority > OPPORTUNISTIC and live.extra_of is None
-    kept = cluster.reservations.of(live.owner) if is_ranked else ()
     versions = hardware.versions()
     try:
-        for each in (each for each in kept if not goes_before(live, each)):
+        for each in _before(cluster, live):
             for number, leaves in each.leaves.items():
                 state = hardware.states[number]
                 sort, used = state.machine.sort, state.held | state.reserved | state.leaving
                 share = [-(-have * leaves.bit_count() // sort.gpus) for have in sort.capacity]
-                pod = Pod(
-                    "",
-                    each.live.id,
-                    Kind(),
-                    state.machine,
-                    Take(0, tuple(share)),
-                    state,
-                    0,
-                    leaves & ~used,
-                )
+                take, idle = Take(0, tuple(share)), leaves & ~used
+                pod = Pod("", each.live.id, Kind(), state.machine, take, state, 0, idle)
                 hardware.enter(pod, is_charged=False, is_reserved=False)
                 taken.append(pod)
         hardware.unchanged(versions)
@@ -261,6 +265,8 @@ def could_be_placed(cluster: Cluster, live: Live, *, is_bare: bool = False) -> b
     if found:
         return True
     if is_alone(cluster, live) and not leaves_any_near(cluster, live):
+        return False
+    if not may_have_room(cluster, live):
         return False
     with cluster.preemptions.kept_off(live), cluster.hardware.ahead():
         if room_at_best(cluster, live, seeker) is not None:

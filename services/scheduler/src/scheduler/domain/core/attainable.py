@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import SlotState, Take
-from scheduler.domain.core.model import Kind
-from scheduler.domain.core.prices import cost_of, floor_of, kept
+from scheduler.domain.core.model import GangClass, Kind
+from scheduler.domain.core.prices import cost_of, floor_of, is_spared, kept
 from scheduler.domain.core.protecting import is_lazy
 from scheduler.domain.core.queue import GroupKey
 
@@ -121,9 +121,12 @@ class Attainable:
 
     def _stays(self, live: Live) -> bool | None:
         """It would not go; None: but might lose its cells."""
-        if (live.cost or cost_of(live))[0] < self.priority or live.reserved:
-            return False
+        is_guest = live.gang_class is not GangClass.GUARANTEED
+        if is_guest and is_spared(live, self.owner, self.priority):
+            return True
         is_below = live.owner == self.owner and live.rank < self.priority
+        if (live.cost or cost_of(live))[0] < self.priority or (live.reserved and is_below):
+            return False
         return None if is_below and is_lazy(self.cluster, live) else True
 
 
@@ -158,6 +161,16 @@ def has_room(cluster: "Cluster", group: GroupKey, kind: Kind, count: int) -> boo
         if found >= count:
             return True
     return False
+
+
+def may_have_room(cluster: "Cluster", live: Live) -> bool:
+    """`has_room` for a waiting gang. It is asked only where gangs without cells stay: elsewhere the
+    answer is seldom no.
+    """
+    return live.owner not in cluster.charges.ranked_guests or all(
+        has_room(cluster, (live.owner, live.gang.priority), role.kind, len(role.pods))
+        for role in live.waiting
+    )
 
 
 def chargers_there(cluster: "Cluster", live: Live) -> Iterator[str]:

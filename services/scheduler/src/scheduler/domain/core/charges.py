@@ -10,8 +10,8 @@ from scheduler.domain.core.hardware import Hardware
 from scheduler.domain.core.holdings import Live, Pod
 from scheduler.domain.core.loans import Loans
 from scheduler.domain.core.model import OPPORTUNISTIC, GangClass
-from scheduler.domain.core.owning import pin_owner
-from scheduler.domain.core.prices import can_preempt, spares
+from scheduler.domain.core.owning import owner_of, pin_owner
+from scheduler.domain.core.prices import can_preempt
 
 
 class Charges:
@@ -19,7 +19,7 @@ class Charges:
 
     ``leaves[owner, GPU type]`` (of a pin: its owner and ""): rank → leaves charged.
     ``guaranteed[owner]``: rank → gangs with cells; ``guests``: gangs without, of any owner;
-    ``ranked_guests``: those of them of priority 0 or more.
+    ``ranked_guests[owner]``: priority → those of them of priority 0 or more.
     ``sizes``: the former in order.
     ``touched``: whose charges have changed since an audit began; None: there is none under way.
     ``left_over``: leaves that gangs which are over are still charged, which is wrong.
@@ -31,7 +31,7 @@ class Charges:
         self.leaves: dict[tuple[str, str], dict[int, int]] = defaultdict(lambda: defaultdict(int))
         self.guaranteed: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.guests: set[str] = set()
-        self.ranked_guests: set[str] = set()
+        self.ranked_guests: dict[str, dict[int, set[str]]] = {}
         self.touched: set[str] | None = None
         self.left_over: dict[str, int] = {}
         self.loans = Loans(hardware.forest.config.virtual_clusters)
@@ -55,11 +55,23 @@ class Charges:
             self.left_over.pop(live.id, None)
         if live.among is not before and (before is self.guests or live.among is self.guests):
             self._guests = None
-            self.ranked_guests.discard(live.id)
-            if live.among is self.guests and live.gang.priority > OPPORTUNISTIC:
-                self.ranked_guests.add(live.id)
+            if live.gang.priority > OPPORTUNISTIC and live.extra_of is None:
+                self._rank_guest(live)
         if live.lender is not None:
             self.loans.note(live, is_charged=live.among is not None and live.is_lent)
+
+    def _rank_guest(self, live: Live) -> None:
+        """It has become a guest, or is none any more."""
+        owner = owner_of(live.gang.virtual_cluster)
+        ranked = self.ranked_guests.setdefault(owner, {}).setdefault(live.gang.priority, set())
+        if live.among is self.guests:
+            ranked.add(live.id)
+            return
+        ranked.discard(live.id)
+        if not ranked:
+            del self.ranked_guests[owner][live.gang.priority]
+            if not self.ranked_guests[owner]:
+                del self.ranked_guests[owner]
 
     def count(self, live: Live, pod: Pod, times: int) -> None:
         """Leaves charged to an owner, by GPU type and priority."""
@@ -158,7 +170,9 @@ class Charges:
 
     def count_for(self, live: Live) -> int:
         """How many could have to leave for a gang."""
-        return len(self.guests) + self.count_below(live)
+        ranked = self.ranked_guests.get(live.owner, {})
+        spared = sum(len(gangs) for other, gangs in ranked.items() if other >= live.gang.priority)
+        return len(self.guests) - spared + self.count_below(live)
 
     def count_below(self, live: Live) -> int:
         """The same of its own virtual cluster."""
@@ -177,8 +191,11 @@ class Charges:
 
     def spared_by(self, live: Live) -> list[Live]:
         """Opportunistic and downgraded gangs that the gang may not preempt, by id."""
-        guests = (self.gangs[gang] for gang in sorted(self.ranked_guests))
-        return [other for other in guests if other is not live and spares(live, other)]
+        ranked = self.ranked_guests.get(live.owner, {})
+        found = (
+            gang for other, gangs in ranked.items() if other >= live.gang.priority for gang in gangs
+        )
+        return [self.gangs[gang] for gang in sorted(found) if gang != live.id]
 
 
 CHANGES_KEPT = 1_000

@@ -28,6 +28,7 @@ from scheduler.domain.core.keeping import unreserve
 from scheduler.domain.core.kinds import Kinds
 from scheduler.domain.core.loans import set_lender
 from scheduler.domain.core.model import (
+    OPPORTUNISTIC,
     Decision,
     Downgraded,
     Gang,
@@ -356,8 +357,8 @@ class Cluster:
         self.downgraded.discard(live.id)
         self.hardware.told_to_leave(live.pods.values())
         self.freed.yielded_by(live.pods.values())
-        if live.id in self.charges.ranked_guests:  # those that may not preempt it may wait for it
-            self.stamps.touch(live.owner)
+        if live.among is self.charges.guests and live.gang.priority > OPPORTUNISTIC:
+            self.stamps.touch(live.owner)  # those that may not preempt it may wait for it
         self.sort_in(live)
 
     def withdraw_cells(self, live: Live) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from scheduler.domain.core.aside import put_aside
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.model import RestoredReservation
-from scheduler.domain.core.reservation import Leaves
+from scheduler.domain.core.queue import GUESTS
 
 if TYPE_CHECKING:
     from scheduler.domain.core.cluster import Cluster
@@ -22,19 +22,20 @@ def unreserve(cluster: "Cluster", live: Live) -> None:
     reservation = cluster.reservations.by_gang.get(live.id)
     if reservation is not None:
         cluster.reservations.remove(reservation)
-        freed_by(cluster, live.owner, reservation.leaves)
+        freed_by(cluster, live.owner)
         live.is_kept_for = False
         _requeue(cluster, live)
 
 
-def freed_by(cluster: "Cluster", owner: str, leaves: Leaves) -> None:
-    """Of the owner's quota some is free that was reserved on these leaves, with its share of the
-    nodes.
+def freed_by(cluster: "Cluster", owner: str) -> None:
+    """Something of the owner's quota is free that was only kept, with its share of the nodes: gangs
+    that have to leave that alone are tried (`admitting.reserved_shares`).
     """
     cluster.hardware.free_version += 1
-    for number in leaves:
-        cluster.freed.changed(cluster.hardware.states[number].machine)
     cluster.stamps.touch(owner)
+    for line in cluster.queue.tried.get((owner, False), ()):
+        if GUESTS in line.groups and cluster.gangs[line.waiting[0][1]].extra_of is None:
+            cluster.queue.added[line] = None
 
 
 def keep_again(cluster: "Cluster", restored: RestoredReservation) -> None:

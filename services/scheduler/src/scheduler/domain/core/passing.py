@@ -130,7 +130,7 @@ def _free_what_is_lost(cluster: Cluster, reservation: Reservation, held: Leaves)
     hardware = cluster.hardware
     if any(leaves & ~hardware.states[number].charged for number, leaves in held.items()):
         hardware.unbound_version += 1
-        freed_by(cluster, reservation.live.owner, reservation.leaves)
+        freed_by(cluster, reservation.live.owner)
 
 
 def _passing(cluster: Cluster, live: Live, before: Sequence[Reservation]) -> list[Decision] | None:
@@ -261,7 +261,7 @@ def _keep_anew(cluster: Cluster, before: Reservation) -> list[Decision]:
     after = Reservation(live, found.leaves, found.starts_at, before.since)
     cluster.reservations.add(after)
     if any(leaves & ~after.leaves.get(n, 0) for n, leaves in before.leaves.items()):
-        freed_by(cluster, live.owner, before.leaves)
+        freed_by(cluster, live.owner)
     if (after.leaves, after.starts_at) == (before.leaves, before.starts_at):
         return said
     return [*said, _said(cluster, after)]

@@ -9,7 +9,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from scheduler.domain.core.attainable import chargers_there
+from scheduler.domain.core.attainable import chargers_there, may_have_room
 from scheduler.domain.core.choosing import Chooser
 from scheduler.domain.core.cluster import Cluster
 from scheduler.domain.core.holdings import Live, Pod
@@ -47,7 +47,7 @@ def after_victims(cluster: Cluster, live: Live, now: float) -> list[Decision] | 
     """Place the gang where others have left, or have what was reserved for it; None, with nothing
     changed, where even that does not help.
     """
-    if is_alone(cluster, live):
+    if is_alone(cluster, live) or not may_have_room(cluster, live):
         return None
     with cluster.preemptions.kept_off(live):
         growths = _growths_below(cluster, live)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from heapq import heapify, heappop, heappush, merge
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.domain.core.holdings import Live, Price
@@ -86,18 +87,15 @@ def can_preempt(live: Live, other: Live) -> bool:
     rank = (other.cost or cost_of(other))[0]
     if other.gang_class is GangClass.GUARANTEED:
         return other.owner == live.owner and rank < live.reach
-    return rank < STAYS and not spares(live, other)
+    return rank < STAYS and not is_spared(other, live.owner, live.gang.priority)
 
 
-def spares(live: Live, guest: Live) -> bool:
-    """A gang preempts none of equal or higher priority of its own virtual cluster, also where that
-    one has no cells. A surplus pod is not a gang.
+def is_spared(guest: Live, owner: str, priority: int) -> bool:
+    """No gang of this owner and priority may preempt the guest: it has no lower priority, and the
+    same virtual cluster. A surplus pod is not a gang.
     """
-    return (
-        guest.gang.priority >= live.gang.priority
-        and guest.gang.virtual_cluster == live.gang.virtual_cluster
-        and guest.extra_of is None
-    )
+    is_as_high = guest.gang.priority >= priority and guest.extra_of is None
+    return is_as_high and guest.owner == owner and guest.lender is None
 
 
 def may_leave(live: Live) -> bool:
@@ -141,7 +139,7 @@ class _Order:
 class Prices:
     """Of the nodes in an owner's bound cells, for its gangs of one priority. ``owner`` None: of
     space in no bound cell, where only guests are in the way. They count all guests, also those that
-    a gang spares (`spares`): a price stays a lower bound.
+    are spared (`is_spared`): a price stays a lower bound.
 
     ``_leaves``: by sort of node and number of leaves that could be had, how many nodes.
     """
@@ -344,9 +342,12 @@ def _may_move(cluster: "Cluster", owner: str, priority: int) -> bool:
 
 
 def floor_of(cluster: "Cluster", owner: str, priority: int) -> int:
-    """The lowest priority for which the same gangs with an owner's cells may go; below 0: none."""
-    lower = -1
-    for other, gangs in cluster.charges.guaranteed.get(owner, {}).items():
+    """The lowest priority for which the same of an owner's gangs may go; below 0: none."""
+    lower, charges = -1, cluster.charges
+    ranks = chain(
+        charges.guaranteed.get(owner, {}).items(), charges.ranked_guests.get(owner, {}).items()
+    )
+    for other, gangs in ranks:
         if lower < other < priority and gangs:
             lower = other
     return min(1 + lower, priority)
