@@ -35,6 +35,7 @@ from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
 from muster.readers import Consumer, Follower, OnRecord
+from muster.records import Received
 from muster.relay import Relay
 from muster.settings import DatabaseSettings, ServiceSettings
 from muster.telemetry import set_up_logging, set_up_tracing
@@ -126,8 +127,16 @@ class Runtime:
         linger_s: float = 0.0,
         seat: str | None = None,
     ) -> Consumer:
-        """The member of the service's consumer group; the caller runs it."""
-        return Consumer(self.bus, topics, self.inbox(handler, after).handle, linger_s, seat)
+        """The member of the service's consumer group; the caller runs it. It handles nothing before
+        the service knows whether its database was restored.
+        """
+        inbox = self.inbox(handler, after)
+
+        async def handle(records: Sequence[Received]) -> None:
+            await self.incarnations.has_begun.wait()
+            await inbox.handle(records)
+
+        return Consumer(self.bus, topics, handle, linger_s, seat)
 
     def consume(self, topics: Sequence[str], aggregate: Aggregate[Any]) -> None:
         """Apply the state messages on ``topics`` for as long as the service runs."""

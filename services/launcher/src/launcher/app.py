@@ -45,12 +45,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         timers.note(changed)
 
     consumer = runtime.consumer(TOPICS_HEARD, messages_of(aggregate, runtime.bus), heard)
-
-    async def consume() -> None:
-        await runtime.incarnations.has_begun.wait()
-        await consumer.run()
-
-    runtime.spawn("consumer", consume)
+    runtime.spawn("consumer", consumer.run)
     runtime.spawn("timers", ring)
     runtime.spawn("housekeeping", Housekeeping(runtime.pool, settings, metrics).run)
     yield
