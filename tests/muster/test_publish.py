@@ -20,6 +20,7 @@ from muster.compatibility import breaks
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.notices import DeadLetter
+from muster.contracts.services import SERVICE_STARTED
 from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, dead_letter_topic
 from muster.records import headers
 from rest.cluster import TOPICS as rest_cluster
@@ -133,6 +134,7 @@ def test_who_reads_what_is_as_the_services_have_it(
     start = f"{service}.receive."
     documented = {it.removeprefix(start) for it in DOCUMENT["operations"] if it.startswith(start)}
     read = {topic for topic in topics if not topic.endswith(DEAD_LETTER)}
+    read.add(SERVICE_STARTED)  # muster.incarnation reads it, in every service
     assert read == documented - {"dead-letter"}
 
 
