@@ -27,6 +27,7 @@ from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Verdict
 from muster.db import Connection, Pool, Transaction, open_pool, transaction
 from muster.decisions import Due, Input, Publish
+from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, message_value
 from muster.relay import Relay
@@ -264,7 +265,7 @@ class CountingRelay(Relay):
     transactions = 0
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
-        super().__init__(bus, pool)
+        super().__init__(bus, pool, Incarnations(bus, 0.0))
         self.outgoing: list[Outgoing] = []
 
     @asynccontextmanager
@@ -297,9 +298,8 @@ class Launcher:
 
     async def hear(self, words: Sequence[Model]) -> None:
         async with self.relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT clock_timestamp()")
             records = [received(word) for word in words]
-            await apply_records(opened, Service.LAUNCHER, self.aggregate, records, now)
+            await apply_records(opened, Service.LAUNCHER, self.aggregate, records)
 
     async def said(self) -> list[StateMessage]:
         """What was published; it is forgotten then."""

@@ -17,6 +17,7 @@ from muster.channels import Outgoing
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.topics import Service
 from muster.db import open_pool
+from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.records import Received
 from muster.relay import Relay
@@ -82,11 +83,10 @@ async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
     pool = await open_pool(settings, "launcher")
     bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
     unreadable = json.dumps(json.loads(word.value or b"") | spoilt).encode()
-    relay = Relay(bus, pool)
+    relay = Relay(bus, pool, Incarnations(bus, 0.0))
     async with relay.transaction() as opened:
-        now = await opened.conn.fetchval("SELECT clock_timestamp()")
         record = received(word, unreadable)
-        await apply_records(opened, Service.LAUNCHER, jobs(Policy()), [record], now)
+        await apply_records(opened, Service.LAUNCHER, jobs(Policy()), [record])
     relaying = asyncio.create_task(relay.run())
     async with asyncio.timeout(WAIT_S):
         while (answer := await answers.get()).topic != "revision-acknowledged":

@@ -205,8 +205,7 @@ async def write(rest: Runtime, first: int, last: int) -> None:
     """Batches of large words."""
     for batch in range(first, last):
         async with rest.relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT now()")
             names = [f"j{batch}-{n}" for n in range(BATCH)]
             word = "x" * LONG
             jobs = [Publish(Kind.JOB, n, "job-submitted", n, request(n, word)) for n in names]
-            await publish_all(opened, Service.REST, jobs, now)
+            await publish_all(opened, Service.REST, jobs)

@@ -63,16 +63,12 @@ async def back_up(service: Runtime) -> None:
 
 
 async def put_back(conn: asyncpg.Connection | asyncpg.pool.PoolConnectionProxy) -> None:
-    """The schema as it was; the connections to it end, as they do where a server is restored."""
+    """The schema as it was."""
     async with conn.transaction():
         for table in TABLES:
             await conn.execute(
                 f"DELETE FROM {table}; INSERT INTO {table} SELECT * FROM backup_{table}"
             )
-    await conn.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
 
 
 async def published_beat(bootstrap: str, service: str) -> int:
@@ -156,7 +152,9 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
 
 
 async def until_restored(database_url: str, bootstrap: str) -> None:
-    """Two services run until the database of one is put back, and then until that ends them."""
+    """Two services run until the database of one is put back, and then until that ends them.
+    Meanwhile none commits.
+    """
     async with both(database_url, bootstrap) as (rest, launcher):
         await submit(rest, "j", "old")
         await eventually(lambda: answers(rest), {"j": "OLD"})
@@ -167,6 +165,9 @@ async def until_restored(database_url: str, bootstrap: str) -> None:
         await eventually(lambda: beats_on(bootstrap, beat), True)
         async with launcher.pool.acquire() as conn:
             await put_back(conn)
+        with pytest.raises(DatabaseRestored):
+            async with launcher.relay.transaction():
+                pass
         await asyncio.Event().wait()
 
 
@@ -176,6 +177,12 @@ async def test_a_service_whose_database_is_put_back_while_it_runs_ends(
     with pytest.raises(ExceptionGroup) as failed:
         await until_restored(database_url, fresh_broker.bootstrap)
     assert failed.group_contains(DatabaseRestored)
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
+    kept = "SELECT beat, beat_at FROM"
+    assert await conn.fetchrow(f"{kept} incarnation") == await conn.fetchrow(
+        f"{kept} backup_incarnation"
+    )
+    await conn.close()
 
 
 async def test_an_ordinary_start_waits_for_nobody(

@@ -222,13 +222,12 @@ async def test_a_batch_that_takes_too_long_is_halved_until_the_culprit_is_found(
     async with both(database_url, fresh_broker.bootstrap, statement_timeout_s=1.0) as two:
         rest, launcher = two
         async with rest.relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT now()")
             names = ["slow" if n == 7 else f"n{n}" for n in range(20)]
             jobs = [
                 Publish(Kind.JOB, f"j{n}", "job-submitted", f"j{n}", request(f"j{n}", name))
                 for n, name in enumerate(names)
             ]
-            await publish_all(opened, Service.REST, jobs, now)
+            await publish_all(opened, Service.REST, jobs)
         wanted = {f"j{n}": f"N{n}" for n in range(20) if n != 7}
 
         async def applied() -> dict[str, str]:

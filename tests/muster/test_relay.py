@@ -85,8 +85,7 @@ async def test_what_was_not_committed_is_not_published(
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         with suppress(ZeroDivisionError):
             async with rest.relay.transaction() as opened:
-                now = await opened.conn.fetchval("SELECT now()")
-                await publish_all(opened, Service.REST, [a_job("rolled")], now)
+                await publish_all(opened, Service.REST, [a_job("rolled")])
                 opened.notices.append(a_notice("rolled back"))
                 raise ZeroDivisionError
         await submit(rest, "committed", "name")
@@ -105,7 +104,7 @@ async def test_a_message_of_a_process_that_was_killed_after_its_commit_is_republ
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "rest"})
     async with conn.transaction():
         now = await conn.fetchval("SELECT now()")
-        await publish_all(Transaction(conn), Service.REST, [a_job("j")], now)
+        await publish_all(Transaction(conn, now), Service.REST, [a_job("j")])
     await conn.close()
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         await eventually(lambda: answers(rest), {"j": "NAME"})
@@ -119,9 +118,8 @@ async def test_what_memory_does_not_take_is_republished_from_its_row(
     names = [f"j{n}" for n in range(40)]
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         async with rest.relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT now()")
             jobs = [a_job(name, "n" * LONG) for name in names]
-            await publish_all(opened, Service.REST, jobs, now)
+            await publish_all(opened, Service.REST, jobs)
         await eventually(lambda: unsettled(rest, launcher), 0)
         assert (await answers(rest)).keys() == set(names)
 
@@ -228,8 +226,7 @@ async def test_a_partition_that_is_away_delays_only_its_own_messages(
     stuck = {name for name in names if partition_of(name, 4) == partition.number}
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         async with rest.relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT now()")
-            await publish_all(opened, Service.REST, [a_job(name) for name in names], now)
+            await publish_all(opened, Service.REST, [a_job(name) for name in names])
 
         async def answered() -> set[str]:
             return set(await answers(rest))

@@ -137,9 +137,8 @@ async def both(
 
 async def submit(rest: Runtime, job: str, name: str) -> None:
     async with rest.relay.transaction() as opened:
-        now = await opened.conn.fetchval("SELECT now()")
         message = Publish(Kind.JOB, job, "job-submitted", job, request(job, name))
-        await publish_all(opened, Service.REST, [message], now)
+        await publish_all(opened, Service.REST, [message])
 
 
 async def eventually(question: Callable[[], Any], wanted: object, wait_s: float = WAIT_S) -> None:

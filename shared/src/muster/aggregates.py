@@ -63,15 +63,14 @@ async def apply_records(
     me: Service,
     aggregate: Aggregate[State],
     records: Sequence[Received],
-    now: datetime,
 ) -> dict[str, State]:
     """Apply a batch of messages and acknowledgements in the caller's transaction.
 
     Returns the states that changed. A record that can't be read or decided becomes a dead letter.
     """
     incoming = [item for record in records for item in _read(me, record)]
-    subjects = Subjects(transaction, me, now)
-    run = _Run(aggregate, subjects, now)
+    subjects = Subjects(transaction, me)
+    run = _Run(aggregate, subjects, transaction.now)
     keys = {item.key for item in incoming if item.key is not None}
     await run.load(transaction.conn, {aggregate.of(*key) for key in keys})
     await subjects.load(keys)
@@ -86,10 +85,9 @@ async def apply_due(
     me: Service,
     aggregate: Aggregate[State],
     ids: Sequence[str],
-    now: datetime,
 ) -> dict[str, State]:
     """Tell these aggregates that a time has come. Returns the states that changed."""
-    run = _Run(aggregate, Subjects(transaction, me, now), now)
+    run = _Run(aggregate, Subjects(transaction, me), transaction.now)
     await run.load(transaction.conn, set(ids))
     for ident in sorted(ids):
         if ident in run.states:
@@ -98,13 +96,11 @@ async def apply_due(
     return run.changed
 
 
-async def dead_letter(
-    transaction: Transaction, me: Service, record: Received, reason: str, now: datetime
-) -> None:
+async def dead_letter(transaction: Transaction, me: Service, record: Received, reason: str) -> None:
     """Make a dead letter of a record whose transaction keeps failing."""
     items = _read(me, record)
     message = next((item for item in items if item.revision), None)
-    subjects = Subjects(transaction, me, now)
+    subjects = Subjects(transaction, me)
     key = message.key if message is not None else None
     if key is not None:
         await subjects.load([key])

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from typing import Any, TypeVar, cast
 
 import asyncpg
@@ -34,13 +35,8 @@ LONGEST_MS = 2**31 - 1
 """What the server takes as a time: 24 days. One that is to be longer is as long as that."""
 
 
-async def open_pool(
-    settings: DatabaseSettings,
-    schema: str,
-    check: Callable[[Connection], Awaitable[None]] | None = None,
-) -> Pool:
-    """Open the pool of a service whose tables are in ``schema``. ``check`` sees each new connection
-    first; what it raises is raised where a connection was wanted.
+async def open_pool(settings: DatabaseSettings, schema: str) -> Pool:
+    """Open the pool of a service whose tables are in ``schema``.
 
     Raises OSError or asyncpg.PostgresError where the database can't be reached.
     """
@@ -49,8 +45,6 @@ async def open_pool(
         await conn.set_type_codec(
             "jsonb", encoder=json.dumps, decoder=json.loads, schema="pg_catalog"
         )
-        if check is not None:
-            await check(conn)
 
     return await asyncpg.create_pool(
         settings.database_url.get_secret_value(),
@@ -119,11 +113,13 @@ def is_too_slow(error: BaseException) -> bool:
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transaction, and what is published because of it: ``outgoing`` from memory after the
-    commit, ``notices`` from a table of their own. ``strays``: pods of which another agent than the
-    other side told. ``floor``: what is published gets a revision above it.
+    commit, ``notices`` from a table of their own. ``now``: the database's time. ``strays``: pods of
+    which another agent than the other side told. ``floor``: what is published gets a revision above
+    it.
     """
 
     conn: Connection
+    now: datetime
     outgoing: list[Outgoing] = field(default_factory=list)
     notices: list[Outgoing] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)

@@ -8,7 +8,6 @@ fails otherwise record by record, and a record that fails three times alone beco
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -25,8 +24,8 @@ _log = structlog.get_logger()
 
 ATTEMPTS_ALONE = 3
 
-Handler = Callable[[Transaction, Sequence[Received], datetime], Awaitable[Any]]
-"""Handles records in the given transaction; ``now`` is the database's time."""
+Handler = Callable[[Transaction, Sequence[Received]], Awaitable[Any]]
+"""Handles records in the given transaction."""
 
 
 class Inbox:
@@ -89,10 +88,8 @@ class Inbox:
         reason = f"{type(error).__name__}: {error}"
         _log.error("a record can't be handled", topic=record.topic, key=record.key, reason=reason)
 
-        async def write(
-            transaction: Transaction, _records: Sequence[Received], now: datetime
-        ) -> None:
-            await dead_letter(transaction, self._bus.me, record, reason, now)
+        async def write(transaction: Transaction, _records: Sequence[Received]) -> None:
+            await dead_letter(transaction, self._bus.me, record, reason)
 
         while True:
             try:
@@ -111,8 +108,7 @@ class Inbox:
         while True:
             try:
                 async with self._relay.transaction() as opened:
-                    now = await opened.conn.fetchval("SELECT clock_timestamp()")
-                    result = await handler(opened, records, now)
+                    result = await handler(opened, records)
             except Exception as error:
                 if not (is_transient(error) or isinstance(error, Transient)):
                     raise
@@ -123,7 +119,7 @@ class Inbox:
                 await asyncio.sleep(wait * (1 + random.random() / 4))  # noqa: S311 - jitter
                 wait = min(wait * 2, self._settings.retry_longest_s)
             else:
-                self._relay.note_commit()
+                self._relay.incarnations.note_commit()
                 if self._after is not None and handler is self._handler:
                     self._after(result)
                 return
@@ -132,7 +128,7 @@ class Inbox:
 def messages_of(aggregate: Aggregate[Any], bus: Bus) -> Handler:
     """The handler that applies messages and acknowledgements to an aggregate."""
 
-    async def handle(transaction: Transaction, records: Sequence[Received], now: datetime) -> Any:
-        return await apply_records(transaction, bus.me, aggregate, records, now)
+    async def handle(transaction: Transaction, records: Sequence[Received]) -> Any:
+        return await apply_records(transaction, bus.me, aggregate, records)
 
     return handle

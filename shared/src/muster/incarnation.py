@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import cast
 
 import structlog
 
@@ -129,16 +130,17 @@ class Incarnations:
             return 0
         return current.restored
 
-    async def check(self, conn: Connection) -> None:
-        """For each new connection. Raises DatabaseRestored where the database knows less than
-        before: what this process has in memory is of another state then.
+    async def begin_transaction(self, conn: Connection) -> datetime:
+        """The database's time. Raises DatabaseRestored where the database knows less than before:
+        what this process has in memory is of another state then.
         """
-        if self._current is None:
-            return
-        known = self._current.beat
-        beat = await conn.fetchval("SELECT beat FROM incarnation")
-        if beat is None or beat < known:
+        known = 0 if self._current is None else self._current.beat
+        row = await conn.fetchrow(_NOW)
+        assert row is not None
+        now, beat = row
+        if beat < known:
             raise DatabaseRestored(f"The database is at beat {beat} again; it was at {known}.")
+        return cast(datetime, now)
 
     def on_record(self, record: Received, model: Model | None) -> None:
         """A service tells its incarnation; perhaps this one, before its start."""
@@ -203,7 +205,7 @@ class Incarnations:
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
-        now = await conn.fetchval("SELECT clock_timestamp()")
+        now = await self.begin_transaction(conn)
         if self._told_at is None and self._restored_on_bus == self._current.restored:
             self._told_at = now
         is_told = self._told_at is not None and now >= self._told_at + self._resync
@@ -216,9 +218,9 @@ class Incarnations:
                 del self._peers[peer]
         if self._has_committed:
             self._has_committed = False
-            beat = await conn.fetchval(_BEAT)
-            if beat is None or beat <= self._current.beat:
-                raise DatabaseRestored(f"The database is at beat {beat} again.")
+            beat = await conn.fetchval(_BEAT, self._current.beat)
+            if beat is None:
+                raise DatabaseRestored(f"The database is below beat {self._current.beat} again.")
             self._current = replace(self._current, beat=beat)
             self._is_published = False
 
@@ -272,6 +274,7 @@ def _values(current: Incarnation) -> list[object]:
 
 _EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
 _LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
+_NOW = "SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0)"
 _DATABASE = """
     SELECT system_identifier || '/' || timeline_id, clock_timestamp()
     FROM pg_control_system(), pg_control_checkpoint()
@@ -282,7 +285,10 @@ _SAVE = f"""
         beat = greatest(excluded.beat, incarnation.beat + 1)
     RETURNING beat
 """  # noqa: S608 - columns
-_BEAT = "UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp() RETURNING beat"
+_BEAT = """
+    UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp()
+    WHERE beat >= $1 RETURNING beat
+"""
 _NOTE_PEER = """
     INSERT INTO peer (service, restored) VALUES ($1, $2)
     ON CONFLICT (service) DO UPDATE SET restored = excluded.restored

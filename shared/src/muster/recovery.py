@@ -38,7 +38,7 @@ async def _publish_again(
             if not rows:
                 return count
             keys: Sequence[tuple[Kind, str]] = [(Kind(r["kind"]), r["subject"]) for r in rows]
-            subjects = Subjects(Transaction(conn), me, now)
+            subjects = Subjects(Transaction(conn, now), me)
             await subjects.load(keys)
             for key in keys:
                 subjects.publish_again(key, how)

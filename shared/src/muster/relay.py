@@ -8,7 +8,7 @@ republished from its subject's row. That is the one delivery guarantee.
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
@@ -23,6 +23,7 @@ from muster.db import Connection, Pool, Transaction, answers, is_transient, tran
 from muster.errors import Transient
 from muster.exchange import ANSWER_AFTER
 from muster.fresh import FRESH_BYTES, Fresh
+from muster.incarnation import Incarnations
 from muster.records import read_message_id
 from muster.settings import DatabaseSettings
 from muster.subject import LATEST_DUE, Subject
@@ -43,21 +44,12 @@ CATCH_UP_S = 60.0
 
 
 class Relay:
-    """One relay of a process. Replicas share what is due: each row is taken by one of them.
-    ``on_commit`` is called after each transaction. ``floor``: see Transaction.
-    """
+    """One relay of a process. Replicas share what is due: each row is taken by one of them."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        pool: Pool,
-        on_commit: Callable[[], None] = lambda: None,
-        floor: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, bus: Bus, pool: Pool, incarnations: Incarnations) -> None:
         self._bus = bus
         self._pool = pool
-        self._on_commit = on_commit
-        self._floor = floor
+        self.incarnations = incarnations
         settings = bus.settings
         assert isinstance(settings, DatabaseSettings)
         self._settings = settings
@@ -73,16 +65,18 @@ class Relay:
         self._upkeep = Upkeep(pool, bus.metrics, settings.closed_subjects_days)
         bus.on_new_bus.append(lambda: self._recover(TOPICS.keys()))
         bus.on_open.append(lambda channel: self._recover([channel.topic]))
+        incarnations.on_peer_restored.append(self._catch_up)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
-        """A transaction whose messages go out once it is committed."""
+        """A transaction whose messages go out once it is committed. Raises DatabaseRestored."""
         async with transaction(self._pool) as conn:
-            opened = Transaction(conn, floor=self._floor())
+            now = await self.incarnations.begin_transaction(conn)
+            opened = Transaction(conn, now, floor=self.incarnations.revision_floor())
             yield opened
             await notices.write(conn, opened.notices)
         if opened.outgoing or opened.notices:
-            self.note_commit()
+            self.incarnations.note_commit()
         self._bus.metrics.stray.inc(len(opened.strays))
         self._has_notices = self._has_notices or bool(opened.notices)
         for notice in opened.notices:
@@ -91,25 +85,21 @@ class Relay:
                 self._bus.metrics.dead.labels(topic).inc()
         self._publish_soon(opened.outgoing)
 
-    def note_commit(self) -> None:
-        """Something that matters was committed."""
-        self._on_commit()
-
     def _publish_soon(self, records: Sequence[Outgoing]) -> None:
         if not self._fresh.add(records):
-            self.catch_up()
+            self._catch_up()
         self._due_at = min(self._due_at, time.monotonic() + ANSWER_AFTER.total_seconds())
         self._woken.set()
 
     def _recover(self, topics: Iterable[str]) -> None:
         """What went to these topics may be lost: its unacknowledged messages go out again soon."""
         self._recovered.update(topics)
-        self.catch_up()
+        self._catch_up()
         self._has_notices = True
         self._due_at = 0.0
         self._woken.set()
 
-    def catch_up(self) -> None:
+    def _catch_up(self) -> None:
         """More may be republished for a while."""
         self._catching_up_until = time.monotonic() + CATCH_UP_S
 

@@ -92,7 +92,7 @@ class Runtime:
         wait = self.settings.retry_first_s
         while True:
             try:
-                pool = await _open_checked_pool(self.settings, self.me, incarnations)
+                pool = await _open_checked_pool(self.settings, self.me)
             except Exception as error:
                 _refuse_hopeless(error)
                 _log.warning(
@@ -102,10 +102,7 @@ class Runtime:
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
                 self._pool, self._incarnations = pool, incarnations
-                self._relay = Relay(
-                    self.bus, pool, incarnations.note_commit, incarnations.revision_floor
-                )
-                incarnations.on_peer_restored.append(self._relay.catch_up)
+                self._relay = Relay(self.bus, pool, incarnations)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)
                 self.spawn("incarnation", partial(incarnations.run, pool))
@@ -170,10 +167,8 @@ class Runtime:
             self._pool.terminate()
 
 
-async def _open_checked_pool(
-    settings: DatabaseSettings, me: Service, incarnations: Incarnations
-) -> Pool:
-    pool = await open_pool(settings, me.value, incarnations.check)
+async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
+    pool = await open_pool(settings, me.value)
     try:
         try:
             rows = await pool.fetch("SELECT revision, sha256 FROM migration_file")

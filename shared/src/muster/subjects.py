@@ -33,10 +33,10 @@ DUE_ROWS = 500
 class Subjects:
     """The subjects that one transaction touches."""
 
-    def __init__(self, transaction: Transaction, me: Service, now: datetime) -> None:
+    def __init__(self, transaction: Transaction, me: Service) -> None:
         self._transaction = transaction
         self._me = me
-        self._now = now
+        self._now = transaction.now
         self._rows: dict[Key, Subject] = {}
         self._new: set[Key] = set()
         self._changed: set[Key] = set()
@@ -182,12 +182,11 @@ async def publish_all(
     transaction: Transaction,
     me: Service,
     messages: Sequence[Publish],
-    now: datetime,
     *,
     are_new: bool = False,
 ) -> None:
     """Publish something outside of handling a record, in the caller's transaction."""
-    subjects = Subjects(transaction, me, now)
+    subjects = Subjects(transaction, me)
     await subjects.load(((each.kind, each.subject) for each in messages), are_new=are_new)
     for each in messages:
         subjects.publish(each)

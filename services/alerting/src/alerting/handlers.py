@@ -74,16 +74,16 @@ class Listener:
         self._removed = removed
         self._policy = policy
 
-    async def hear(self, opened: Transaction, records: Sequence[Received], now: datetime) -> Told:
+    async def hear(self, opened: Transaction, records: Sequence[Received]) -> Told:
         """Apply a batch. What can't be read or decided becomes a dead letter."""
-        subjects = Subjects(opened, Service.ALERTING, now)
+        subjects = Subjects(opened, Service.ALERTING)
         readable: list[tuple[Received, Model]] = []
         for record in records:
             try:
                 readable.append((record, _read(record)))
             except Broken as error:
                 _dead_letter(subjects, record, str(error))
-        batch = _Batch(self._policy, now)
+        batch = _Batch(self._policy, opened.now)
         await batch.load(opened.conn, [model for _, model in readable])
         for record, model in readable:
             try:
@@ -91,22 +91,22 @@ class Listener:
             except Exception as error:
                 _log.exception("a decision failed", topic=record.topic, key=record.key)
                 _dead_letter(subjects, record, f"{type(error).__name__}: {error}")
-        await self._save(opened, batch, now)
+        await self._save(opened, batch)
         await subjects.save()
         return batch.told
 
-    async def pass_time(self, opened: Transaction, now: datetime, limit: int) -> Told:
+    async def pass_time(self, opened: Transaction, limit: int) -> Told:
         """Decide what is due, up to ``limit`` of each kind, and what waits for nodes that were
         removed.
         """
         removed = self._removed()
-        batch = _Batch(self._policy, now)
+        batch = _Batch(self._policy, opened.now)
         await batch.load_due(opened.conn, limit, removed)
         batch.pass_time(removed)
-        await self._save(opened, batch, now)
+        await self._save(opened, batch)
         return batch.told
 
-    async def _save(self, opened: Transaction, batch: "_Batch", now: datetime) -> None:
+    async def _save(self, opened: Transaction, batch: "_Batch") -> None:
         await batch.save(opened.conn)
         told = batch.told
         entries = list(self._book.entries())
@@ -116,7 +116,7 @@ class Listener:
         ]
         versions = {entry.subscription.id: entry.version for entry in entries}
         await delivery_store.add_deliveries(opened.conn, told.events, told.deliveries, versions)
-        await alert_store.save_alerts(opened, told.alerts, now)
+        await alert_store.save_alerts(opened, told.alerts)
 
 
 def _read(record: Received) -> Model:

@@ -83,8 +83,7 @@ class Keeper:
 
     async def _pass_time(self) -> None:
         async with self._relay.transaction() as opened:
-            now = await opened.conn.fetchval("SELECT clock_timestamp()")
-            told = await self._listener.pass_time(opened, now, self._settings.alert_timer_batch)
+            told = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
         self._after(told)
 
     async def _clean(self) -> None:
@@ -92,7 +91,6 @@ class Keeper:
         told = Told()
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            now = await conn.fetchval("SELECT clock_timestamp()")
             expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
             await cleaning.clean(
                 conn,
@@ -103,8 +101,8 @@ class Keeper:
             for watch in await watches.forget_jobs(
                 conn, settings.open_job_days, settings.clean_rows
             ):
-                told.add((), jobs.forgotten(watch, now=now))
-            await alerts.save_alerts(opened, told.alerts, now)
+                told.add((), jobs.forgotten(watch, now=opened.now))
+            await alerts.save_alerts(opened, told.alerts)
         self._after(told)
         if expired:
             self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)

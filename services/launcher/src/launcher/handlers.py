@@ -130,15 +130,14 @@ class Timers:
         """Tell due jobs so, in one transaction."""
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             held = [_job_in(*key) for key in await self._unanswered(conn)]
-            due = await store.take_due(conn, now, limit, held)
-            changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due, now)
+            due = await store.take_due(conn, opened.now, limit, held)
+            changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due)
             next_at = await store.next_due(conn, held)
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
-        return _Rung(len(due), now, next_at)
+        return _Rung(len(due), opened.now, next_at)
 
     async def _ring_alone(self) -> "_Rung":
         """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
@@ -157,13 +156,12 @@ class Timers:
     async def _postpone(self, error: Exception) -> None:
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            now: datetime = await conn.fetchval("SELECT clock_timestamp()")
             held = [_job_in(*key) for key in await self._unanswered(conn)]
-            for ident in await store.take_due(conn, now, 1, held):
+            for ident in await store.take_due(conn, opened.now, 1, held):
                 _log.error("a timer can't be handled", job=ident, error=str(error))
                 self._metrics.timers_failed.inc()
                 later = timedelta(seconds=self._settings.timer_postpone_s)
-                await store.postpone(conn, ident, now + later)
+                await store.postpone(conn, ident, opened.now + later)
 
 
 @dataclass(frozen=True, slots=True)

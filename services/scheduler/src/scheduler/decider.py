@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 
 import asyncpg
@@ -168,18 +167,18 @@ class Decider:
                 await self.configuring.remake(self.state, watch.told_setting(), self.at)
             if (self._has_words or watch.has_news) and not self.state.is_under_way:
                 self._has_words = False
-                async with self._transaction() as (opened, now):
+                async with self._transaction() as opened:
                     requests = await store.gangs.take_dirty(opened.conn, self.settings.cycle_words)
                     if len(requests) == self.settings.cycle_words:
                         self.words_came(len(requests))
                     outcome = self._decide(requests)
-                    await self._write(opened, outcome, now)
+                    await self._write(opened, outcome)
             else:
                 outcome = self._decide([])
                 is_due = self.recorder.is_due or self.configuring.is_unsaved(self.state)
                 if outcome or is_due:
-                    async with self._transaction() as (opened, now):
-                        await self._write(opened, outcome, now)
+                    async with self._transaction() as opened:
+                        await self._write(opened, outcome)
         state = self.state
         if self.recorder.is_snapshot_due and not (state.is_under_way or state.cluster.said):
             await self.recorder.take(state.cluster, self.memory.last_at)
@@ -195,14 +194,14 @@ class Decider:
             await asyncio.sleep(max(started + self.settings.cycle_interval_s - time.monotonic(), 0))
 
     @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[tuple[Transaction, datetime]]:
+    async def _transaction(self) -> AsyncIterator[Transaction]:
         async with self._runtime.relay.transaction() as opened:
-            now = await store.leadership.check(opened.conn, self.epoch, self.holder, self.settings)
-            yield opened, now
+            await store.leadership.check(opened.conn, self.epoch, self.holder, self.settings)
+            yield opened
 
     @asynccontextmanager
     async def _deciding(self) -> AsyncIterator[Connection]:
-        async with self._transaction() as (opened, _):
+        async with self._transaction() as opened:
             yield opened.conn
 
     def _decide(self, requests: list[GangRequest]) -> Outcome:
@@ -248,12 +247,12 @@ class Decider:
             outcome.returned.append(name)
         outcome.removed = [name for name in sorted(watch.to_remove) if state.remove(name)]
 
-    async def _write(self, opened: Transaction, outcome: Outcome, now: datetime) -> None:
+    async def _write(self, opened: Transaction, outcome: Outcome) -> None:
         """Placements, what was given back, leases, and the words about it: all or nothing."""
         changes, state = outcome.changes, self.state
         conn = opened.conn
         rows = changes.rows
-        known = outcome.rows_of_nodes(state.ledger, self.memory.known, now)
+        known = outcome.rows_of_nodes(state.ledger, self.memory.known, opened.now)
         messages = [self._message(gang, topic) for gang, topic in sorted(outcome.topics.items())]
         messages += [
             Publish(Kind.GANG, gang, DECIDED, gang, ended(request, self.epoch), is_open=False)
@@ -276,7 +275,7 @@ class Decider:
         await store.calibration.save(conn, changes.core.calibration)
         await self.recorder.write(conn)
         if messages:
-            await publish_all(opened, Service.SCHEDULER, messages, now)
+            await publish_all(opened, Service.SCHEDULER, messages)
         outcome.nodes, outcome.known = [node.node for node in known], known
 
     def _message(self, gang: str, topic: str) -> Publish:

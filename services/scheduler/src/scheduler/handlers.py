@@ -76,8 +76,8 @@ def words_beside(deciding: asyncio.Lock) -> Handler:
     so they take turns.
     """
 
-    async def handle(opened: Transaction, records: Sequence[Received], now: datetime) -> int:
+    async def handle(opened: Transaction, records: Sequence[Received]) -> int:
         async with deciding:
-            return len(await apply_records(opened, Service.SCHEDULER, GANGS, records, now))
+            return len(await apply_records(opened, Service.SCHEDULER, GANGS, records))
 
     return handle

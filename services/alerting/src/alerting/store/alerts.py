@@ -22,11 +22,11 @@ _SAVE = """
 """
 
 
-async def save_alerts(opened: Transaction, alerts: Sequence[Traced], now: datetime) -> None:
+async def save_alerts(opened: Transaction, alerts: Sequence[Traced]) -> None:
     """Write alerts that fire or are resolved, and publish them."""
     for alert, _ in alerts:  # one by one: the same alert may fire and be resolved in one batch
         await opened.conn.execute(_SAVE, [plain(_row(alert))])
-    opened.notices.extend(_record(traced, now) for traced in alerts)
+    opened.notices.extend(_record(traced, opened.now) for traced in alerts)
 
 
 def _row(alert: Alert) -> dict[str, object]:

@@ -46,8 +46,7 @@ async def set_execution(
         if wanted is Execution.START or job.execution is Execution.STOP:
             return job
         await mark_stopping(conn, job.id, caller.username)
-        now = await conn.fetchval("SELECT clock_timestamp()")
-        await publish_all(opened, Service.REST, [_stop(job, caller)], now)
+        await publish_all(opened, Service.REST, [_stop(job, caller)])
         detail = {"job": job.id}
         entry = audit.Entry(caller.username, "job.stop", f"{username}~{name}", address, detail)
         await audit.record(conn, [entry])

@@ -201,7 +201,7 @@ class Submissions:
     ) -> None:
         if not accepted:
             return
-        subjects = Subjects(opened, Service.REST, written[accepted[0].id])
+        subjects = Subjects(opened, Service.REST)
         await subjects.load(((Kind.JOB, w.id) for w in accepted), are_new=True)
         for waiting in accepted:
             submission = waiting.submission

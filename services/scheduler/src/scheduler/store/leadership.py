@@ -4,8 +4,6 @@ Time is the database's. A holder that slept wakes up into a check that fails: ev
 transaction begins with `check`, which also keeps the row as it is until the transaction's end.
 """
 
-from datetime import datetime
-
 from muster.connections import CANCEL_S
 from muster.db import Connection, milliseconds
 
@@ -81,14 +79,15 @@ async def resign(conn: Connection, epoch: int, holder: str) -> None:
     )
 
 
-async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> datetime:
-    """The database's time, where this process still leads; nobody else can until the transaction's
-    end, and that comes: the database ends a transaction that idles, and (from PostgreSQL 17 on) one
-    that lasts: between the parts of a statement neither that nor a statement's own end counts.
-    Raises Deposed.
+async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSettings) -> None:
+    """Make sure that this process still leads. Nobody else can until the transaction's end.
+
+    That end comes: the database ends a transaction that idles, and (from PostgreSQL 17 on) one that
+    lasts. Between the parts of a statement neither that nor a statement's own end counts. Raises
+    Deposed.
     """
-    now: datetime | None = await conn.fetchval(
-        "SELECT clock_timestamp(), CASE WHEN current_setting('transaction_timeout', true) <> ''"
+    found: int | None = await conn.fetchval(
+        "SELECT epoch, CASE WHEN current_setting('transaction_timeout', true) <> ''"
         " THEN set_config('transaction_timeout', $4, true) END"
         " FROM leader, set_config('idle_in_transaction_session_timeout', $3, true)"
         " WHERE epoch = $1 AND holder = $2 FOR SHARE OF leader",
@@ -97,6 +96,5 @@ async def check(conn: Connection, epoch: int, holder: str, settings: SchedulerSe
         milliseconds(settings.deciding_timeout_s),
         milliseconds(settings.statement_timeout_s + CANCEL_S),
     )
-    if now is None:
+    if found is None:
         raise Deposed
-    return now
