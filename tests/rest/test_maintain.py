@@ -4,8 +4,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from muster.contracts.jobs import JobState, JobStatus
-from muster.db import transaction
-from rest.store.jobs import close_finished
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -63,25 +61,3 @@ async def test_old_rows_go_and_finished_jobs_are_closed(start_rest: Any) -> None
             assert (await client.get("/api/v2/jobs")).status_code == 401
         names = await pool.fetch("SELECT name FROM job ORDER BY name")
         assert [row["name"] for row in names] == ["over", "runs"]
-
-
-async def test_a_job_whose_last_word_is_not_acknowledged_is_closed_later(start_rest: Any) -> None:
-    async with start_rest() as rest:
-        await rest.submit("over")
-        await end(rest, "over", JobState.SUCCEEDED)
-        job = await rest.job_id("over")
-        pool = rest.runtime.pool
-        await pool.execute("UPDATE subject SET repeat_at = now() + interval '1 day'")
-
-        async def closed() -> tuple[int, bool, bool]:
-            async with transaction(pool) as conn:
-                count = await close_finished(conn, 10)
-            row = await pool.fetchrow(
-                "SELECT is_open, is_closed FROM job, subject WHERE id = $1 AND subject = id", job
-            )
-            return (count, *row)
-
-        assert await closed() == (0, False, False)
-        await pool.execute("UPDATE subject SET repeat_at = NULL")
-        assert await closed() == (1, False, True)
-        assert await closed() == (0, False, True)

@@ -1,5 +1,5 @@
 """What must go in time: old Idempotency-Keys, expired tokens, removed subscriptions, orders about
-nodes that are over, old entries of the audit log, and the exchange rows of jobs that are long over.
+nodes that are over, and old entries of the audit log.
 """
 
 import asyncio
@@ -23,7 +23,6 @@ async def maintain(pool: Pool, settings: RestSettings) -> None:
                 await accounts.purge_tokens(conn)
                 await subscriptions.forget_removed(conn, settings.removed_days)
                 await node_orders.forget_over(conn, settings.removed_days)
-                await jobs.close_finished(conn, settings.maintenance_rows)
                 await audit.forget_old(conn, settings.audit_days, settings.maintenance_rows)
         except Exception as error:
             if not is_transient(error):

@@ -180,14 +180,6 @@ def _listed(row: asyncpg.Record) -> ListedJob:
     return ListedJob(*(row[name] for name in _LISTED))
 
 
-async def close_finished(conn: Connection, rows: int) -> int:
-    """Close the subjects of jobs that have been over for an hour, so that their rows are forgotten
-    in time; returns how many. One whose last word is not acknowledged waits.
-    """
-    done = await conn.fetch(_CLOSE, rows)
-    return len(done)
-
-
 async def forget_answers(conn: Connection, hours: int) -> None:
     """Forget Idempotency-Keys that are too old."""
     await conn.execute(
@@ -283,17 +275,3 @@ _WHERE = """
 """
 _LIST = f"SELECT {', '.join(_LISTED)} FROM job {_WHERE}"  # noqa: S608 - columns
 _COUNT = f"SELECT count(*) FROM job {_WHERE}"  # noqa: S608 - columns
-_CLOSE = """
-    WITH over AS (
-        SELECT id FROM job
-        WHERE NOT is_closed AND completed_at < now() - interval '1 hour'
-        AND EXISTS (SELECT FROM subject
-                    WHERE kind = 'job' AND subject = job.id AND repeat_at IS NULL)
-        LIMIT $1 FOR UPDATE SKIP LOCKED
-    ), closed AS (
-        UPDATE subject SET is_open = false, changed_at = now()
-        FROM over WHERE kind = 'job' AND subject = over.id AND repeat_at IS NULL
-        RETURNING subject
-    )
-    UPDATE job SET is_closed = true FROM closed WHERE job.id = closed.subject RETURNING job.id
-"""
