@@ -65,10 +65,10 @@ deps: install ## Check that each member declares what it imports
 	@for member in $(MEMBERS); do (cd $$member && $(CURDIR)/$(BIN)/deptry --no-ansi src) || exit 1; done
 
 generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
-	$(BIN)/python -m muster.publish --check
+	$(BIN)/python -m documents.publish --check
 
 generate: install ## Write schemas and the AsyncAPI document anew
-	$(BIN)/python -m muster.publish
+	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs no Java
 	$(BIN)/pytest -n 4 --dist loadgroup -m "not apache and not chaos"

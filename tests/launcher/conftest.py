@@ -12,9 +12,11 @@ import pytest
 from launcher import store
 from launcher.domain.decide import decide
 from launcher.domain.model import Life, Policy, wake_at
+from launcher.domain.states import JobPhase
 from launcher.handlers import Timers, jobs
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
+from launcher_peers import FakeAgents, FakeScheduler, stopped
 from muster.aggregates import Aggregate, apply_records
 from muster.bus import Bus
 from muster.channels import Outgoing
@@ -31,9 +33,7 @@ from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, message_value
 from muster.relay import Relay
-from muster.states import JobPhase
 from muster.subject import Key
-from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 

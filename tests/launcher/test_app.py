@@ -11,13 +11,13 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from cli.embedded.broker import EmbeddedBroker
 from launcher.app import build
 from launcher.settings import LauncherSettings
+from launcher_peers import FakeAgents, FakeScheduler
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import JobRequest, JobState, JobStatus
 from muster.contracts.model import StateMessage
 from muster.contracts.pods import PodRequest, PodState, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service, message_topics
 from muster.service import Runtime, running
-from muster.testing.peers import FakeAgents, FakeScheduler
 from prometheus_client import generate_latest
 
 MakeRequest = Callable[..., JobRequest]

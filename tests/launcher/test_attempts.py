@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from launcher.domain.states import JobPhase
+from launcher_peers import failure, stopped
 from muster.contracts.jobs import Execution, JobRequest, JobState
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.verdicts import Behavior, Fault
-from muster.states import JobPhase
-from muster.testing.peers import failure, stopped
 from scheduler.domain.words import ended
 
 Story = Any

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from launcher.domain.decide import decide
 from launcher.domain.model import Life, Policy, wake_at
+from launcher_peers import FakeScheduler
 from muster.acknowledgements import acknowledgements
 from muster.channels import Outgoing
 from muster.contracts.gangs import GangRequest
@@ -28,7 +29,6 @@ from muster.exchange import Exchange, resync
 from muster.exchange import publish as publish_revision
 from muster.records import Received
 from muster.subject import Subject
-from muster.testing.peers import FakeScheduler
 from runtime_agent.domain.ending import Ending, Loss, Refusal
 from runtime_agent.domain.pods import Forget, Launch, Stop
 from runtime_agent.handlers import Handlers

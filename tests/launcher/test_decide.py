@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from launcher.domain.decide import decide
 from launcher.domain.model import Policy, wake_at
+from launcher.domain.states import JobPhase, TaskPhase
+from launcher_peers import failure
 from muster.contracts.gangs import GangClass, GangDecision
 from muster.contracts.jobs import JobRequest, JobState, TaskState
 from muster.contracts.pods import PodAction, PodState, PodStatus
@@ -14,8 +16,6 @@ from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Behavior, Fault, Verdict
 from muster.decisions import Due, MessageRejected
 from muster.errors import Broken
-from muster.states import JobPhase, TaskPhase
-from muster.testing.peers import failure
 
 Story = Any
 MakeRequest = Callable[..., JobRequest]

@@ -5,12 +5,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from launcher.domain.states import JobPhase
+from launcher_peers import failure
 from muster.contracts.gangs import PodDecisionState
 from muster.contracts.jobs import JobRequest, JobState, TaskState
 from muster.contracts.pods import PodState
 from muster.contracts.verdicts import Behavior, Fault
-from muster.states import JobPhase
-from muster.testing.peers import failure
 
 Story = Any
 Tell = Callable[..., Story]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from launcher_peers import failure
 from muster.contracts.gangs import GangEnd, GangRequest
 from muster.contracts.verdicts import Behavior, Fault
-from muster.testing.peers import failure
 
 Story = Any
 Tell = Callable[..., Story]

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from launcher import store
 from launcher.domain.model import Life, Placement, StopCause, Task
+from launcher.domain.states import JobPhase, TaskPhase
 from launcher.handlers import TOPICS_HEARD, Housekeeping
+from launcher_peers import FakeAgents, FakeScheduler, failure, stopped
 from muster.aggregates import Aggregate
 from muster.contracts.gangs import GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
@@ -23,8 +25,6 @@ from muster.contracts.verdicts import Behavior, Fault
 from muster.db import Pool, transaction
 from muster.decisions import Decision, Due, Input
 from muster.records import subject_of
-from muster.states import JobPhase, TaskPhase
-from muster.testing.peers import FakeAgents, FakeScheduler, failure, stopped
 
 MakeRequest = Callable[..., JobRequest]
 NewLauncher = Callable[[Pool], Any]

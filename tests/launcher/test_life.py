@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from launcher.domain.decide import decide
 from launcher.domain.model import ACTIVE, DONE, Life, Policy, wake_at
 from launcher_jobs import least_of, specs, verdicts
+from launcher_peers import FakeAgents, FakeScheduler, stopped
 from muster.contracts.gangs import GangDecision, GangRequest
 from muster.contracts.jobs import (
     Execution,
@@ -33,7 +34,6 @@ from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Fault, Verdict
 from muster.decisions import Due, Input, Publish
 from muster.ids import parse_pod
-from muster.testing.peers import FakeAgents, FakeScheduler, stopped
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "job1"

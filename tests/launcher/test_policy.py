@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from launcher.domain.states import JobPhase, TaskPhase
+from launcher_peers import failure, never_ran
 from muster.contracts.jobs import JobState, TaskState
 from muster.contracts.verdicts import Behavior, Fault, Verdict
-from muster.states import JobPhase, TaskPhase
-from muster.testing.peers import failure, never_ran
 from runtime_agent.domain.ending import Ending, Loss, Oom
 from runtime_agent.domain.verdict import judge
 

@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from launcher.domain.states import JobPhase
 from launcher.handlers import Housekeeping
 from launcher.settings import LauncherSettings
+from launcher_peers import FakeAgents, FakeScheduler, failure
 from muster.contracts.gangs import GangRequest
 from muster.contracts.jobs import Execution, JobRequest, JobState, JobStatus
 from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.verdicts import Behavior, Fault
 from muster.db import Pool, open_pool, transaction
-from muster.states import JobPhase
-from muster.testing.peers import FakeAgents, FakeScheduler, failure
 from pydantic import ValidationError
 
 MakeRequest = Callable[..., JobRequest]

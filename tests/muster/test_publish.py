@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from alerting.app import TOPICS_FOLLOWED as alerting_followed
 from alerting.handlers import TOPICS_HEARD as alerting_topics
+from documents import publish, schemas
+from documents.compatibility import breaks
 from jsonschema import Draft7Validator, Draft202012Validator, FormatChecker
 from launcher.handlers import TOPICS_HEARD as launcher_topics
-from muster import publish, schemas
 from muster.bus import Outgoing
-from muster.compatibility import breaks
 from muster.contracts.jobs import JobStatus
 from muster.contracts.model import Model
 from muster.contracts.notices import DeadLetter

@@ -1,9 +1,9 @@
 """Jobs of all kinds, and ways for their pods to end, for random histories."""
 
 import hypothesis.strategies as st
+from launcher_peers import failure
 from muster.contracts.jobs import JobSpec, TaskRoleSpec
 from muster.contracts.verdicts import Behavior, Fault
-from muster.testing.peers import failure
 
 
 @st.composite

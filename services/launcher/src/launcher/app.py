@@ -8,9 +8,9 @@ from muster.contracts.topics import Service
 from muster.inbox import messages_of
 from muster.service import Runtime, run_service
 from muster.settings import read
-from muster.states import JOB_SHOWN
 
 from launcher.domain.model import Life
+from launcher.domain.states import JOB_SHOWN
 from launcher.domain.words import final_verdict
 from launcher.handlers import TOPICS_HEARD, Housekeeping, Timers, jobs
 from launcher.metrics import LauncherMetrics

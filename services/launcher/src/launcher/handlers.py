@@ -15,12 +15,12 @@ from muster.errors import Transient
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
 from muster.relay import Relay
-from muster.states import JOB
 from muster.subject import Key
 
 from launcher import store
 from launcher.domain.decide import decide
 from launcher.domain.model import Life, Policy, wake_at
+from launcher.domain.states import JOB
 from launcher.metrics import LauncherMetrics
 from launcher.settings import LauncherSettings
 

@@ -5,10 +5,10 @@ from datetime import datetime
 
 import asyncpg
 from muster.db import Connection
-from muster.states import JobPhase
 from pydantic import TypeAdapter
 
 from launcher.domain.model import Job, Life, Task, TaskKey, wake_at
+from launcher.domain.states import JobPhase
 
 _JOB = TypeAdapter(Job)
 _TASK = TypeAdapter(Task)

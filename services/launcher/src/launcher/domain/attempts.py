@@ -9,10 +9,10 @@ from muster.contracts.gangs import GangEnd
 from muster.contracts.pods import PodStatus
 from muster.contracts.verdicts import Fault, Verdict
 from muster.ids import gang_name
-from muster.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 
 from launcher.domain.model import ACTIVE, DONE, ENDING, LIVE, Outcome, StopCause, Task
 from launcher.domain.policy import Attempt, account, attributed, completion, retry
+from launcher.domain.states import JobEvent, JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import UNEXPLAINED, end_by, is_loss, is_taken, stop_verdict
 from launcher.domain.words import (

@@ -11,7 +11,6 @@ from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
 from muster.decisions import Decision, Due, Input, MessageRejected
 from muster.errors import Broken
-from muster.states import JobPhase, TaskEvent, TaskPhase
 
 from launcher.domain.attempts import (
     End,
@@ -39,6 +38,7 @@ from launcher.domain.model import (
     StopCause,
     Task,
 )
+from launcher.domain.states import JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
 from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, stop_of, storable
 from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs

@@ -15,7 +15,8 @@ from muster.contracts.jobs import JobSpec, Retries, TaskRoleSpec, Trigger
 from muster.contracts.model import Reason
 from muster.contracts.verdicts import Verdict
 from muster.ids import PodName, gang_name
-from muster.states import JOB, JobPhase, TaskPhase
+
+from launcher.domain.states import JOB, JobPhase, TaskPhase
 
 TaskKey = tuple[str, int]
 """Role and index."""

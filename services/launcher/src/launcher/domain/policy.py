@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from muster.contracts.jobs import Retries, TaskRoleSpec, Trigger
 from muster.contracts.verdicts import Behavior, Fault, Verdict
-from muster.states import TaskPhase
 
 from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
+from launcher.domain.states import TaskPhase
 from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_preemption, is_taken
 
 ALWAYS = -2

@@ -13,7 +13,9 @@ from muster.contracts.topics import Kind
 from muster.decisions import Decision, Publish
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
-from muster.states import (
+
+from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
+from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
     TASK,
@@ -23,8 +25,6 @@ from muster.states import (
     Stale,
     TaskEvent,
 )
-
-from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
 from launcher.domain.words import GANG_RELEASED, GANG_REQUESTED, say_gang, say_job
 
 

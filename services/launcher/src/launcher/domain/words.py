@@ -18,9 +18,9 @@ from muster.contracts.pods import (
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
 from muster.decisions import Publish
-from muster.states import JOB_SHOWN, TASK_SHOWN, JobPhase
 
 from launcher.domain.model import HOLDING, Job, Life, Placement, StopCause, Task
+from launcher.domain.states import JOB_SHOWN, TASK_SHOWN, JobPhase
 from launcher.domain.verdicts import SUCCEEDED, stop_verdict
 
 JOB_UPDATED = "job-updated"

@@ -2,7 +2,7 @@
 
 ``advance`` is total: each pair of a state and an event moves, is stale (the event came late and
 changes nothing) or is illegal (only a bug can make it). The diagrams in docs/job-states.md are
-printed from these tables: ``python -m muster.states``.
+printed from these tables: ``python -m launcher.domain.states``.
 """
 
 from collections.abc import Mapping
@@ -229,8 +229,8 @@ def document() -> str:
         (
             "# The states of jobs and tasks",
             "",
-            "Printed from the tables in `shared/src/muster/states.py` by `python -m muster.states`;"
-            " a test compares them.",
+            "Printed from the tables in `services/launcher/src/launcher/domain/states.py` by"
+            " `python -m launcher.domain.states`; a test compares them.",
             "",
             "## A job",
             "",

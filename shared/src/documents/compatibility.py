@@ -7,7 +7,7 @@ keep records for days, and services are replaced one after another.
 from collections.abc import Iterator
 from typing import Any
 
-from muster.schemas import KNOWN_VALUES, Schema
+from documents.schemas import KNOWN_VALUES, Schema
 
 _BOUNDS = ("minLength", "maxLength", "pattern", "minItems", "maxItems", "minimum", "maximum")
 

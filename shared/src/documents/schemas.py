@@ -7,13 +7,12 @@ known values beside the type instead of closing it.
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
-
 from muster.contracts.node_orders import NodeOrder
 from muster.contracts.scheduling import SchedulingConfig
 from muster.contracts.subscriptions import Subscription
 from muster.contracts.topics import TOPICS, Topic, dead_letter_topic
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 Schema = dict[str, Any]
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from muster import states
-from muster.contracts.jobs import JobState, TaskState
-from muster.states import (
+from launcher.domain import states
+from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
     TASK,
@@ -22,6 +21,7 @@ from muster.states import (
     TaskEvent,
     TaskPhase,
 )
+from muster.contracts.jobs import JobState, TaskState
 
 MACHINES: list[tuple[Machine[Any, Any], type[StrEnum], type[StrEnum], Mapping[Any, StrEnum]]] = [
     (JOB, JobPhase, JobEvent, JOB_SHOWN),
@@ -104,5 +104,5 @@ def test_a_stop_is_taken_in_every_state_that_is_not_over() -> None:
 def test_the_printed_diagrams_are_those_of_the_tables() -> None:
     page = Path(__file__).parents[2] / "docs" / "job-states.md"
     assert page.read_text() == states.document(), (
-        "print it anew: .venv/bin/python -m muster.states > docs/job-states.md"
+        "print it anew: .venv/bin/python -m launcher.domain.states > docs/job-states.md"
     )

@@ -1,4 +1,4 @@
-"""Writes the documents that are made from the contracts: ``python -m muster.publish``.
+"""Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
 ``docs/schemas/<Model>.json`` and ``docs/asyncapi.json`` are generated. ``docs/schemas/examples/``
 has a record of each topic, written by hand. ``docs/schemas/released/<version>/`` is what readers of
@@ -15,8 +15,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from muster import asyncapi, schemas
-from muster.compatibility import breaks
+from documents import asyncapi, schemas
+from documents.compatibility import breaks
 
 MEND = "run `make generate` and commit what it writes"
 
@@ -104,7 +104,7 @@ def _json(path: Path) -> Any:
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="python -m muster.publish", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m documents.publish", description=__doc__)
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="where the documents are")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where needed")
     parser.add_argument("--release", metavar="VERSION", help="keep the present as released")

@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from faststream.kafka import KafkaBroker
 from faststream.specification import AsyncAPI
+from muster.contracts.topics import TOPICS
+from muster.settings import ServiceSettings
 from pydantic import BaseModel, Field
 
-from muster.contracts.topics import TOPICS
-from muster.schemas import PUBLISHED, Schema, definitions, published_models
-from muster.settings import ServiceSettings
+from documents.schemas import PUBLISHED, Schema, definitions, published_models
 
 DESCRIPTION = """\
 Muster's services communicate through these topics only. Every record is a CloudEvent 1.0 in Kafka's

@@ -1,1 +1,0 @@
-"""Fakes and builders that the tests of several services share."""
