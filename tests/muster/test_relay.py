@@ -274,14 +274,14 @@ async def test_a_message_that_the_bus_refuses_waits_for_a_later_one_or_for_redri
         await submit(rest, "large", "small")
         await eventually(lambda: answers(rest), {"good": "NAME", "large": "SMALL"})
         assert await rejected() == [("too", True)]
-        refused = rest.registry.get_sample_value
+        counted = rest.registry.get_sample_value
         labels = {"topic": "job-submitted"}
-        count = refused("muster_records_refused_total", labels)
+        count = counted("muster_records_rejected_total", labels)
         async with rest.pool.acquire() as conn:
             assert await redrive(conn, Service.REST) == 1
 
         async def tried_again() -> bool:
-            return (refused("muster_records_refused_total", labels) or 0) > (count or 0)
+            return (counted("muster_records_rejected_total", labels) or 0) > (count or 0)
 
         await eventually(tried_again, True)
         await eventually(rejected, [("too", True)])

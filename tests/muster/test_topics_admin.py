@@ -51,7 +51,7 @@ def test_broadcasts_are_compacted_and_all_records_are_kept_for_three_days() -> N
     policies = {topic: wanted_config(topic, SETTINGS) for topic in EVERY_TOPIC}
     assert {config["retention.ms"] for config in policies.values()} == {THREE_DAYS_MS}
     compacted = {t for t, config in policies.items() if config["cleanup.policy"] == "compact"}
-    assert compacted == {topic.name for topic in TOPICS.values() if topic.state}
+    assert compacted == {topic.name for topic in TOPICS.values() if topic.is_compacted}
     assert "node-reported" in compacted
 
 

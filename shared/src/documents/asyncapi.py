@@ -52,7 +52,7 @@ def document(version: str, examples: Mapping[str, Any]) -> Schema:
         del channel["servers"]  # none named: all
         channel["messages"] = {name: {"$ref": f"#/components/messages/{name}"}}
         channel["bindings"]["kafka"]["topicConfiguration"] = {
-            "cleanup.policy": ["compact" if topic.state else "delete"]
+            "cleanup.policy": ["compact" if topic.is_compacted else "delete"]
         }
         event_type = {"const": topic.event_type} if name in TOPICS else {"type": "string"}
         messages[name] = {

@@ -113,7 +113,7 @@ class Bus:
 
     async def publish(self, records: Sequence[Outgoing]) -> list[Outcome]:
         """Give records to the bus; for each, None when it was taken, Transient when it can't be
-        now, else why it is refused for ever. Those of one key keep their order.
+        now, else why it is rejected for good. Those of one key keep their order.
         """
         return await self._publisher.publish(records)
 

@@ -23,7 +23,8 @@ REPEAT_SPREAD = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One side's row of a subject. "Mine" is this side, "theirs" the other side.
+    """The revisions and times that one side keeps of a subject. "Mine" is this side, "theirs" the
+    other side.
 
     ``revision``: of my latest message; 0 before the first. ``seen``: the highest of their revisions
     that I applied or skipped. ``acknowledged``: the revision of mine that they named last.
@@ -116,7 +117,7 @@ def skip(row: Exchange, *, revision: int, now: datetime, seen: int = 0) -> Excha
 
 
 def reject_by_bus(row: Exchange, revision: int) -> Exchange:
-    """The bus refuses my message for good: it waits until a later one replaces it."""
+    """The bus rejects my message for good: it waits until a later one replaces it."""
     if revision != row.revision:
         return row
     return replace(row, rejected=revision, repeat_at=None)

@@ -31,9 +31,9 @@ class PlumbingMetrics:
             ["topic"],
             registry=registry,
         )
-        self.refused = Counter(
-            "muster_records_refused",
-            "Records that the bus refused for good.",
+        self.rejected = Counter(
+            "muster_records_rejected",
+            "Records that the bus rejected for good.",
             ["topic"],
             registry=registry,
         )

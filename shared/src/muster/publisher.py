@@ -1,4 +1,4 @@
-"""Gives records to the bus, each by itself: what the bus refuses, or can't take now, holds up
+"""Gives records to the bus, each by itself: what the bus rejects, or can't take now, holds up
 nothing else.
 
 A channel that did not take a record is away. Whoever has records for it is told so at once, and the
@@ -44,7 +44,7 @@ NO_LEADER = -1
 
 BUS_ERRORS = (KafkaError, OSError, TimeoutError, Transient)
 
-REFUSALS = (
+REJECTIONS = (
     MessageSizeTooLargeError,
     RecordListTooLargeError,
     RecordTooLargeError,
@@ -58,7 +58,7 @@ REFUSALS = (
 """What the bus says of a record. All else is about the channel or the bus, and passes."""
 
 Outcome = BaseException | None
-"""None: the bus has the record. Transient: it can't take it now. Else: it refuses it for ever."""
+"""None: the bus has the record. Transient: it can't take it now. Else: it rejects it for good."""
 
 
 def topic_named(name: str) -> Topic:
@@ -102,8 +102,8 @@ class Publisher:
                 self._away[channel] = record
             elif outcome is not None and not isinstance(outcome, Transient):
                 why = f"{type(outcome).__name__}: {outcome}"
-                _log.error("the bus refuses a record", topic=record.topic, key=record.key, why=why)
-                self._metrics.refused.labels(record.topic).inc()
+                _log.error("the bus rejects a record", topic=record.topic, key=record.key, why=why)
+                self._metrics.rejected.labels(record.topic).inc()
         self._metrics.channels_away.set(len(self._away))
         return outcomes
 
@@ -222,7 +222,7 @@ class Publisher:
             if producer.client.cluster.leader_for_partition(place) in (None, NO_LEADER):
                 return
             sent[n] = await self._send(producer, records[n])
-            if sent[n].done() and not isinstance(sent[n].exception(), REFUSALS):
+            if sent[n].done() and not isinstance(sent[n].exception(), REJECTIONS):
                 return
 
     async def _send(self, producer: AIOKafkaProducer, record: Outgoing) -> asyncio.Future[Any]:
@@ -290,6 +290,6 @@ def _outcome(sent: asyncio.Future[Any] | None, reason: str) -> Outcome:
         sent.cancel()
         return Transient(f"it was not taken in time: {reason}")
     error = sent.exception()
-    if error is None or isinstance(error, REFUSALS):
+    if error is None or isinstance(error, REJECTIONS):
         return error
     return Transient(str(error) or type(error).__name__)

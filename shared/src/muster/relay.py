@@ -162,7 +162,7 @@ class Relay:
 
     async def _publish(self, records: Sequence[Outgoing]) -> int:
         """Give records to the bus; returns how many messages it can't take now. Those are
-        republished from their rows. One that it refuses for good is not, until a later message
+        republished from their rows. One that it rejects for good is not, until a later message
         replaces it.
         """
         outcomes = await self._bus.publish(records)

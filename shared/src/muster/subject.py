@@ -171,7 +171,7 @@ class Subject:
         )
         return Acknowledgement(self.key or self.subject, self.journal, applied)
 
-    def due(self, now: datetime, jitter: float, *, may_repeat: bool) -> "Due":
+    def due(self, now: datetime, jitter: float, *, may_repeat: bool) -> "WhatIsDue":
         """What is due on the subject. ``may_repeat``: the message may go out again now."""
         row, acknowledgement = self, None
         if self.topic is None:  # there is nothing to repeat
@@ -184,7 +184,7 @@ class Subject:
         if _is_due(row.exchange.answer_at, now):
             acknowledgement = row.acknowledgement()
             row = replace(row, exchange=exchange.answered(row.exchange))
-        return Due(row, is_repeat, acknowledgement)
+        return WhatIsDue(row, is_repeat, acknowledgement)
 
     def repeated_for_listeners(self, now: datetime) -> "Subject":
         """A final message that listeners are due to get again goes out. The next time is later,
@@ -199,7 +199,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class WhatIsDue:
     """The row once what is due has gone out: the latest message where ``is_repeat``, and an
     acknowledgement.
     """

@@ -210,7 +210,7 @@ async def update_exchanges(conn: Connection, rows: Sequence[Subject]) -> None:
 
 
 async def reject_by_bus(conn: Connection, key: Key, revision: int) -> None:
-    """The bus refuses this revision for good: it is not republished."""
+    """The bus rejects this revision for good: it is not republished."""
     row = await conn.fetchrow(_LOAD, [key[0].value], [key[1]])
     if row is not None:
         subject = _subject(row)

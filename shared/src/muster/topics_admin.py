@@ -72,7 +72,7 @@ class Difference:
 
 def wanted_config(topic: str, settings: ServiceSettings) -> dict[str, str]:
     """The values that a topic is made with and must have."""
-    keeps_newest = topic in TOPICS and TOPICS[topic].state
+    keeps_newest = topic in TOPICS and TOPICS[topic].is_compacted
     wanted = {
         "cleanup.policy": "compact" if keeps_newest else "delete",
         "retention.ms": str(settings.topic_retention_days * DAY_MS),

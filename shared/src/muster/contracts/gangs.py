@@ -1,4 +1,4 @@
-"""The two words about a gang: the pods wanted together (Launcher) and what was decided
+"""The two messages on a gang: the pods wanted together (Launcher) and what was decided
 (Scheduler).
 """
 

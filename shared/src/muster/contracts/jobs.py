@@ -1,4 +1,4 @@
-"""The two words about a job: what is wanted (REST) and what has become of it (Launcher)."""
+"""The two messages on a job: what is wanted (REST) and what has become of it (Launcher)."""
 
 from datetime import datetime
 

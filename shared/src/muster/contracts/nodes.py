@@ -1,6 +1,4 @@
-"""One-way words about nodes: what an agent reports, its heartbeat, and what the Scheduler says of
-lost nodes.
-"""
+"""What agents broadcast of their nodes, and what the Scheduler tells of lost ones."""
 
 from datetime import datetime
 

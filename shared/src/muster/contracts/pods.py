@@ -1,4 +1,4 @@
-"""The two words about a pod: run, stop or forget it (Launcher), and what became of it (Runtime
+"""The two messages on a pod: run, stop or forget it (Launcher), and what became of it (Runtime
 agent).
 """
 

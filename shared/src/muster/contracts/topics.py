@@ -65,7 +65,8 @@ SIDES: Mapping[Kind, Sides] = {
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic, with all services that send to it and all that read it. ``kind`` is set where its
-    records belong to an exchange; ``state`` topics keep the newest record of each key.
+    records belong to an exchange; Kafka keeps only the newest record of each
+    key where ``is_compacted``.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Topic:
     senders: tuple[Service, ...]
     readers: tuple[Service, ...] = ()
     kind: Kind | None = None
-    state: bool = False
+    is_compacted: bool = False
 
     @property
     def event_type(self) -> str:
@@ -166,7 +167,7 @@ _ALL = [
         "Capacity, GPUs, health and pods of a node.",
         senders=(Service.RUNTIME_AGENT,),
         readers=(Service.SCHEDULER, Service.REST, Service.ALERTING),
-        state=True,
+        is_compacted=True,
     ),
     Topic(
         "node-heartbeat",
@@ -215,7 +216,7 @@ _ALL = [
         "The state of a service's database, and whether it was restored.",
         senders=(Service.REST, Service.LAUNCHER, Service.SCHEDULER, Service.ALERTING),
         readers=tuple(Service),
-        state=True,
+        is_compacted=True,
     ),
     Topic("alert-raised", AlertNotice, "alert", "An alert fires.", (Service.ALERTING,)),
     Topic("alert-resolved", AlertNotice, "alert", "The alert is resolved.", (Service.ALERTING,)),
@@ -226,7 +227,7 @@ _ALL = [
         "The present value of a setting.",
         senders=(Service.REST,),
         readers=(Service.ALERTING, Service.RUNTIME_AGENT, Service.SCHEDULER, Service.REST),
-        state=True,
+        is_compacted=True,
     ),
 ]
 
