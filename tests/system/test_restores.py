@@ -13,8 +13,8 @@ from parts_of_muster import Parts, parts_up
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(900)]
 
-JOBS = 40
-WAIT_S = 120.0
+JOBS = 100
+WAIT_S = 240.0
 NOTICE_S = 60.0
 
 
@@ -53,7 +53,7 @@ async def submit_some(jobs: Jobs, count: int, rng: random.Random) -> None:
         await jobs.submit()
         await jobs.stop_some(0.1)
         await jobs.look()
-        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        await asyncio.sleep(rng.uniform(0.0, 0.25))
 
 
 @asynccontextmanager
