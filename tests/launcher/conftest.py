@@ -284,7 +284,8 @@ class Launcher:
         self.pool = pool
         self.settings = settings
         self.metrics = LauncherMetrics(CollectorRegistry())
-        bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(CollectorRegistry()))
+        self.registry = CollectorRegistry()
+        bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(self.registry))
         self.relay = CountingRelay(bus, pool)
         # Jobs here are submitted at a fixed time, and the database's clock is the real one.
         self.use(jobs(replace(settings.policy(), start_longest=timedelta(days=36_500))))

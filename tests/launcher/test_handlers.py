@@ -328,6 +328,33 @@ async def test_a_program_that_writes_nul_bytes_fails_like_any_other(
     assert final.verdict.evidence == "Error: \ufffd\ufffd bad"
 
 
+@pytest.mark.parametrize("other", [{"journal": "another"}, {"node": "n2"}])
+async def test_what_another_agent_tells_of_a_pod_is_acknowledged_to_it_and_changes_nothing(
+    pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest, other: dict[str, str]
+) -> None:
+    launcher = new_launcher(pool)
+    world = World(launcher, 1)
+    await launcher.hear([make_request("j", {"worker": 1})])
+    world.scheduler.hear(next(w for w in await launcher.said() if isinstance(w, GangRequest)))
+    await launcher.hear([world.scheduler.place("j-0", "n1")])
+    world.agents.hear(next(w for w in await launcher.said() if isinstance(w, PodRequest)), NOW)
+    await launcher.hear([world.agents.start("j-0-worker-0-0", NOW)])
+    await launcher.said()
+    before = await launcher.life("j")
+    row = "SELECT seen, key, journal FROM subject WHERE kind = 'pod'"
+    known = await pool.fetchrow(row)
+    ended = world.agents.end("j-0-worker-0-0", NOW, failure(Behavior.TRANSIENT))
+    stray = ended.model_copy(update={"revision": 900, **other})
+    await launcher.hear([stray])
+    assert await launcher.life("j") == before
+    assert await pool.fetchrow(row) == known
+    (answer,) = launcher.relay.outgoing
+    told = RevisionAcknowledged.model_validate_json(answer.value)
+    assert (answer.key, told.journal) == (stray.node, stray.journal)
+    assert [(each.subject, each.revision) for each in told.applied] == [(stray.pod, 900)]
+    assert launcher.registry.get_sample_value("muster_stray_messages_total") == 1
+
+
 async def test_only_the_changed_tasks_of_a_large_job_are_written(
     pool: Pool, new_launcher: NewLauncher, make_request: MakeRequest
 ) -> None:

@@ -11,49 +11,60 @@ from cli.embedded.broker import EmbeddedBroker
 from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 from muster.incarnation import DatabaseRestored, Incarnation, next_incarnation
 from muster.service import Runtime
-from toy_services import answers, both, eventually, submit, unsettled
+from toy_services import (
+    answers,
+    both,
+    eventually,
+    submit,
+    toy_launcher,
+    toy_rest,
+    toy_settings,
+    unsettled,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-BEFORE = NOW - timedelta(hours=1)
-HELD = Incarnation("7/1", 40, BEFORE)
+SECONDS = int(NOW.timestamp())
+AT = SECONDS - 3600
+HELD = Incarnation("7/1", AT)
 TABLES = ("subject", "toy", "incarnation")
 
 
 @pytest.mark.parametrize(
-    ("before", "database", "published", "wanted_beat", "is_restored"),
+    ("before", "database", "published", "is_restored"),
     [
-        pytest.param(None, "7/1", None, 1, False, id="the first start of all"),
-        pytest.param(None, "7/1", 90, 91, False, id="an emptied schema on a known bus"),
-        pytest.param(HELD, "7/1", 40, 41, False, id="an ordinary start"),
-        pytest.param(HELD, "7/1", 38, 41, False, id="a beat that was not published"),
-        pytest.param(HELD, "7/1", 41, 42, True, id="a disk snapshot of a second ago"),
-        pytest.param(HELD, "7/1", 90, 91, True, id="a disk snapshot of long ago"),
-        pytest.param(HELD, "7/2", 40, 41, True, id="a base backup, or a failover"),
-        pytest.param(HELD, "8/1", 40, 41, True, id="a dump put into another server"),
-        pytest.param(HELD, "7/1", None, 41, True, id="a new bus"),
+        pytest.param(None, "7/1", None, False, id="the first start of all"),
+        pytest.param(None, "7/1", AT, True, id="an emptied schema on a known bus"),
+        pytest.param(HELD, "7/1", AT, False, id="an ordinary start"),
+        pytest.param(HELD, "7/1", AT - 2, False, id="a beat that was not published"),
+        pytest.param(HELD, "7/1", AT + 1, True, id="a disk snapshot of a second ago"),
+        pytest.param(HELD, "7/1", AT + 1000, True, id="a disk snapshot of long ago"),
+        pytest.param(HELD, "7/2", AT, True, id="a base backup, or a failover"),
+        pytest.param(HELD, "8/1", AT, True, id="a dump put into another server"),
+        pytest.param(HELD, "7/1", None, True, id="a new bus"),
     ],
 )
 def test_a_start_knows_whether_its_database_was_restored(
-    before: Incarnation | None,
-    database: str,
-    published: int | None,
-    wanted_beat: int,
-    is_restored: bool,
+    before: Incarnation | None, database: str, published: int | None, is_restored: bool
 ) -> None:
     begun = next_incarnation(before, database, published, NOW)
-    assert begun.beat == wanted_beat
-    assert (begun.restored_at == NOW) is is_restored
+    assert begun.beat == SECONDS
+    assert (begun.restored == begun.beat) is is_restored
     if is_restored:
-        assert begun.restored == begun.beat
-        assert begun.as_of == BEFORE
+        assert begun.as_of == (AT if before else 0)
         assert begun.floor == int(NOW.timestamp() * 1000)
 
 
 def test_a_restore_is_remembered_by_the_starts_after_it() -> None:
-    restored = next_incarnation(HELD, "7/1", 90, NOW)
+    restored = next_incarnation(HELD, "7/1", AT + 50, NOW)
     later = next_incarnation(restored, "7/1", restored.beat, NOW + timedelta(days=1))
     assert (later.restored, later.as_of) == (restored.restored, restored.as_of)
-    assert later.restored_at == NOW
+    assert later.beat == SECONDS + 24 * 3600
+
+
+@pytest.mark.parametrize("published", [None, SECONDS + 7])
+def test_a_beat_never_falls_where_the_clock_goes_back(published: int | None) -> None:
+    ahead = Incarnation("7/1", SECONDS + 5)
+    assert next_incarnation(ahead, "7/1", published, NOW).beat == (published or ahead.beat) + 1
 
 
 async def back_up(service: Runtime) -> None:
@@ -142,13 +153,57 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
     await conn.close()
     async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
         await launcher.incarnations.has_begun.wait()
-        current = await launcher.pool.fetchrow("SELECT restored, floor FROM incarnation")
-        assert launcher.incarnations.unused_number(made_at) == current["restored"] > beat
+        restored = await launcher.pool.fetchval("SELECT restored FROM incarnation")
+        assert restored > beat
+        number = launcher.incarnations.unused_number(made_at)
+        assert number == 10 * (restored - int(made_at.timestamp()) + 1)
         assert launcher.incarnations.unused_number(made_at + timedelta(days=1)) == 0
         await eventually(lambda: answers(launcher), {"j": "old"})
         await eventually(lambda: unsettled(rest, launcher), 0)
         revision = await launcher.pool.fetchval("SELECT revision FROM subject WHERE subject = 'j'")
-        assert revision > current["floor"]
+        assert revision > restored * 1000
+
+
+async def test_a_schema_that_was_emptied_is_filled_by_the_peers(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for n in range(10):
+            await submit(rest, f"j{n}", "name")
+        await eventually(lambda: answers(rest), {f"j{n}": "NAME" for n in range(10)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        await eventually(lambda: beats_on(fresh_broker.bootstrap, 0), True)
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
+    await conn.execute(f"TRUNCATE {', '.join(TABLES)}, peer")
+    await conn.close()
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        await eventually(lambda: answers(launcher), {f"j{n}": "name" for n in range(10)})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+
+
+async def test_a_peer_notices_a_restore_together_with_the_loss_of_the_bus(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    """The peer runs on, and has read a later beat on the bus before."""
+    settings = toy_settings(database_url, fresh_broker.bootstrap)
+    async with toy_rest(settings) as rest:
+        async with toy_launcher(settings) as launcher:
+            await launcher.incarnations.has_begun.wait()
+            await back_up(launcher)
+            await submit(rest, "j", "name")
+            await eventually(lambda: answers(rest), {"j": "NAME"})
+            await eventually(lambda: unsettled(rest, launcher), 0)
+            ahead = await launcher.pool.fetchval("SELECT beat FROM incarnation")
+            await eventually(lambda: beats_on(fresh_broker.bootstrap, ahead - 1), True)
+        conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
+        await put_back(conn)
+        await conn.execute("UPDATE incarnation SET beat = beat - 1000")
+        await conn.close()
+        fresh_broker.kill()
+        fresh_broker.start()
+        async with toy_launcher(settings) as launcher:
+            await eventually(lambda: answers(launcher), {"j": "name"})
+            await eventually(lambda: unsettled(rest, launcher), 0)
 
 
 async def until_restored(database_url: str, bootstrap: str) -> None:
@@ -178,8 +233,8 @@ async def test_a_service_whose_database_is_put_back_while_it_runs_ends(
         await until_restored(database_url, fresh_broker.bootstrap)
     assert failed.group_contains(DatabaseRestored)
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
-    kept = "SELECT beat, beat_at FROM"
-    assert await conn.fetchrow(f"{kept} incarnation") == await conn.fetchrow(
+    kept = "SELECT beat FROM"
+    assert await conn.fetchval(f"{kept} incarnation") == await conn.fetchval(
         f"{kept} backup_incarnation"
     )
     await conn.close()

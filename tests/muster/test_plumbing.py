@@ -8,12 +8,14 @@ from typing import Any
 
 import asyncpg
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 from cli.embedded.broker import EmbeddedBroker
 from cloudevents.core.bindings.kafka import KafkaMessage, from_kafka_event
 from muster.bus import Bus
 from muster.contracts.topics import Kind, Service
 from muster.decisions import Publish
+from muster.inbox import ATTEMPTS_ALONE
 from muster.recovery import redrive, resync_all
 from muster.subjects import publish_all
 from toy_services import (
@@ -26,6 +28,8 @@ from toy_services import (
     submit,
     unsettled,
 )
+
+SUBMITTED = "job-submitted"
 
 
 async def test_a_message_is_applied_answered_and_then_nothing_flows(
@@ -211,8 +215,9 @@ async def test_a_failover_of_the_database_is_waited_for(
         await operator.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         await operator.execute(CUT_OFF)
         await operator.close()
-        await submit(rest, "j", "third")
-        await eventually(lambda: answers(launcher), {"j": "third", "j2": "second"})
+        await publish_as_rest(fresh_broker.bootstrap, "j3", "third")
+        wanted = {"j": "first", "j2": "second", "j3": "third"}
+        await eventually(lambda: answers(launcher), wanted)
         assert await dead_letters(launcher) == 0
 
 
@@ -235,6 +240,87 @@ async def test_a_batch_that_takes_too_long_is_halved_until_the_culprit_is_found(
 
         await eventually(applied, wanted)
         await eventually(lambda: dead_letters(launcher), 1)
+
+
+async def test_a_commit_that_hangs_makes_no_dead_letter(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    """As where a synchronous standby is away: the database answers, but no commit."""
+    async with both(database_url, fresh_broker.bootstrap, statement_timeout_s=0.5) as two:
+        rest, launcher = two
+        operator = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
+        await operator.execute(
+            "CREATE FUNCTION hang() RETURNS trigger LANGUAGE plpgsql"
+            " AS 'BEGIN PERFORM pg_sleep(3600); RETURN NULL; END';"
+            " CREATE CONSTRAINT TRIGGER hangs AFTER INSERT ON toy DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION hang()"
+        )
+        await submit(rest, "j", "name")
+        what = {"what": "batch"}
+
+        async def is_retried_often() -> bool:
+            name = "muster_transient_failures_total"
+            return (launcher.registry.get_sample_value(name, what) or 0) > ATTEMPTS_ALONE
+
+        await eventually(is_retried_often, True)
+        await operator.execute("DROP FUNCTION hang CASCADE")
+        await operator.close()
+        await eventually(lambda: answers(rest), {"j": "NAME"})
+        assert await dead_letters(launcher) == 0
+
+
+async def test_lost_offsets_of_a_group_change_nothing(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    jobs = {f"j{n}": "NAME" for n in range(10)}
+    rows = "SELECT subject, revision, seen FROM subject WHERE subject <> 'last' ORDER BY subject"
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+        for job in jobs:
+            await submit(rest, job, "name")
+        await eventually(lambda: answers(rest), jobs)
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        before = await launcher.pool.fetch(rows)
+        await eventually(lambda: committed(fresh_broker.bootstrap), len(jobs))
+    group = AIOKafkaConsumer(
+        SUBMITTED,
+        bootstrap_servers=fresh_broker.bootstrap,
+        group_id="muster-launcher",
+        enable_auto_commit=False,
+    )
+    async with group:
+        await eventually(lambda: has_partitions(group), True)
+        await group.commit(dict.fromkeys(group.assignment(), 0))
+    async with both(database_url, fresh_broker.bootstrap) as (rest, launcher):
+
+        async def read_again() -> float | None:
+            name, labels = "muster_records_received_total", {"topic": SUBMITTED}
+            return launcher.registry.get_sample_value(name, labels)
+
+        await eventually(read_again, len(jobs))
+        await submit(rest, "last", "name")
+        await eventually(lambda: answers(rest), jobs | {"last": "NAME"})
+        await eventually(lambda: unsettled(rest, launcher), 0)
+        assert await dead_letters(launcher) == 0
+        assert await launcher.pool.fetch(rows) == before
+
+
+async def committed(bootstrap: str) -> int:
+    """How many records of job-submitted the Launcher's group has read, as the bus knows."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        metadata = await admin.describe_topics([SUBMITTED])
+        places = [
+            TopicPartition(SUBMITTED, each["partition"]) for each in metadata[0]["partitions"]
+        ]
+        found = await admin.list_consumer_group_offsets("muster-launcher", partitions=places)
+    finally:
+        await admin.close()
+    return sum(max(0, each.offset) for each in found.values())
+
+
+async def has_partitions(consumer: AIOKafkaConsumer) -> bool:
+    return bool(consumer.assignment())
 
 
 async def test_records_are_cloudevents_that_the_sdk_reads(

@@ -59,7 +59,8 @@ class Wanted:
 @dataclass
 class Jobs:
     """`wanted`: by name, those that REST accepted. `states` and `attempts`: as REST said last.
-    `fell`: what REST has taken back: final states and numbers of attempts.
+    `fell`: what REST has taken back: final states and numbers of attempts. `forgotten`: of which a
+    restore may have made REST forget the job, or its end.
     """
 
     http: Http
@@ -69,10 +70,15 @@ class Jobs:
     states: dict[str, str] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
     fell: list[str] = field(default_factory=list)
+    forgotten: set[str] = field(default_factory=set)
 
     @property
     def marks(self) -> Path:
         return self.parts.home / "marks"
+
+    def over(self) -> set[str]:
+        """The jobs that have ended, as far as REST has told."""
+        return {name for name, state in self.states.items() if state in FINAL}
 
     def open(self) -> int:
         """How many jobs have not ended, as far as REST has told."""
@@ -165,13 +171,15 @@ class Jobs:
 
     def wrong(self, *, may_be_gone: bool) -> dict[str, str]:
         """Jobs that REST shows otherwise than they should be; `may_be_gone`: it may have lost some,
-        as its database was put back.
+        as its database was put back. REST tells the Launcher to stop what it does not know, or
+        knows to be over. Where a later restore takes that back, the job stays stopped.
         """
         return {
             name: f"{self.states.get(name)}, not {wanted.state}"
             for name, wanted in self.wanted.items()
             if self.states.get(name) != wanted.state
             and not (may_be_gone and name not in self.states)
+            and not (name in self.forgotten and self.states[name] == "STOPPED")
         }
 
     async def end_right(self, seed: int, wait_s: float, *, may_be_gone: bool) -> None:

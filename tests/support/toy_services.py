@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -112,11 +112,8 @@ async def toy_service(
         yield runtime
 
 
-@asynccontextmanager
-async def both(
-    database_url: str, bootstrap: str, **more: Any
-) -> AsyncIterator[tuple[Runtime, Runtime]]:
-    settings = DatabaseSettings(
+def toy_settings(database_url: str, bootstrap: str, **more: Any) -> DatabaseSettings:
+    return DatabaseSettings(
         database_url=database_url,
         kafka_bootstrap=bootstrap,
         fetch_wait_busy_ms=10,
@@ -128,10 +125,22 @@ async def both(
         database_connections=3,
         **more,
     )
-    async with (
-        toy_service(Service.REST, rest_decide, ["job-updated"], settings) as rest,
-        toy_service(Service.LAUNCHER, launcher_decide, ["job-submitted"], settings) as launcher,
-    ):
+
+
+def toy_rest(settings: DatabaseSettings) -> AbstractAsyncContextManager[Runtime]:
+    return toy_service(Service.REST, rest_decide, ["job-updated"], settings)
+
+
+def toy_launcher(settings: DatabaseSettings) -> AbstractAsyncContextManager[Runtime]:
+    return toy_service(Service.LAUNCHER, launcher_decide, ["job-submitted"], settings)
+
+
+@asynccontextmanager
+async def both(
+    database_url: str, bootstrap: str, **more: Any
+) -> AsyncIterator[tuple[Runtime, Runtime]]:
+    settings = toy_settings(database_url, bootstrap, **more)
+    async with toy_rest(settings) as rest, toy_launcher(settings) as launcher:
         yield rest, launcher
 
 

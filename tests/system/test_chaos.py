@@ -34,16 +34,18 @@ SCHEMAS = ("rest", "launcher", "scheduler", "alerting")
 @dataclass
 class Chaos:
     """The trouble. An event holds the lock of each part that it touches; `done` counts them.
-    ``has_lost_jobs``: what REST knew was put back.
+    `backups`: of what, where, and which jobs were over then. `has_lost_jobs`: REST's rows were put
+    back.
     """
 
     parts: Parts
+    jobs: Jobs
     rng: random.Random
     say: Callable[[str], None]
     locks: dict[str, asyncio.Lock] = field(
         default_factory=lambda: {part: asyncio.Lock() for part in PARTS}
     )
-    backups: list[tuple[str, Path]] = field(default_factory=list)
+    backups: list[tuple[str, Path, set[str]]] = field(default_factory=list)
     done: Counter[str] = field(default_factory=Counter)
     has_lost_jobs: bool = False
     made: int = 0
@@ -101,7 +103,7 @@ class Chaos:
     async def _back_up(self, _part: str) -> str:
         what = self.rng.choice(("snapshot", "base backup", *SCHEMAS))
         self.made += 1
-        to = self.parts.home / f"backup-{self.made}"
+        to, over = self.parts.home / f"backup-{self.made}", self.jobs.over()
         async with self.locks["database"]:
             if what == "snapshot":
                 await self.parts.disk_snapshot(to)
@@ -109,16 +111,19 @@ class Chaos:
                 await self.parts.base_backup(to)
             else:
                 await self.parts.dump(what, to)
-        self.backups.append((what, to))
+        self.backups.append((what, to, over))
         if len(self.backups) > BACKUPS:
-            _, oldest = self.backups.pop(0)
+            _, oldest, _ = self.backups.pop(0)
             await asyncio.to_thread(_remove, oldest)
         return f"back up {what}"
 
     async def _restore(self, _part: str) -> str:
         if not self.backups:
             return "no backup yet"
-        what, backup = self.backups.pop(self.rng.randrange(len(self.backups)))
+        what, backup, over = self.backups.pop(self.rng.randrange(len(self.backups)))
+        if what not in ("launcher", "scheduler", "alerting"):
+            self.has_lost_jobs = True
+            self.jobs.forgotten |= self.jobs.wanted.keys() - over
         is_bus_lost = self.rng.random() < 0.3
         async with self.locks["database"]:
             if is_bus_lost:
@@ -132,7 +137,6 @@ class Chaos:
         return f"restore {what}" + " and lose the bus" * is_bus_lost
 
     async def _put_back(self, what: str, backup: Path) -> None:
-        self.has_lost_jobs = self.has_lost_jobs or what not in ("launcher", "scheduler", "alerting")
         self.say(f"    puts back {what}")
         if what in ("snapshot", "base backup"):
             self.parts.put_back_server(backup, kills=self.rng.random() < 0.5)
@@ -188,7 +192,8 @@ async def test_whatever_happens_all_jobs_end_right(
     say(f"\nseed {seed}, {EVENTS} events, over {tmp_path}")
     rng = random.Random(seed)
     async with parts_up(tmp_path / "home", lambda _: None) as (parts, http):
-        jobs, chaos = Jobs(http, parts, random.Random(seed + 1)), Chaos(parts, rng, say)
+        jobs = Jobs(http, parts, random.Random(seed + 1))
+        chaos = Chaos(parts, jobs, rng, say)
         shown = asyncio.create_task(show(chaos, jobs, seed, say))
         is_over = asyncio.Event()
         coming = asyncio.create_task(keep_coming(jobs, rng, is_over))

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import asyncpg
 from asyncpg.transaction import Transaction
 
+from muster.errors import Transient
+
 Isolation = Literal["read_committed", "read_uncommitted", "serializable", "repeatable_read"]
 
 CANCEL_S = 1.0
@@ -51,9 +53,14 @@ class BoundedTransaction(Transaction):
     """One that doesn't hide what has ended it behind the end of its connection."""
 
     async def __aexit__(self, kind: object, error: object, at: object) -> None:
-        """Commit, or roll back."""
+        """Commit, or roll back. Raises Transient where the commit is not answered: that a standby
+        or the disk is slow is no fault of what is committed.
+        """
         try:
             await super().__aexit__(kind, error, at)
+        except TimeoutError as slow:
+            if error is None:
+                raise Transient("the database does not answer a commit") from slow
         except _ENDED:
             if error is None:
                 raise

@@ -12,6 +12,7 @@ import asyncpg
 
 from muster.channels import Outgoing
 from muster.connections import CANCEL_S, SERVER_SETTINGS, BoundedConnection
+from muster.errors import Transient
 from muster.settings import DatabaseSettings
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
@@ -23,7 +24,13 @@ TRANSIENT_STATES = ("08", "25006", "40", "53", "55", "57", "58")
 failover), rollback (serialisation, deadlock), resources (full disk, too many connections), lock not
 available, operator intervention (shutdown, statement timeout), system error."""
 
-TRANSIENT_ERRORS = (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+TRANSIENT_ERRORS = (
+    Transient,
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+)
 """The last is what asyncpg raises, among others, where a connection ends within an operation."""
 
 ANSWER_TIMEOUT_S = 2.0

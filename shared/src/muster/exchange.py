@@ -123,13 +123,13 @@ def reject_by_bus(row: Exchange, revision: int) -> Exchange:
     return replace(row, rejected=revision, repeat_at=None)
 
 
-def resync(row: Exchange, now: datetime) -> Exchange:
+def resync(row: Exchange, now: datetime, floor: int = 0) -> Exchange:
     """After a restored backup: my latest message goes out above every revision that I may have
-    used since. Nobody publishes a thousand messages a second on one subject, so the clock's
-    milliseconds are above them all, also where one backup is restored twice.
+    used since, and above the ``floor``. Nobody publishes a thousand messages a second on one
+    subject, so the clock's milliseconds are above them all.
     """
-    floor = max(row.revision, int(now.timestamp() * 1000))
-    return publish(replace(row, revision=floor, acknowledged=0), now)
+    revision = max(row.revision, int(now.timestamp() * 1000), floor)
+    return publish(replace(row, revision=revision, acknowledged=0), now)
 
 
 def republish(row: Exchange, now: datetime, jitter: float) -> Exchange:

@@ -15,7 +15,6 @@ import structlog
 from muster.aggregates import Aggregate, apply_records, dead_letter
 from muster.bus import Bus
 from muster.db import Transaction, is_too_slow, is_transient
-from muster.errors import Transient
 from muster.records import Received
 from muster.relay import Relay
 from muster.settings import DatabaseSettings
@@ -110,7 +109,7 @@ class Inbox:
                 async with self._relay.transaction() as opened:
                     result = await handler(opened, records)
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 if is_too_slow(error) and await self._relay.database_answers():
                     raise

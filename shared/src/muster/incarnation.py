@@ -1,20 +1,20 @@
 """Notices that a service's database was restored to an earlier moment, and resyncs with the peers.
 
-Example: an operator puts back the disk of an hour ago. The Launcher starts on it, raises its beat
-from 4711 to 4712, and reads on ``service-started`` that it had published beat 8000. So it publishes
-all its open subjects again, above every revision that it may have used in that hour, and tells that
-it was restored. Its peers republish what they know. Until then it decides nothing.
+Example: an operator puts back the disk of 11:00 at 12:00. The Launcher starts on it, and reads on
+``service-started`` that it had published the beat of 11:59. So it publishes all its open subjects
+again, above every revision that it may have used in that hour, and tells that it was restored. Its
+peers republish what they know. Until then it decides nothing.
 
-The *beat* is a counter in the service's schema. Each start raises it, and each second in which the
-service committed something; after that commit the service publishes it. A schema that lost more
-than a second therefore has a lower beat than the one on the bus.
+The *beat* in a service's schema is the last second in which the service committed something, or
+started. After that commit the service publishes it. A schema that lost more than a second therefore
+has a lower beat than the one on the bus. A beat never falls, on whatever bus it is published.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 
 import structlog
@@ -38,20 +38,24 @@ BEAT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A state of a service's database, as the schema itself holds it.
+    """A state of a service's database, as the schema itself holds it. Times are whole seconds since
+    1970, and higher where the clock went back.
 
-    ``database``: PostgreSQL's system identifier and timeline. ``restored_at``: when the service
-    last found its database restored, at the beat ``restored``; commits after ``as_of`` may be lost.
-    ``floor``: no revision above it was used before that.
+    ``database``: PostgreSQL's system identifier and timeline. ``restored``: the beat at which the
+    service last found its database restored, 0 for never. Commits after ``as_of`` may be lost then.
     """
 
     database: str
     beat: int
-    beat_at: datetime
     restored: int = 0
-    restored_at: datetime | None = None
-    as_of: datetime | None = None
-    floor: int = 0
+    as_of: int = 0
+
+    @property
+    def floor(self) -> int:
+        """No revision above it was used before the restore: nobody publishes a thousand messages a
+        second on one subject.
+        """
+        return self.restored * 1000
 
 
 def next_incarnation(
@@ -63,14 +67,14 @@ def next_incarnation(
     The database counts as restored where it is another one, where the bus knows a beat that it does
     not know, and where the bus knows none: then a new bus and a restored database look alike.
     """
-    if before is None:
-        return Incarnation(database, (published or 0) + 1, now)
-    beat = before.beat + 1
-    if database == before.database and published is not None and published < beat:
-        return replace(before, beat=beat, beat_at=now)
-    beat = max(beat, (published or 0) + 1)
-    floor = int(now.timestamp() * 1000)
-    return Incarnation(database, beat, now, beat, now, before.beat_at, floor)
+    held = 0 if before is None else before.beat
+    beat = max(held + 1, (published or 0) + 1, int(now.timestamp()))
+    if before is None and published is None:
+        return Incarnation(database, beat)
+    is_known = before is not None and database == before.database
+    if before is not None and is_known and published is not None and published <= held:
+        return replace(before, beat=beat)
+    return Incarnation(database, beat, restored=beat, as_of=held)
 
 
 class DatabaseRestored(Broken):
@@ -88,11 +92,11 @@ class Incarnations:
 
     def __init__(self, bus: Bus, resync_s: float) -> None:
         self._bus = bus
-        self._resync = timedelta(seconds=resync_s)
+        self._resync_s = resync_s
         self._current: Incarnation | None = None
         self._published: int | None = None
         self._restored_on_bus = 0
-        self._told_at: datetime | None = None
+        self._told_at: float | None = None
         self._peers: dict[Service, ServiceStarted] = {}
         self._answered: defaultdict[str, int] = defaultdict(int)
         self._newest = Newest()
@@ -122,13 +126,12 @@ class Incarnations:
 
     def unused_number(self, made_at: datetime) -> int:
         """A number for what was made then and is unknown here. A restored database may have
-        forgotten it, with all the small numbers that it has used: the beat of the restore is above
-        them, for a beat is a second. 0 where nothing can be forgotten.
+        forgotten it, with all the numbers that it has used: not ten in a second. 0 where nothing
+        can be forgotten.
         """
-        current = self._current
-        if current is None or current.restored_at is None or made_at > current.restored_at:
-            return 0
-        return current.restored
+        restored = 0 if self._current is None else self._current.restored
+        seconds = restored - int(made_at.timestamp())
+        return 0 if restored == 0 or seconds < 0 else 10 * (seconds + 1)
 
     async def begin_transaction(self, conn: Connection) -> datetime:
         """The database's time. Raises DatabaseRestored where the database knows less than before:
@@ -139,7 +142,7 @@ class Incarnations:
         assert row is not None
         now, beat = row
         if beat < known:
-            raise DatabaseRestored(f"The database is at beat {beat} again; it was at {known}.")
+            raise DatabaseRestored(f"The database is at beat {beat}; it was at {known}.")
         return cast(datetime, now)
 
     def on_record(self, record: Received, model: Model | None) -> None:
@@ -169,7 +172,7 @@ class Incarnations:
                 async with pool.acquire() as conn:
                     await do(conn)
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 self._has_committed = True  # perhaps the connection ended after a commit
                 _log.warning("the incarnation waits", error=str(error) or type(error).__name__)
@@ -178,38 +181,46 @@ class Incarnations:
                 return
 
     async def _begin(self, conn: Connection) -> None:
-        # What is on the bus was read before: a replica that beats meanwhile commits first.
+        published = self._published  # first: a replica that beats meanwhile commits before it tells
         row = await conn.fetchrow(_LOAD)
         before = None if row is None else Incarnation(**dict(row))
-        found = await conn.fetchrow(_DATABASE)
-        assert found is not None
-        database, now = found
-        current = next_incarnation(before, database, self._published, now)
+        database, now = await self._state(conn)
+        current = next_incarnation(before, database, published, now)
         if current.restored == current.beat:
             # Before the row is written: a start that ends in the middle is followed by another one.
-            subjects = await resync_all(conn, self._bus.me)
-            if not subjects:  # there is nothing to decide on
+            subjects = await resync_all(conn, self._bus.me, current.floor)
+            if published is None and not subjects:  # on a new bus, and there is nothing to decide
                 self.is_settled.set()
             for hook in self.on_restored:
                 hook(current.floor)
-            _log.warning(
-                "the database was restored; resyncing", as_of=str(current.as_of), subjects=subjects
-            )
+            as_of = str(_time(current.as_of))
+            _log.warning("the database was restored; resyncing", as_of=as_of, subjects=subjects)
         elif current.restored == self._restored_on_bus:
-            self._told_at = current.restored_at
+            self._told_at = current.restored
         # Another replica may have begun, and beaten, meanwhile: a beat never falls.
         beat = await conn.fetchval(_SAVE, *_values(current))
         self._current = replace(current, beat=beat)
         self.has_begun.set()
 
+    @staticmethod
+    async def _state(conn: Connection) -> tuple[str, datetime]:
+        """Which database this is, and its time."""
+        row = await conn.fetchrow(_STATE)
+        assert row is not None
+        return row[0], row[1]
+
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
-        now = await self.begin_transaction(conn)
+        database, now = await self._state(conn)
+        row = await conn.fetchrow(_LOAD)
+        if database != self._current.database or row is None or row["beat"] < self._current.beat:
+            raise DatabaseRestored(f"The database {database} has {row}, not {self._current}.")
+        self._current = Incarnation(**dict(row))  # with what another replica has found
         if self._told_at is None and self._restored_on_bus == self._current.restored:
-            self._told_at = now
-        is_told = self._told_at is not None and now >= self._told_at + self._resync
-        if self._current.restored_at is None or is_told:
+            self._told_at = now.timestamp()
+        is_told = self._told_at is not None and now.timestamp() >= self._told_at + self._resync_s
+        if self._current.restored == 0 or is_told:
             self.is_settled.set()
         for peer, told in list(self._peers.items()):
             await self._answer(conn, peer, told)
@@ -220,7 +231,7 @@ class Incarnations:
             self._has_committed = False
             beat = await conn.fetchval(_BEAT, self._current.beat)
             if beat is None:
-                raise DatabaseRestored(f"The database is below beat {self._current.beat} again.")
+                raise DatabaseRestored(f"The database is below beat {self._current.beat}.")
             self._current = replace(self._current, beat=beat)
             self._is_published = False
 
@@ -243,13 +254,14 @@ class Incarnations:
             database=current.database,
             revision=current.beat,
             restored=current.restored,
-            as_of=current.as_of,
-            at=current.beat_at,
+            as_of=_time(current.as_of) if current.as_of else None,
+            at=_time(current.beat),
         )
         event_id = f"{told.service}/started/{told.service}/{told.revision}"
-        at = current.beat_at.timestamp()
         try:
-            await self._bus.broadcast(SERVICE_STARTED, told.service, told, event_id=event_id, at=at)
+            await self._bus.broadcast(
+                SERVICE_STARTED, told.service, told, event_id=event_id, at=current.beat
+            )
         except Transient as error:
             _log.debug("the incarnation was not taken", error=str(error))
         else:
@@ -268,6 +280,10 @@ _SERVICES = frozenset(service.value for service in Service)
 _NAMES = tuple(Incarnation.__dataclass_fields__)
 
 
+def _time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def _values(current: Incarnation) -> list[object]:
     return [getattr(current, name) for name in _NAMES]
 
@@ -275,18 +291,19 @@ def _values(current: Incarnation) -> list[object]:
 _EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
 _LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
 _NOW = "SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0)"
-_DATABASE = """
+_STATE = """
     SELECT system_identifier || '/' || timeline_id, clock_timestamp()
     FROM pg_control_system(), pg_control_checkpoint()
 """
 _SAVE = f"""
-    INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5, $6, $7)
+    INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4)
     ON CONFLICT (is_only) DO UPDATE SET {_EXCLUDED},
         beat = greatest(excluded.beat, incarnation.beat + 1)
     RETURNING beat
 """  # noqa: S608 - columns
 _BEAT = """
-    UPDATE incarnation SET beat = beat + 1, beat_at = clock_timestamp()
+    UPDATE incarnation
+    SET beat = greatest(beat + 1, floor(extract(epoch FROM clock_timestamp()))::bigint)
     WHERE beat >= $1 RETURNING beat
 """
 _NOTE_PEER = """

@@ -1,8 +1,8 @@
 """Brings the database schema of each service to the newest migration: ``python -m muster.migrate``.
 
-The files (muster.migration_files) are run by alembic, the exchange's first in every schema. A file
-that was changed after it ran is refused. Runs as its own process (an init step, ``muster up``),
-never in a service: SQLAlchemy stays out of their memory.
+Alembic runs the files (muster.migration_files), the exchange's and the service's own in one order.
+A file that was changed after it ran is refused. This is a process of its own (an init step,
+``muster up``), never a part of a service: SQLAlchemy stays out of their memory.
 """
 
 import argparse

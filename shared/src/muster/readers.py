@@ -65,7 +65,7 @@ class FetchWaits:
 
 
 class Reader(ABC):
-    """Reads until cancelled; a reader that failed, or that lost its bus, is built anew.
+    """Reads until cancelled; one whose bus failed, or is another, is built anew.
 
     ``pause_s``: how long after a failure. ``restarts``: how often it was built anew. A subclass
     reads in ``_read`` until ``_rebuild`` is set.
@@ -340,10 +340,12 @@ class Follower(Reader):
                 self.partitions[topic] = len(consumer.partitions_for_topic(topic) or ())
             got = await consumer.getmany(timeout_ms=200, max_records=500)
             self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
-            for partition, batch in got.items():
+            for batch in got.values():
                 for record in batch:
                     self._take(received(record))
-                if batch[-1].offset + 1 >= ends.get(partition, 0):
+            # Not the last record's offset: the end may be no record that anybody gets.
+            for partition in tuple(behind):
+                if await consumer.position(partition) >= ends[partition]:
                     behind.discard(partition)
 
     def _take(self, record: Received) -> None:

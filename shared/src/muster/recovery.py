@@ -1,10 +1,11 @@
-"""What an operator does to the exchange: publish rejected messages again, and resync after a
-restored backup. Both work on one service's schema, in bounded transactions, while the service runs
-or not. A running service publishes what they write within seconds.
+"""What an operator, or a start on a restored database, does to the exchange: publish rejected
+messages again, and resync. Both work on one service's schema, in bounded transactions, while the
+service runs or not. A running service publishes what they write within seconds.
 """
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection, Transaction
@@ -20,11 +21,11 @@ async def redrive(conn: Connection, me: Service) -> int:
     return await _publish_again(conn, me, _REJECTED, publish)
 
 
-async def resync_all(conn: Connection, me: Service) -> int:
+async def resync_all(conn: Connection, me: Service, floor: int = 0) -> int:
     """Publish the latest message of every open subject again, above every revision that was used
-    before; returns how many.
+    before, and above the ``floor``; returns how many.
     """
-    return await _publish_again(conn, me, _OPEN, resync)
+    return await _publish_again(conn, me, _OPEN, partial(resync, floor=floor))
 
 
 async def _publish_again(

@@ -165,18 +165,19 @@ class Relay:
         republished from their rows. One that it rejects for good is not, until a later message
         replaces it.
         """
+        left = 0
         outcomes = await self._bus.publish(records)
         for record, outcome in zip(records, outcomes, strict=True):
             named = read_message_id(record.event_id)
-            if outcome is None or isinstance(outcome, Transient) or named is None:
+            if outcome is None or named is None:
+                continue
+            if isinstance(outcome, Transient):
+                left += 1
                 continue
             _, kind, subject, revision = named
             async with transaction(self._pool) as conn:
                 await reject_by_bus(conn, (Kind(kind), subject), revision)
-        return sum(
-            isinstance(outcome, Transient) and read_message_id(record.event_id) is not None
-            for record, outcome in zip(records, outcomes, strict=True)
-        )
+        return left
 
     async def _publish_due(self) -> float:
         """Repeats, acknowledgements and delayed repeats; returns the time to look again."""
@@ -202,7 +203,7 @@ class Relay:
         rate = settings.repeats_per_s_after_loss if is_catching_up else settings.repeats_per_s
         self._repeats_left = min(rate, self._repeats_left + rate * (now - self._looked))
         self._looked = now
-        # Below 0 where rows that were taken for their answer were due to be repeated as well.
+        # Below 0 where rows that were taken for a delayed repeat were due to be repeated as well.
         return max(0, int(self._repeats_left))
 
     async def _settle(

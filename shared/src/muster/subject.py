@@ -30,7 +30,7 @@ DELAYED_REPEATS = (
 """When a final message is published again for listeners, each counted from the one before."""
 
 LATEST_DUE = 1.5 * exchange.REPEAT_LONGEST
-"""Nothing is ever set to be due later than this from now."""
+"""No repeat or answer is ever set to be due later than this from now."""
 
 DEAD_VALUE_CHARACTERS = 16_384
 DEAD_HEADERS, DEAD_TEXT_CHARACTERS = 32, 1024
@@ -45,7 +45,8 @@ class Subject:
 
     ``message``: the latest message as JSON without revision and seen; None also where it was not
     loaded. ``digest`` is its hash. ``topic`` None: nothing was published yet. ``key``: the record
-    key under which the other side reads, also if only acknowledgements go out; of a pod its node.
+    key under which the other side reads, also if only acknowledgements go out; at the Launcher, of
+    a pod its node. ``is_open`` False: I have published my last message on it, or none yet.
     ``journal``: of a pod, the journal of the agent that is the other side; else None.
     """
 
@@ -87,7 +88,10 @@ class Subject:
         receipt = exchange.receive(
             row.exchange, revision=message.revision, seen=message.seen, now=now
         )
-        return replace(row, exchange=receipt.exchange, traceparent=traceparent), receipt
+        after = receipt.exchange
+        if self.topic is None:  # no message of mine will answer
+            after = replace(after, answer_at=after.answer_at or now + exchange.ANSWER_AFTER)
+        return replace(row, exchange=after, traceparent=traceparent), receipt
 
     def received_acknowledgement(
         self, applied: AppliedRevision, now: datetime

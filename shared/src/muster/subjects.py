@@ -305,10 +305,10 @@ _LOAD = f"""
 """  # noqa: S608 - columns
 _DUE = f"""
     WITH due AS (
-        (SELECT kind, subject, octet_length(message) AS size FROM subject
+        (SELECT kind, subject, coalesce(octet_length(message), 0) AS size FROM subject
          WHERE repeat_at <= $1 ORDER BY repeat_at LIMIT $2)
         UNION
-        (SELECT kind, subject, octet_length(message) AS size FROM subject
+        (SELECT kind, subject, coalesce(octet_length(message), 0) AS size FROM subject
          WHERE delayed_repeat_at <= $1 ORDER BY delayed_repeat_at LIMIT $3)
     ), few AS (
         SELECT kind, subject, size, sum(size) OVER (ORDER BY kind, subject) AS sum FROM due

@@ -51,7 +51,7 @@ _FORGET = """
     DELETE FROM subject WHERE (kind, subject) IN (
         SELECT kind, subject FROM subject
         WHERE NOT is_open AND repeat_at IS NULL AND changed_at < now() - $1 * interval '1 day'
-        LIMIT $2
+        LIMIT $2 FOR UPDATE SKIP LOCKED
     )
 """
 _COUNTS = """

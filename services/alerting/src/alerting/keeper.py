@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import structlog
 from muster.db import is_transient
-from muster.errors import Transient
 from muster.service import Runtime
 
 from alerting.book import Book
@@ -51,7 +50,7 @@ class Keeper:
             try:
                 await self._look()
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 _log.warning("timers wait", error=str(error) or type(error).__name__)
             await asyncio.sleep(self._settings.alert_timer_poll_s)

@@ -11,7 +11,6 @@ from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
 from muster.db import Connection, Pool, is_transient
 from muster.decisions import Decision, Input
-from muster.errors import Transient
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
 from muster.relay import Relay
@@ -94,7 +93,7 @@ class Timers:
             try:
                 pause = await self._pass()
             except Exception as error:
-                if not _passes(error):
+                if not is_transient(error):
                     raise
                 _log.warning("timers are retried", error=str(error) or type(error).__name__)
                 pause = self._settings.job_timer_poll_s
@@ -113,7 +112,7 @@ class Timers:
         try:
             rung = await self._ring(self._settings.job_timer_batch)
         except Exception as error:
-            if _passes(error):
+            if is_transient(error):
                 raise
             _log.exception("due jobs are handled one by one")
             rung = await self._ring_alone()
@@ -145,7 +144,7 @@ class Timers:
             try:
                 rung = await self._ring(1)
             except Exception as error:
-                if _passes(error):
+                if is_transient(error):
                     raise
                 await self._postpone(error)
             else:
@@ -173,10 +172,6 @@ class _Rung:
     next_at: datetime | None
 
 
-def _passes(error: Exception) -> bool:
-    return is_transient(error) or isinstance(error, Transient)
-
-
 class Housekeeping:
     """Counts open jobs, forgets those that ended long ago, and what to tell nodes that are gone."""
 
@@ -191,7 +186,7 @@ class Housekeeping:
             try:
                 await self.clean()
             except Exception as error:
-                if not _passes(error):
+                if not is_transient(error):
                     raise
                 _log.warning("cleaning is retried", error=str(error) or type(error).__name__)
             await asyncio.sleep(self._settings.clean_jobs_every_s)

@@ -17,7 +17,6 @@ from muster.contracts.gangs import GangRequest
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection, Transaction, is_transient
 from muster.decisions import Publish
-from muster.errors import Transient
 from muster.service import Runtime
 from muster.subjects import publish_all
 
@@ -312,4 +311,4 @@ class Decider:
 
 def _passes(error: Exception) -> bool:
     """Whether a rebuilt memory can go on; a GPU held twice means that memory was wrong."""
-    return is_transient(error) or isinstance(error, Transient | asyncpg.UniqueViolationError)
+    return is_transient(error) or isinstance(error, asyncpg.UniqueViolationError)

@@ -12,7 +12,6 @@ from contextlib import AbstractAsyncContextManager
 
 import structlog
 from muster.db import Connection, is_transient
-from muster.errors import Transient
 
 from scheduler import store
 from scheduler.domain.core.cluster import Cluster
@@ -166,7 +165,7 @@ class Recorder:
                 await self.clean()
                 wait_s = self._settings.retry_first_s
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 _log.warning("the record waits", error=str(error) or type(error).__name__)
                 await asyncio.sleep(wait_s)

@@ -58,8 +58,7 @@ class StateMessage(Model):
     """A record with its sender's complete state of one subject.
 
     ``revision`` is one sequence per sender and subject over all topics. ``seen`` is the highest
-    revision that the sender has applied from the other side. The exchange sets both, never a
-    handler.
+    revision of the other side that the sender has applied. The exchange sets both, never a handler.
     """
 
     revision: Revision = 0

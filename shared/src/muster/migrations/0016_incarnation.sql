@@ -1,13 +1,10 @@
--- The state of this database (shared/src/muster/incarnation.py): one row.
+-- The state of this database (shared/src/muster/incarnation.py): one row. Times are seconds since 1970.
 CREATE TABLE incarnation (
-    is_only     boolean     PRIMARY KEY DEFAULT true CHECK (is_only),
-    database    text        NOT NULL,
-    beat        bigint      NOT NULL,
-    beat_at     timestamptz NOT NULL,
-    restored    bigint      NOT NULL,
-    restored_at timestamptz,
-    as_of       timestamptz,
-    floor       bigint      NOT NULL
+    is_only  boolean PRIMARY KEY DEFAULT true CHECK (is_only),
+    database text    NOT NULL,
+    beat     bigint  NOT NULL,
+    restored bigint  NOT NULL,
+    as_of    bigint  NOT NULL
 );
 
 -- The restore of each peer that this service has answered.

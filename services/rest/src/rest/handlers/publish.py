@@ -17,7 +17,6 @@ from muster.bus import Bus
 from muster.contracts.model import Model
 from muster.contracts.notices import RESYNC_SETTING, SettingChanged
 from muster.db import Pool, is_transient
-from muster.errors import Transient
 from muster.newest import revision_of
 from muster.records import Received
 
@@ -85,7 +84,7 @@ class SettingsPublisher:
                 wait = self._settings.retry_first_s
                 pause = max(0.0, self._all_at - time.monotonic())
             except Exception as error:
-                if not (is_transient(error) or isinstance(error, Transient)):
+                if not is_transient(error):
                     raise
                 _log.warning("settings could not be published", error=str(error))
                 pause, wait = wait, min(wait * 2, self._settings.retry_longest_s)

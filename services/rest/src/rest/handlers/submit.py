@@ -154,7 +154,7 @@ class Submissions:
                 self._metrics.submit_batch.observe(len(wanted))
                 await self._write(wanted, is_again=is_again)
             except Exception as error:
-                passes = is_transient(error) or isinstance(error, Transient)
+                passes = is_transient(error)
                 if passes and time.monotonic() < until:
                     is_again = True
                     await asyncio.sleep(RETRY_S)
