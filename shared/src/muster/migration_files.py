@@ -67,7 +67,7 @@ def refuse_edited(migrations: Sequence[Migration], ran: Mapping[str, str]) -> No
 
 def refuse_old(service: str, ran: Mapping[str, str]) -> None:
     """Raises Broken where a database has not run all migrations of a service, or others. One that
-    is newer will do: migrations only add while the service before them may still run.
+    is newer will do; the changelog says where services must be stopped first.
     """
     migrations = migrations_of(service)
     refuse_edited(migrations, ran)
