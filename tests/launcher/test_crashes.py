@@ -25,8 +25,7 @@ from muster.contracts.pods import PodStatus
 from muster.contracts.services import ServiceStarted
 from muster.contracts.topics import Kind, Service
 from muster.decisions import Due, Input
-from muster.exchange import Exchange, resync
-from muster.exchange import publish as publish_revision
+from muster.exchange import Exchange, next_revision, resync
 from muster.records import Received
 from muster.subject import Subject
 from runtime_agent.domain.ending import Ending, Loss, Refusal
@@ -115,7 +114,7 @@ class World:
                 row, receipt = self.row(message.pod).received(message, None, self.now)
                 self.rows[message.pod] = row
                 if receipt.must_publish:
-                    self.publish_again(row, publish_revision)
+                    self.publish_again(row, next_revision)
                 if receipt.is_new:
                     self.tell(message)
 
@@ -124,7 +123,7 @@ class World:
             row, receipt = self.rows[one.subject].received_acknowledgement(one, self.now)
             self.rows[one.subject] = row
             if receipt.must_publish:
-                self.publish_again(row, publish_revision)
+                self.publish_again(row, next_revision)
 
     def ring(self) -> None:
         """What is due at the Launcher: repeats, answers, timers."""

@@ -11,7 +11,7 @@ from muster.exchange import (
     REPEAT_LONGEST,
     Exchange,
     answered,
-    publish,
+    next_revision,
     receive,
     receive_acknowledgement,
     republish,
@@ -50,7 +50,7 @@ class Side:
 
     def publish(self, value: int, now: datetime) -> Message:
         self.mine = value
-        self.row = publish(self.row, now)
+        self.row = next_revision(self.row, now)
         return self.message()
 
     def message(self) -> Message:
@@ -267,7 +267,7 @@ def test_at_rest_nothing_flows() -> None:
 
 
 def test_repeats_double_up_to_five_minutes() -> None:
-    row = publish(Exchange(), START)
+    row = next_revision(Exchange(), START)
     now, waits = START, []
     for _ in range(12):
         assert row.repeat_at is not None

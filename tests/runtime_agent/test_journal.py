@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from muster.channels import Outgoing
 from muster.contracts.pods import PodRun, RoleShape
-from muster.exchange import Exchange, publish
+from muster.exchange import Exchange, next_revision
 from muster.subject import digest_of
 from runtime_agent.domain.pods import Phase, Pod, Stopping
 from runtime_agent.store import (
@@ -37,7 +37,7 @@ def an_entry(name: str, phase: Phase = Phase.RUNNING) -> Entry:
     pod = Pod(name, "job", "job-0", phase, RUN, Stopping("stopped", 2.5), True, NOW)
     subject = replace(
         new_subject(pod, "id-1"),
-        exchange=publish(Exchange(seen=3), NOW),
+        exchange=next_revision(Exchange(seen=3), NOW),
         topic="pod-started",
         message='{"pod":"x"}',
         digest=digest_of('{"pod":"x"}'),

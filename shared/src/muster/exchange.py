@@ -67,7 +67,7 @@ class Receipt:
     must_publish: bool
 
 
-def publish(row: Exchange, now: datetime) -> Exchange:
+def next_revision(row: Exchange, now: datetime) -> Exchange:
     """My message gets the next revision. It also answers whatever was unanswered."""
     return replace(
         row,
@@ -129,7 +129,7 @@ def resync(row: Exchange, now: datetime, floor: int = 0) -> Exchange:
     subject, so the clock's milliseconds are above them all.
     """
     revision = max(row.revision, int(now.timestamp() * 1000), floor)
-    return publish(replace(row, revision=revision, acknowledged=0), now)
+    return next_revision(replace(row, revision=revision, acknowledged=0), now)
 
 
 def republish(row: Exchange, now: datetime, jitter: float) -> Exchange:

@@ -17,10 +17,10 @@ async def write(conn: Connection, notices: Sequence[Outgoing]) -> None:
 
 
 async def take(
-    conn: Connection, limit: int, closed_topics: Collection[str]
+    conn: Connection, limit: int, away_topics: Collection[str]
 ) -> list[tuple[int, Outgoing]]:
-    """Lock the oldest, but those of ``closed_topics``; with the number of each."""
-    rows = await conn.fetch(_TAKE, limit, list(closed_topics))
+    """Lock the oldest, but those of ``away_topics``; with the number of each."""
+    rows = await conn.fetch(_TAKE, limit, list(away_topics))
     return [(row["id"], Outgoing(*(row[name] for name in _COLUMNS))) for row in rows]
 
 

@@ -126,7 +126,7 @@ class Publisher:
 
     async def _try(self, away: Channel, record: Outgoing) -> None:
         await self._look_again()
-        (channel,), (outcome,) = await self._give([record], closed=())
+        (channel,), (outcome,) = await self._give([record], away=())
         self._away.pop(away, None)
         if isinstance(outcome, Transient):  # perhaps by another channel than before
             self._away.setdefault(channel, record)
@@ -146,23 +146,23 @@ class Publisher:
             _log.debug("the bus does not tell its partitions", error=str(error))
 
     async def _give(
-        self, records: Sequence[Outgoing], closed: Collection[Channel]
+        self, records: Sequence[Outgoing], away: Collection[Channel]
     ) -> tuple[list[Channel], list[Outcome]]:
-        """The channel of each record, and what became of it; ``closed`` ones are not tried."""
+        """The channel of each record, and what became of it. Those ``away`` are not tried."""
         began = monotonic()
         channels = [Channel(record.topic) for record in records]
         sent: dict[int, asyncio.Future[Any]] = {}
         reason = "its channel is away"
-        if all(channel in closed for channel in channels):
+        if all(channel in away for channel in channels):
             return channels, [Transient(reason) for _ in records]
         producer = None
         try:
             async with asyncio.timeout(self._settings.bus_timeout_s):
                 producer = await self._open_producer()
-                channels = await self._channels_of(producer, records, closed)
+                channels = await self._channels_of(producer, records, away)
                 ways: defaultdict[Channel, list[int]] = defaultdict(list)
                 for n, channel in enumerate(channels):
-                    if channel not in closed:
+                    if channel not in away:
                         ways[channel].append(n)
                 every = (
                     self._send_way(producer, channel, records, way, sent)
@@ -188,11 +188,11 @@ class Publisher:
         self,
         producer: AIOKafkaProducer,
         records: Sequence[Outgoing],
-        closed: Collection[Channel],
+        away: Collection[Channel],
     ) -> list[Channel]:
-        """The channel of each record; the whole topic also where that is closed."""
+        """The channel of each record; the whole topic also where that is ``away``."""
         cluster = producer.client.cluster
-        topics = {r.topic for r in records if Channel(r.topic) not in closed}
+        topics = {r.topic for r in records if Channel(r.topic) not in away}
         unknown = [topic for topic in topics if cluster.partitions_for_topic(topic) is None]
         await asyncio.gather(*(producer.client.add_topic(topic) for topic in unknown))
         if any(cluster.partitions_for_topic(topic) is None for topic in unknown):

@@ -9,7 +9,7 @@ from functools import partial
 
 from muster.contracts.topics import Kind, Service
 from muster.db import Connection, Transaction
-from muster.exchange import Exchange, publish, resync
+from muster.exchange import Exchange, next_revision, resync
 from muster.subjects import Subjects
 
 ROWS = 500
@@ -18,7 +18,7 @@ ROWS = 500
 
 async def redrive(conn: Connection, me: Service) -> int:
     """Publish every rejected message again, under a new revision; returns how many."""
-    return await _publish_again(conn, me, _REJECTED, publish)
+    return await _publish_again(conn, me, _REJECTED, next_revision)
 
 
 async def resync_all(conn: Connection, me: Service, floor: int = 0) -> int:

@@ -191,7 +191,7 @@ class Relay:
             async with conn.transaction():
                 rows = await load_due(conn, now, self._allowance(), FRESH_BYTES)
                 records = await self._settle(conn, rows, now)
-        # What a closed channel did not take costs the others nothing of their allowance.
+        # What a channel that is away did not take costs the others nothing of their allowance.
         self._repeats_left += await self._publish(records)
         return DUE_PAUSE_S
 
@@ -230,9 +230,9 @@ class Relay:
     async def _publish_notices(self) -> None:
         """Dead letters and alerts. Those of a topic that takes no records stay in the table."""
         self._has_notices = False
-        closed = {channel.topic for channel in self._bus.away}
+        away = {channel.topic for channel in self._bus.away}
         async with transaction(self._pool) as conn:
-            taken = await notices.take(conn, NOTICES_AT_ONCE, closed)
+            taken = await notices.take(conn, NOTICES_AT_ONCE, away)
             outcomes = await self._bus.publish([record for _, record in taken]) if taken else []
             done = [
                 ident
@@ -240,7 +240,7 @@ class Relay:
                 if not isinstance(outcome, Transient)
             ]
             await notices.delete(conn, done)
-        # What is left of these is in channels that have just closed; others may be behind them.
+        # What is left of these is in channels that are away since then; others may be behind them.
         self._has_notices = self._has_notices or bool(taken)
 
     async def _bring_forward_recovered(self) -> None:

@@ -138,7 +138,7 @@ class Subject:
         return Subject(
             publish.kind,
             publish.subject,
-            exchange.publish(above, now),
+            exchange.next_revision(above, now),
             publish.is_open,
             publish.topic,
             publish.key,

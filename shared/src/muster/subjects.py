@@ -128,7 +128,7 @@ class Subjects:
         self._transaction.outgoing.append(row.latest(self._me, self._now))
 
     def publish_again(
-        self, key: Key, how: Callable[[Exchange, datetime], Exchange] = exchange.publish
+        self, key: Key, how: Callable[[Exchange, datetime], Exchange] = exchange.next_revision
     ) -> None:
         """Publish the latest message under a revision that the other side takes for new."""
         row = self._rows[key]

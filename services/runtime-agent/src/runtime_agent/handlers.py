@@ -18,7 +18,7 @@ import structlog
 from muster.acknowledgements import acknowledgements
 from muster.channels import Outgoing
 from muster.contracts.notices import REDRIVE_SETTING
-from muster.exchange import Exchange, publish, reject_by_bus, resync
+from muster.exchange import Exchange, next_revision, reject_by_bus, resync
 from muster.records import Received
 
 from runtime_agent.domain import pods as decide
@@ -128,7 +128,7 @@ class Handlers:
         if revision <= journal.mark(setting):
             return
         if setting == REDRIVE_SETTING:
-            self._publish_again(setting, revision, journal.refused(), publish)
+            self._publish_again(setting, revision, journal.refused(), next_revision)
         else:
             self._publish_again(setting, revision, journal.unforgotten(), resync)
 
@@ -138,7 +138,7 @@ class Handlers:
         """
         if restored != self.memory.journal.mark(RESTORED):
             lost = self.memory.journal.unforgotten(as_of)
-            self._publish_again(RESTORED, restored, lost, publish)
+            self._publish_again(RESTORED, restored, lost, next_revision)
 
     def _publish_again(
         self,

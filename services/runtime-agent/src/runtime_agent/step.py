@@ -18,7 +18,7 @@ from muster.contracts.pods import PodAction, PodRequest
 from muster.contracts.topics import Kind, Service
 from muster.decisions import Publish
 from muster.errors import Broken
-from muster.exchange import Exchange, publish
+from muster.exchange import Exchange, next_revision
 from muster.ids import job_of
 from muster.records import Received, read_message_id
 from muster.subject import dead_letter
@@ -131,7 +131,7 @@ class Step:
                 is_over = known and after.pod.phase is Phase.ENDED
                 has_forgotten = is_over and request.action is PodAction.RUN
             if receipt.must_publish or has_forgotten:
-                self.publish_again(self.changed[request.pod], publish)
+                self.publish_again(self.changed[request.pod], next_revision)
 
     def _new(self, pod: Pod) -> Entry:
         return Entry(pod, new_subject(pod, self._memory.journal.id))
@@ -184,7 +184,7 @@ class Step:
         if subject.exchange.rejected > entry.subject.exchange.rejected:
             _log.error("the Launcher rejected a message on a pod", pod=applied.subject)
         if receipt.must_publish:
-            self.publish_again(self.changed[applied.subject], publish)
+            self.publish_again(self.changed[applied.subject], next_revision)
 
     def see(self, entry: Entry, seen: Seen) -> str | None:
         """Applies a look at a live pod; the rule of its verdict where it has ended."""
