@@ -48,6 +48,7 @@ async def _publish_again(
         after = (rows[-1]["kind"], rows[-1]["subject"])
 
 
+# By the other side, or by the bus.
 _REJECTED = """
     SELECT kind, subject FROM subject WHERE rejected > 0 AND message IS NOT NULL
     AND (kind, subject) > ($1, $2) ORDER BY kind, subject LIMIT $3
