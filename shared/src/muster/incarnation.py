@@ -6,8 +6,9 @@ again, above every revision that it may have used in that hour, and tells that i
 peers republish what they know. Until then it decides nothing.
 
 The *beat* in a service's schema is the last second in which the service applied or published
-something, or started. After that commit the service publishes it. A schema that lost more than a second therefore
-has a lower beat than the one on the bus. A beat never falls, on whatever bus it is published.
+something, or started. After that commit the service publishes it. A schema that lost more than a
+second therefore has a lower beat than the one on the bus. A beat never falls, on whatever bus it is
+published.
 """
 
 import asyncio
@@ -87,8 +88,8 @@ class Incarnations:
     ``has_begun`` is set once the service knows whether its database was restored.
     ``is_settled`` is set once the service may begin something: its database was not restored, or
     its peers had ``resync_s`` to tell what it lost. The Launcher's timers and the Scheduler's
-    cycles wait for it. ``on_restored`` hooks get the floor, above which
-    revisions must go on; ``on_peer_restored`` hooks are called when much is to be republished.
+    cycles wait for it. ``on_restored`` hooks get the floor, above which revisions must go on;
+    ``on_peer_restored`` hooks are called when much is to be republished.
     """
 
     def __init__(self, bus: Bus, resync_s: float) -> None:
