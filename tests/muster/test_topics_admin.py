@@ -178,7 +178,8 @@ async def test_a_service_that_may_not_correct_a_topic_ends_with_the_command_that
         (error,) = caught.value.exceptions
         assert isinstance(error, Broken)
         assert str(error).startswith(
-            f"topic node-lost has retention.ms=-1, wanted is retention.ms={THREE_DAYS_MS};"
+            "topic node-lost has retention.ms=-1,segment.ms=604800000,"
+            f" wanted is retention.ms={THREE_DAYS_MS},segment.ms=86400000;"
             " the bus refuses the change ([Error 29] TopicAuthorizationFailedError"
         )
         assert not bus.is_up
