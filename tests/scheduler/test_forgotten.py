@@ -5,10 +5,17 @@ gangs that have ended. Over a real database and a broker.
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from typing import Any
 
+import asyncpg
 import pytest
+from muster.aggregates import apply_records
+from muster.contracts.topics import Service
+from muster.db import Transaction
+from muster.records import Received
 from muster.service import Runtime
+from scheduler.handlers import GANGS
 from scheduler.settings import SchedulerSettings
 from scheduler_watched import measured, until, until_alive
 
@@ -87,6 +94,23 @@ async def test_pods_stay_while_the_journal_is_heard_that_they_were_placed_on(
         others.alive["n0"] = "new"
         await others.until(lambda: others.states("g") == ["lost", "lost"])
         assert measured(runtime, "lost_journals_total") == 1
+
+
+async def test_a_gang_that_is_released_before_any_cycle_has_seen_it_is_released(
+    kit: Kit, database_url: str
+) -> None:
+    conn = await asyncpg.connect(database_url, server_settings={"search_path": "scheduler"})
+    for revision, pods in ((1, kit.pods("g", 2, gpus=1)), (2, ())):
+        word = kit.gang("g", *pods).model_copy(update={"revision": revision})
+        value = word.model_dump_json().encode()
+        record = Received("gang-requested", 0, revision, "g", {}, value)
+        async with conn.transaction():
+            opened = Transaction(conn, datetime.now(UTC))  # noqa: TID251 - any time will do
+            await apply_records(opened, Service.SCHEDULER, GANGS, [record])
+        assert opened.outgoing == []
+    row = await conn.fetchrow("SELECT request->>'pods' AS pods, is_dirty FROM gang")
+    await conn.close()
+    assert (row["pods"], row["is_dirty"]) == (None, True)
 
 
 async def is_open(runtime: Runtime, gang: str) -> bool | None:

@@ -35,11 +35,14 @@ _EMPTY: Mapping[str, Any] = {"{}": MappingProxyType({}), "[]": ()}
 async def ended(conn: Connection, gangs: Sequence[str]) -> list[tuple[str, int]]:
     """Those of these gangs that have ended, each with the epoch of now. All of their subjects are
     locked, in the order of their names: none ends before the caller's transaction does.
+
+    The subject of a gang that no cycle has seen is not open either, but has no topic yet.
     """
     rows = await conn.fetch(
-        "WITH known AS (SELECT subject, is_open FROM subject"
+        "WITH known AS (SELECT subject, is_open, topic FROM subject"
         " WHERE kind = $1 AND subject = ANY($2) ORDER BY subject FOR UPDATE)"
-        " SELECT subject, (SELECT epoch FROM leader) AS epoch FROM known WHERE NOT is_open",
+        " SELECT subject, (SELECT epoch FROM leader) AS epoch FROM known"
+        " WHERE NOT is_open AND topic IS NOT NULL",
         SubjectKind.GANG.value,
         list(gangs),
     )
