@@ -216,8 +216,12 @@ class Incarnations:
         assert self._current is not None
         database, now = await self._state(conn)
         row = await conn.fetchrow(_LOAD)
-        if database != self._current.database or row is None or row["beat"] < self._current.beat:
-            raise DatabaseRestored(f"The database {database} has {row}, not {self._current}.")
+        held, known = 0 if row is None else row["beat"], self._current
+        if row is None or database != known.database or held < known.beat:
+            raise DatabaseRestored(
+                f"The database is {database} at beat {held}; it was {known.database} at beat"
+                f" {known.beat}."
+            )
         self._current = Incarnation(**dict(row))  # with what another replica has found
         if self._told_at is None and self._restored_on_bus == self._current.restored:
             self._told_at = now.timestamp()
