@@ -23,8 +23,8 @@ from toy_services import (
 )
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
-SECONDS = int(NOW.timestamp())
-AT = SECONDS - 3600
+NOW_MS = int(NOW.timestamp() * 1000)
+AT = NOW_MS - 3_600_000
 HELD = Incarnation("7/1", AT)
 TABLES = ("subject", "toy", "incarnation")
 
@@ -47,23 +47,23 @@ def test_a_start_knows_whether_its_database_was_restored(
     before: Incarnation | None, database: str, published: int | None, is_restored: bool
 ) -> None:
     begun = next_incarnation(before, database, published, NOW)
-    assert begun.beat == SECONDS
+    assert begun.beat == NOW_MS
     assert (begun.restored == begun.beat) is is_restored
     if is_restored:
         assert begun.as_of == (AT if before else 0)
-        assert begun.floor == int(NOW.timestamp() * 1000)
+        assert begun.floor == NOW_MS
 
 
 def test_a_restore_is_remembered_by_the_starts_after_it() -> None:
     restored = next_incarnation(HELD, "7/1", AT + 50, NOW)
     later = next_incarnation(restored, "7/1", restored.beat, NOW + timedelta(days=1))
     assert (later.restored, later.as_of) == (restored.restored, restored.as_of)
-    assert later.beat == SECONDS + 24 * 3600
+    assert later.beat == NOW_MS + 24 * 3_600_000
 
 
-@pytest.mark.parametrize("published", [None, SECONDS + 7])
+@pytest.mark.parametrize("published", [None, NOW_MS + 7])
 def test_a_beat_never_falls_where_the_clock_goes_back(published: int | None) -> None:
-    ahead = Incarnation("7/1", SECONDS + 5)
+    ahead = Incarnation("7/1", NOW_MS + 5)
     assert next_incarnation(ahead, "7/1", published, NOW).beat == (published or ahead.beat) + 1
 
 
@@ -156,12 +156,12 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
         restored = await launcher.pool.fetchval("SELECT restored FROM incarnation")
         assert restored > beat
         number = launcher.incarnations.unused_number(made_at)
-        assert number == 10 * (restored - int(made_at.timestamp()) + 1)
+        assert number == (restored - int(made_at.timestamp() * 1000)) // 100 + 1
         assert launcher.incarnations.unused_number(made_at + timedelta(days=1)) == 0
         await eventually(lambda: answers(launcher), {"j": "old"})
         await eventually(lambda: unsettled(rest, launcher), 0)
         revision = await launcher.pool.fetchval("SELECT revision FROM subject WHERE subject = 'j'")
-        assert revision > restored * 1000
+        assert revision > restored
 
 
 async def test_a_schema_that_was_emptied_is_filled_by_the_peers(
@@ -197,7 +197,7 @@ async def test_a_peer_notices_a_restore_together_with_the_loss_of_the_bus(
             await eventually(lambda: beats_on(fresh_broker.bootstrap, ahead - 1), True)
         conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
         await put_back(conn)
-        await conn.execute("UPDATE incarnation SET beat = beat - 1000")
+        await conn.execute("UPDATE incarnation SET beat = beat - 3600000")
         await conn.close()
         fresh_broker.kill()
         fresh_broker.start()
@@ -238,6 +238,21 @@ async def test_a_service_whose_database_is_put_back_while_it_runs_ends(
         f"{kept} backup_incarnation"
     )
     await conn.close()
+
+
+async def until_another_replica_finds_a_restore(database_url: str, bootstrap: str) -> None:
+    async with both(database_url, bootstrap) as (_, launcher):
+        await launcher.incarnations.has_begun.wait()
+        await launcher.pool.execute("UPDATE incarnation SET restored = beat + 1, beat = beat + 1")
+        await asyncio.Event().wait()
+
+
+async def test_a_replica_ends_where_another_one_has_found_a_restore(
+    database_url: str, fresh_broker: EmbeddedBroker
+) -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        await until_another_replica_finds_a_restore(database_url, fresh_broker.bootstrap)
+    assert failed.group_contains(DatabaseRestored)
 
 
 async def test_an_ordinary_start_waits_for_nobody(

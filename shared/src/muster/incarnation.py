@@ -5,10 +5,10 @@ Example: an operator puts back the disk of 11:00 at 12:00. The Launcher starts o
 again, above every revision that it may have used in that hour, and tells that it was restored. Its
 peers republish what they know. Until then it decides nothing.
 
-The *beat* in a service's schema is the last second in which the service applied or published
-something, or started. After that commit the service publishes it. A schema that lost more than a
-second therefore has a lower beat than the one on the bus. A beat never falls, on whatever bus it is
-published.
+The *beat* in a service's schema is a time at which the service had just applied or published
+something, or started. It rises at most once a second, and is published after that commit. A schema
+that lost more than a second therefore has a lower beat than the one on the bus. A beat never falls,
+on whatever bus it is published.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ BEAT_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A state of a service's database, as the schema itself holds it. Times are whole seconds since
+    """A state of a service's database, as the schema itself holds it. Times are milliseconds since
     1970, and higher where the clock went back.
 
     ``database``: PostgreSQL's system identifier and timeline. ``restored``: the beat at which the
@@ -53,10 +53,11 @@ class Incarnation:
 
     @property
     def floor(self) -> int:
-        """No revision above it was used before the restore: nobody publishes a thousand messages a
-        second on one subject.
+        """No revision above it was used before the restore: revisions count from 1, or from the
+        milliseconds of an earlier restore, and nobody publishes a thousand messages a second on one
+        subject.
         """
-        return self.restored * 1000
+        return self.restored
 
 
 def next_incarnation(
@@ -69,7 +70,7 @@ def next_incarnation(
     not know, and where the bus knows none: then a new bus and a restored database look alike.
     """
     held = 0 if before is None else before.beat
-    beat = max(held + 1, (published or 0) + 1, int(now.timestamp()))
+    beat = max(held + 1, (published or 0) + 1, int(now.timestamp() * 1000))
     if before is None and published is None:
         return Incarnation(database, beat)
     is_known = before is not None and database == before.database
@@ -132,19 +133,20 @@ class Incarnations:
         can be forgotten.
         """
         restored = 0 if self._current is None else self._current.restored
-        seconds = restored - int(made_at.timestamp())
-        return 0 if restored == 0 or seconds < 0 else 10 * (seconds + 1)
+        milliseconds = restored - int(made_at.timestamp() * 1000)
+        return 0 if restored == 0 or milliseconds < 0 else milliseconds // 100 + 1
 
     async def begin_transaction(self, conn: Connection) -> datetime:
-        """The database's time. Raises DatabaseRestored where the database knows less than before:
-        what this process has in memory is of another state then.
+        """The database's time. Raises DatabaseRestored where the database knows less than before,
+        also if another replica has found that first: what this process has in memory is of another
+        state then.
         """
-        known = 0 if self._current is None else self._current.beat
+        known = self._current
         row = await conn.fetchrow(_NOW)
         assert row is not None
-        now, beat = row
-        if beat < known:
-            raise DatabaseRestored(f"The database is at beat {beat}; it was at {known}.")
+        now, beat, restored = row
+        if known is not None and (beat < known.beat or restored != known.restored):
+            raise DatabaseRestored(f"It is at beat {beat} (restored {restored}), not as {known}.")
         return cast(datetime, now)
 
     def on_record(self, record: Received, model: Model | None) -> None:
@@ -183,7 +185,9 @@ class Incarnations:
                 return
 
     async def _begin(self, conn: Connection) -> None:
-        published = self._published  # first: a replica that beats meanwhile commits before it tells
+        # Read before the row. A replica commits a beat before it tells it, so only a restored row
+        # can be below it.
+        published = self._published
         row = await conn.fetchrow(_LOAD)
         before = None if row is None else Incarnation(**dict(row))
         database, now = await self._state(conn)
@@ -193,12 +197,14 @@ class Incarnations:
             subjects = await resync_all(conn, self._bus.me, current.floor)
             if published is None and not subjects:  # on a new bus, and there is nothing to decide
                 self.is_settled.set()
+            what = "the bus is new" if published is None else "the database was restored"
+            as_of = str(_time(current.as_of))
+            _log.warning(f"{what}; resyncing", as_of=as_of, subjects=subjects)
+        elif current.restored == self._restored_on_bus:
+            self._told_at = min(current.restored / 1000, now.timestamp())
+        if current.restored:  # also where the process that found it ended before it was through
             for hook in self.on_restored:
                 hook(current.floor)
-            as_of = str(_time(current.as_of))
-            _log.warning("the database was restored; resyncing", as_of=as_of, subjects=subjects)
-        elif current.restored == self._restored_on_bus:
-            self._told_at = current.restored
         # Another replica may have begun, and beaten, meanwhile: a beat never falls.
         beat = await conn.fetchval(_SAVE, *_values(current))
         self._current = replace(current, beat=beat)
@@ -214,15 +220,10 @@ class Incarnations:
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
+        await self.begin_transaction(conn)
         database, now = await self._state(conn)
-        row = await conn.fetchrow(_LOAD)
-        held, known = 0 if row is None else row["beat"], self._current
-        if row is None or database != known.database or held < known.beat:
-            raise DatabaseRestored(
-                f"The database is {database} at beat {held}; it was {known.database} at beat"
-                f" {known.beat}."
-            )
-        self._current = Incarnation(**dict(row))  # with what another replica has found
+        if database != self._current.database:
+            raise DatabaseRestored(f"The database is {database}; it was {self._current.database}.")
         if self._told_at is None and self._restored_on_bus == self._current.restored:
             self._told_at = now.timestamp()
         is_told = self._told_at is not None and now.timestamp() >= self._told_at + self._resync_s
@@ -266,7 +267,7 @@ class Incarnations:
         event_id = f"{told.service}/started/{told.service}/{told.revision}"
         try:
             await self._bus.broadcast(
-                SERVICE_STARTED, told.service, told, event_id=event_id, at=current.beat
+                SERVICE_STARTED, told.service, told, event_id=event_id, at=current.beat / 1000
             )
         except Transient as error:
             _log.debug("the incarnation was not taken", error=str(error))
@@ -286,8 +287,8 @@ _SERVICES = frozenset(service.value for service in Service)
 _NAMES = tuple(Incarnation.__dataclass_fields__)
 
 
-def _time(seconds: int) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _values(current: Incarnation) -> list[object]:
@@ -296,10 +297,14 @@ def _values(current: Incarnation) -> list[object]:
 
 _EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
 _LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
-_NOW = "SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0)"
+_NOW = """
+    SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0),
+        (SELECT restored FROM incarnation)
+"""
 _STATE = """
-    SELECT system_identifier || '/' || timeline_id, clock_timestamp()
-    FROM pg_control_system(), pg_control_checkpoint()
+    SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
+        clock_timestamp()
+    FROM pg_control_system()
 """
 _SAVE = f"""
     INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4)
@@ -309,7 +314,7 @@ _SAVE = f"""
 """  # noqa: S608 - columns
 _BEAT = """
     UPDATE incarnation
-    SET beat = greatest(beat + 1, floor(extract(epoch FROM clock_timestamp()))::bigint)
+    SET beat = greatest(beat + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE beat >= $1 RETURNING beat
 """
 _NOTE_PEER = """

@@ -12,9 +12,10 @@ CLOCKS_DIFFER = timedelta(minutes=1)
 class ServiceStarted(Model):
     """The state of a service's database (see muster.incarnation).
 
-    ``database``: PostgreSQL's system identifier and timeline. ``revision``: the beat, which is the
-    last second since 1970 in which the service committed something. ``restored``: the beat at which
-    it last found its database restored, 0 for never; what it committed after ``asOf`` may be lost.
+    ``database``: PostgreSQL's system identifier and timeline. ``revision``: the beat, which is a
+    time in milliseconds since 1970 at which the service had just committed something. ``restored``:
+    the beat at which it last found its database restored, 0 for never. What it committed after
+    ``asOf`` may be lost. Without that all is lost, and peers republish what is open.
     """
 
     service: str

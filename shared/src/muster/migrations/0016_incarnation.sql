@@ -1,4 +1,4 @@
--- The state of this database (shared/src/muster/incarnation.py): one row. Times are seconds since 1970.
+-- The state of this database (shared/src/muster/incarnation.py): one row. Times are milliseconds since 1970.
 CREATE TABLE incarnation (
     is_only  boolean PRIMARY KEY DEFAULT true CHECK (is_only),
     database text    NOT NULL,
