@@ -165,7 +165,14 @@ class Parts:
             await conn.close()
         emptied = f"TRUNCATE {', '.join(row['name'] for row in tables)}"
         options = ["-q", "-1", "-v", "ON_ERROR_STOP=1", "-c", emptied, "-f", str(dump), self.dsn]
-        await self._run("psql", *options)
+        while True:
+            try:
+                await self._run("psql", *options)
+            except RuntimeError as error:  # with a transaction of the service, if that runs
+                if "deadlock detected" not in str(error):
+                    raise
+            else:
+                return
 
     @property
     def _data(self) -> Path:
