@@ -240,21 +240,6 @@ async def test_a_service_whose_database_is_put_back_while_it_runs_ends(
     await conn.close()
 
 
-async def until_another_replica_finds_a_restore(database_url: str, bootstrap: str) -> None:
-    async with both(database_url, bootstrap) as (_, launcher):
-        await launcher.incarnations.has_begun.wait()
-        await launcher.pool.execute("UPDATE incarnation SET restored = beat + 1, beat = beat + 1")
-        await asyncio.Event().wait()
-
-
-async def test_a_replica_ends_where_another_one_has_found_a_restore(
-    database_url: str, fresh_broker: EmbeddedBroker
-) -> None:
-    with pytest.raises(ExceptionGroup) as failed:
-        await until_another_replica_finds_a_restore(database_url, fresh_broker.bootstrap)
-    assert failed.group_contains(DatabaseRestored)
-
-
 async def test_an_ordinary_start_waits_for_nobody(
     database_url: str, fresh_broker: EmbeddedBroker
 ) -> None:

@@ -137,16 +137,15 @@ class Incarnations:
         return 0 if restored == 0 or milliseconds < 0 else milliseconds // 100 + 1
 
     async def begin_transaction(self, conn: Connection) -> datetime:
-        """The database's time. Raises DatabaseRestored where the database knows less than before,
-        also if another replica has found that first: what this process has in memory is of another
-        state then.
+        """The database's time. Raises DatabaseRestored where the database knows less than before:
+        what this process has in memory is of another state then.
         """
-        known = self._current
+        known = 0 if self._current is None else self._current.beat
         row = await conn.fetchrow(_NOW)
         assert row is not None
-        now, beat, restored = row
-        if known is not None and (beat < known.beat or restored != known.restored):
-            raise DatabaseRestored(f"It is at beat {beat} (restored {restored}), not as {known}.")
+        now, beat = row
+        if beat < known:
+            raise DatabaseRestored(f"The database is at beat {beat}; it was at {known}.")
         return cast(datetime, now)
 
     def on_record(self, record: Received, model: Model | None) -> None:
@@ -224,6 +223,9 @@ class Incarnations:
         database, now = await self._state(conn)
         if database != self._current.database:
             raise DatabaseRestored(f"The database is {database}; it was {self._current.database}.")
+        row = await conn.fetchrow(_LOAD)
+        if row is not None:  # with what another replica has found
+            self._current = Incarnation(**dict(row))
         if self._told_at is None and self._restored_on_bus == self._current.restored:
             self._told_at = now.timestamp()
         is_told = self._told_at is not None and now.timestamp() >= self._told_at + self._resync_s
@@ -297,10 +299,7 @@ def _values(current: Incarnation) -> list[object]:
 
 _EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
 _LOAD = f"SELECT {', '.join(_NAMES)} FROM incarnation"  # noqa: S608 - columns
-_NOW = """
-    SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0),
-        (SELECT restored FROM incarnation)
-"""
+_NOW = "SELECT clock_timestamp(), coalesce((SELECT beat FROM incarnation), 0)"
 _STATE = """
     SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8),
         clock_timestamp()
