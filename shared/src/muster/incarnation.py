@@ -31,6 +31,7 @@ from muster.readers import Follower
 from muster.records import Received
 from muster.recovery import resync_all
 from muster.subject import Key
+from muster.subjects import repeat_soon
 
 _log = structlog.get_logger()
 
@@ -73,8 +74,8 @@ def next_incarnation(
     beat = max(held + 1, (published or 0) + 1, int(now.timestamp() * 1000))
     if before is None and published is None:
         return Incarnation(database, beat)
-    is_known = before is not None and database == before.database
-    if before is not None and is_known and published is not None and published <= held:
+    is_told = published is not None and published <= held
+    if before is not None and database == before.database and is_told:
         return replace(before, beat=beat)
     return Incarnation(database, beat, restored=beat, as_of=held)
 
@@ -219,13 +220,11 @@ class Incarnations:
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
-        await self.begin_transaction(conn)
         database, now = await self._state(conn)
-        if database != self._current.database:
-            raise DatabaseRestored(f"The database is {database}; it was {self._current.database}.")
-        row = await conn.fetchrow(_LOAD)
-        if row is not None:  # with what another replica has found
-            self._current = Incarnation(**dict(row))
+        row, known = await conn.fetchrow(_LOAD), self._current
+        if row is None or database != known.database or row["beat"] < known.beat:
+            raise DatabaseRestored(f"The database is {database} with {row}; it was {known}.")
+        self._current = Incarnation(**dict(row))  # with what another replica has found
         if self._told_at is None and self._restored_on_bus == self._current.restored:
             self._told_at = now.timestamp()
         is_told = self._told_at is not None and now.timestamp() >= self._told_at + self._resync_s
@@ -321,14 +320,9 @@ _NOTE_PEER = """
     ON CONFLICT (service) DO UPDATE SET restored = excluded.restored
     WHERE peer.restored <> excluded.restored RETURNING true
 """
-_REPUBLISH = """
-    UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE (kind, subject) IN (
-        SELECT kind, subject FROM subject
-        WHERE kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)
-        ORDER BY kind, subject FOR UPDATE
-    )
-"""
+_REPUBLISH = repeat_soon(
+    "kind = ANY($1::text[]) AND topic IS NOT NULL AND (is_open OR changed_at > $2)"
+)
 _UNANSWERED = """
     SELECT kind, subject FROM subject
     WHERE is_open AND revision > $1 AND acknowledged < $1 AND repeat_at IS NOT NULL

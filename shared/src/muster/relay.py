@@ -27,7 +27,7 @@ from muster.incarnation import Incarnations
 from muster.records import read_message_id
 from muster.settings import DatabaseSettings
 from muster.subject import LATEST_DUE, Subject
-from muster.subjects import load_due, reject_by_bus, update_exchanges
+from muster.subjects import load_due, reject_by_bus, repeat_soon, update_exchanges
 from muster.upkeep import Upkeep
 
 _log = structlog.get_logger()
@@ -267,14 +267,7 @@ _NEXT = """
         (SELECT min(delayed_repeat_at) FROM subject WHERE delayed_repeat_at IS NOT NULL)
     ) AS next_at
 """
-_RECOVERED = """
-    UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
-    WHERE (kind, subject) IN (
-        SELECT kind, subject FROM subject
-        WHERE repeat_at IS NOT NULL AND topic = ANY($1::text[])
-        ORDER BY kind, subject FOR UPDATE
-    )
-"""
+_RECOVERED = repeat_soon("repeat_at IS NOT NULL AND topic = ANY($1::text[])")
 _LATE = """
     UPDATE subject
     SET repeat_at = CASE WHEN repeat_at IS NOT NULL THEN least(repeat_at, now()) END,

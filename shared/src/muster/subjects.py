@@ -218,6 +218,18 @@ async def reject_by_bus(conn: Connection, key: Key, revision: int) -> None:
         await update_exchanges(conn, [replace(subject, exchange=after)])
 
 
+def repeat_soon(which: str) -> str:
+    """The statement by which the messages of subjects, as ``which`` says, are republished within
+    2 s.
+    """
+    return f"""
+        UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
+        WHERE (kind, subject) IN (
+            SELECT kind, subject FROM subject WHERE {which} ORDER BY kind, subject FOR UPDATE
+        )
+    """  # noqa: S608 - a condition of ours
+
+
 async def _messages(conn: Connection, keys: Sequence[Key]) -> list[tuple[Key, str]]:
     rows = await conn.fetch(_MESSAGES, [kind.value for kind, _ in keys], [name for _, name in keys])
     return [((Kind(row["kind"]), row["subject"]), row["message"]) for row in rows]
