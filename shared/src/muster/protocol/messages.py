@@ -8,9 +8,19 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from muster.errors import Problem
-from muster.protocol import shape
 from muster.protocol.document import Node
 from muster.protocol.problems import MAX_PROBLEMS, join_path
+from muster.protocol.shape import (
+    Additions,
+    Completion,
+    ContainerOptions,
+    DeploymentRole,
+    DockerImage,
+    JobFile,
+    Resources,
+    RoleAdditions,
+    TaskRole,
+)
 from muster.protocol.tree import find, look_up
 
 _PREREQUISITE_TAGS = frozenset(("dockerimage", "script", "output", "data"))
@@ -147,15 +157,15 @@ def _unknown_field(parts: Sequence[str | int]) -> str:
 def _fields_at(parts: Sequence[str | int]) -> list[str]:
     """The names that the model has at a path of the file."""
     models: dict[str, type[BaseModel]] = {
-        "": shape.JobFile,
-        "prerequisites": shape.DockerImage,
-        "taskRoles": shape.TaskRole,
-        "taskRoles.completion": shape.Completion,
-        "taskRoles.extraContainerOptions": shape.ContainerOptions,
-        "taskRoles.resourcePerInstance": shape.Resources,
-        "deployments.taskRoles": shape.DeploymentRole,
-        "extras.muster": shape.Additions,
-        "extras.muster.taskRoles": shape.RoleAdditions,
+        "": JobFile,
+        "prerequisites": DockerImage,
+        "taskRoles": TaskRole,
+        "taskRoles.completion": Completion,
+        "taskRoles.extraContainerOptions": ContainerOptions,
+        "taskRoles.resourcePerInstance": Resources,
+        "deployments.taskRoles": DeploymentRole,
+        "extras.muster": Additions,
+        "extras.muster.taskRoles": RoleAdditions,
     }
     names = [part for part in parts if isinstance(part, str)]
     if "taskRoles" in names and len(names) > names.index("taskRoles") + 1:
