@@ -27,13 +27,12 @@ from muster.contracts.notices import RevisionAcknowledged
 from muster.contracts.pods import PodAction, PodRequest, PodState, PodStatus
 from muster.contracts.topics import TOPICS, Kind, Service
 from muster.contracts.verdicts import Verdict
-from muster.db import Connection, Pool, Transaction, open_pool, transaction
+from muster.db import Pool, Transaction, open_pool, transaction
 from muster.decisions import Due, Input, Publish
 from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.records import Received, message_value
 from muster.relay import Relay
-from muster.subject import Key
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
@@ -130,10 +129,18 @@ class Story:
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
         self.says: list[Publish] = []
+        self.unused_number = 0
         self.tell(request)
 
     def tell(self, given: Input) -> "Story":
-        decision = decide(self.request.job, self.life, given, now=self.now, policy=self.policy)
+        decision = decide(
+            self.request.job,
+            self.life,
+            given,
+            now=self.now,
+            policy=self.policy,
+            unused_number=self.unused_number,
+        )
         self.life = decision.state
         for say in decision.messages:
             revision = 1 + sum(s.subject == say.subject and s.kind is say.kind for s in self.says)
@@ -254,11 +261,6 @@ def received(word: Model) -> Received:
     return Received(topic, 0, 0, getattr(word, key), {}, value)
 
 
-async def no_resync(_conn: Connection) -> list[Key]:
-    """The database was never restored."""
-    return []
-
-
 class CountingRelay(Relay):
     """A relay that nobody runs: what is published is kept here."""
 
@@ -293,9 +295,7 @@ class Launcher:
     def use(self, aggregate: Aggregate[Life]) -> None:
         """Decide like this."""
         self.aggregate = aggregate
-        self.timers = Timers(
-            self.relay, aggregate, self.settings, self.metrics, lambda _: None, no_resync
-        )
+        self.timers = Timers(self.relay, aggregate, self.settings, self.metrics, lambda _: None)
 
     async def hear(self, words: Sequence[Model]) -> None:
         async with self.relay.transaction() as opened:

@@ -10,7 +10,7 @@ from launcher.domain.model import Policy, wake_at
 from launcher.domain.states import JobPhase, TaskPhase
 from launcher_peers import failure
 from muster.contracts.gangs import GangClass, GangDecision
-from muster.contracts.jobs import JobRequest, JobState, TaskState
+from muster.contracts.jobs import JobRequest, JobState, Retries, TaskState
 from muster.contracts.pods import PodAction, PodState, PodStatus
 from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Behavior, Fault, Verdict
@@ -186,10 +186,52 @@ def test_numbers_that_a_restored_backup_has_forgotten_are_not_given_again(story:
 def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_above(
     make_request: MakeRequest,
 ) -> None:
-    begun = decide("j1", None, make_request("j1"), now=START, policy=POLICY, first_attempt=40)
+    begun = decide("j1", None, make_request("j1"), now=START, policy=POLICY, unused_number=40)
     assert begun.state is not None
     assert begun.state.job.newest_attempt == 40
     assert {each.subject for each in begun.messages} == {"j1-40"}
+
+
+def test_what_still_waits_after_a_restore_is_asked_for_under_a_new_name(story: Tell) -> None:
+    told = story({"worker": 2})
+    told.unused_number = 40
+    told.tell(Due())
+    assert told.scheduler.gangs["j1-0"].pods == ()
+    told.wait(1).place().start().end("40-worker-0-0").end("40-worker-1-0")
+    assert told.status().state is JobState.SUCCEEDED
+    assert told.status().retries == Retries(platform=1)
+    assert told.scheduler.gangs.keys() == {"j1-0", "j1-40"}
+
+
+def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(story: Tell) -> None:
+    told = story({"worker": 2})
+    forgotten = told.job
+    told.place()
+    told.life, told.unused_number = forgotten, 40
+    told.tell(told.agents.statuses["j1-0-worker-1-0"]).tell(Due())
+    assert told.agents.stopping == {"j1-0-worker-1-0"}
+    told.end_stopped().wait(1).place()
+    assert [run.pod for run in told.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
+
+
+def test_a_task_that_starts_singly_and_waits_after_a_restore_gets_a_new_name(story: Tell) -> None:
+    told = story({"worker": 2}, gang=False)
+    told.tell(told.scheduler.place("j1-0-worker-1-0", "n1")).start()
+    told.unused_number = 40
+    told.tell(Due()).wait(1).place().start()
+    assert sorted(told.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-0"]
+    tasks = told.status().task_roles[0].tasks
+    assert [(task.retries, task.accountable_retries) for task in tasks] == [(1, 0), (0, 0)]
+    told.end("0-worker-1-0", WITHDRAWN).end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
+    assert sorted(told.agents.live()) == ["j1-0-worker-0-41", "j1-0-worker-1-40"]
+
+
+def test_what_runs_at_a_restore_goes_on_and_its_next_attempt_has_a_new_name(story: Tell) -> None:
+    told = story().place().start()
+    told.unused_number = 40
+    told.tell(Due()).end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
+    told.end("40-worker-0-0", WITHDRAWN).wait(2).place().start()
+    assert [run.pod for run in told.runs()] == [f"j1-{n}-worker-0-0" for n in (0, 40, 41)]
 
 
 def test_a_pod_whose_start_a_restored_backup_has_forgotten_goes_on(story: Tell) -> None:

@@ -6,9 +6,8 @@ from functools import partial
 
 import asyncpg
 import pytest
-from aiokafka import AIOKafkaConsumer
+from bare_bus import published_beat
 from cli.embedded.broker import EmbeddedBroker
-from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 from muster.incarnation import DatabaseRestored, Incarnation, next_incarnation
 from muster.service import Runtime
 from toy_services import (
@@ -80,21 +79,6 @@ async def put_back(conn: asyncpg.Connection | asyncpg.pool.PoolConnectionProxy) 
             await conn.execute(
                 f"DELETE FROM {table}; INSERT INTO {table} SELECT * FROM backup_{table}"
             )
-
-
-async def published_beat(bootstrap: str, service: str) -> int:
-    """The highest beat of a service on the bus."""
-    consumer = AIOKafkaConsumer(SERVICE_STARTED, bootstrap_servers=bootstrap, group_id=None)
-    async with consumer:
-        places = consumer.assignment()
-        ends = await consumer.end_offsets(places)
-        starts = await consumer.beginning_offsets(places)
-        await consumer.seek_to_beginning(*places)
-        left = sum(ends[place] - starts[place] for place in places)
-        told = [
-            ServiceStarted.model_validate_json((await anext(consumer)).value) for _ in range(left)
-        ]
-    return max((each.revision for each in told if each.service == service), default=0)
 
 
 async def beats_on(bootstrap: str, beat: int) -> bool:

@@ -3,8 +3,10 @@
 import itertools
 from collections.abc import Sequence
 
+from aiokafka import AIOKafkaConsumer
 from muster.bus import Bus, partition_of
 from muster.contracts.nodes import NodeHeartbeat
+from muster.contracts.services import SERVICE_STARTED, ServiceStarted
 from muster.contracts.topics import Service
 from muster.metrics import PlumbingMetrics
 from muster.settings import ServiceSettings
@@ -28,3 +30,18 @@ def keys_of(partition: int, count: int) -> list[str]:
     """Keys whose records go to one of the four partitions that each topic has here."""
     found = (f"k{n}" for n in itertools.count())
     return list(itertools.islice((k for k in found if partition_of(k, 4) == partition), count))
+
+
+async def published_beat(bootstrap: str, service: str) -> int:
+    """The highest beat of a service on the bus."""
+    consumer = AIOKafkaConsumer(SERVICE_STARTED, bootstrap_servers=bootstrap, group_id=None)
+    async with consumer:
+        places = consumer.assignment()
+        ends = await consumer.end_offsets(places)
+        starts = await consumer.beginning_offsets(places)
+        await consumer.seek_to_beginning(*places)
+        left = sum(ends[place] - starts[place] for place in places)
+        told = [
+            ServiceStarted.model_validate_json((await anext(consumer)).value) for _ in range(left)
+        ]
+    return max((each.revision for each in told if each.service == service), default=0)

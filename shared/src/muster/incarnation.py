@@ -129,9 +129,8 @@ class Incarnations:
         return self._current.floor if self._current is not None else 0
 
     def unused_number(self, made_at: datetime) -> int:
-        """A number for what was made then and is unknown here. A restored database may have
-        forgotten it, with all the numbers that it has used: not ten in a second. 0 where nothing
-        can be forgotten.
+        """The lowest number that nobody can have used, before the restore, for what was made then:
+        not ten in a second. 0 where nothing can be forgotten.
         """
         restored = 0 if self._current is None else self._current.restored
         milliseconds = restored - int(made_at.timestamp() * 1000)

@@ -27,14 +27,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     metrics = LauncherMetrics(runtime.registry)
     aggregate = jobs(settings.policy(), runtime.incarnations.unused_number)
 
-    timers = Timers(
-        runtime.relay,
-        aggregate,
-        settings,
-        metrics,
-        lambda it: _tell(metrics, it),
-        runtime.incarnations.unanswered,
-    )
+    timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 
     async def ring() -> None:
         await runtime.incarnations.is_settled.wait()

@@ -1,7 +1,7 @@
 """From records and timers to decisions: load, decide, save and say, in one transaction."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,12 +9,11 @@ import structlog
 from muster.aggregates import Aggregate, apply_due
 from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
-from muster.db import Connection, Pool, is_transient
+from muster.db import Connection, Pool, Transaction, is_transient
 from muster.decisions import Decision, Input
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
 from muster.relay import Relay
-from muster.subject import Key
 
 from launcher import store
 from launcher.domain.decide import decide
@@ -34,17 +33,19 @@ TOPICS_HEARD = (
 
 
 def jobs(
-    policy: Policy, first_attempt: Callable[[datetime], int] = lambda _submitted_at: 0
+    policy: Policy, unused_number: Callable[[datetime], int] = lambda _submitted_at: 0
 ) -> Aggregate[Life]:
-    """How jobs are kept and decided. ``first_attempt``: the number under which an unknown job
-    begins that was submitted at this time.
+    """How jobs are kept and decided. ``unused_number``: under which number, or a higher one, the
+    attempts begin of a job that was submitted at this time.
     """
 
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
-        first = 0
-        if life is None and isinstance(given, JobRequest):
-            first = first_attempt(given.submitted_at)
-        return decide(ident, life, given, now=now, policy=policy, first_attempt=first)
+        number = 0
+        if life is not None:
+            number = unused_number(life.job.submitted_at)
+        elif isinstance(given, JobRequest):
+            number = unused_number(given.submitted_at)
+        return decide(ident, life, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
 
@@ -59,27 +60,27 @@ LOCKED_PAUSE_S = 0.05
 class Timers:
     """Looks for due jobs, at least every ``job_timer_poll_s``; any replica may take any job.
 
-    ``unanswered``: subjects of a resync that the other side has not answered. The timers of their
-    jobs wait: they could begin attempts that exist already.
+    After a restore each job that waits is due once. What is due of a job waits while the other side
+    has not answered a subject of its resync: an attempt could begin that exists already.
     """
 
-    def __init__(  # noqa: PLR0913 - what timers stand on
+    def __init__(
         self,
         relay: Relay,
         aggregate: Aggregate[Life],
         settings: LauncherSettings,
         metrics: LauncherMetrics,
         after: Callable[[Mapping[str, Life]], None],
-        unanswered: Callable[[Connection], Awaitable[Sequence[Key]]],
     ) -> None:
         self._relay = relay
         self._aggregate = aggregate
         self._settings = settings
         self._metrics = metrics
         self._after = after
-        self._unanswered = unanswered
+        self._incarnations = relay.incarnations
         self._sooner = asyncio.Event()
         self._planned: datetime | None = None
+        self._waiting: set[str] | None = None
 
     def note(self, lives: Mapping[str, Life]) -> None:
         """These jobs have changed: one may be due before the next look."""
@@ -129,14 +130,30 @@ class Timers:
         """Tell due jobs so, in one transaction."""
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            held = [_job_in(*key) for key in await self._unanswered(conn)]
-            due = await store.take_due(conn, opened.now, limit, held)
+            held = await self._held(conn)
+            due = await self._take(opened, limit, held)
             changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due)
             next_at = await store.next_due(conn, held)
+        waiting = self._waiting or set()
+        waiting.difference_update(due)
+        if waiting.difference(held):
+            next_at = opened.now
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
         return _Rung(len(due), opened.now, next_at)
+
+    async def _held(self, conn: Connection) -> list[str]:
+        return [_job_in(*key) for key in await self._incarnations.unanswered(conn)]
+
+    async def _take(self, opened: Transaction, limit: int, held: Sequence[str]) -> list[str]:
+        """Jobs with a due timer, locked; where there are none, some that wait since a restore."""
+        conn = opened.conn
+        if self._waiting is None:
+            was_restored = self._incarnations.revision_floor() > 0
+            self._waiting = set(await store.waiting(conn) if was_restored else ())
+        due = await store.take_due(conn, opened.now, limit, held)
+        return due or sorted(self._waiting.difference(held))[:limit]
 
     async def _ring_alone(self) -> "_Rung":
         """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
@@ -155,12 +172,13 @@ class Timers:
     async def _postpone(self, error: Exception) -> None:
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            held = [_job_in(*key) for key in await self._unanswered(conn)]
-            for ident in await store.take_due(conn, opened.now, 1, held):
+            due = await self._take(opened, 1, await self._held(conn))
+            for ident in due:
                 _log.error("a timer can't be handled", job=ident, error=str(error))
                 self._metrics.timers_failed.inc()
                 later = timedelta(seconds=self._settings.timer_postpone_s)
                 await store.postpone(conn, ident, opened.now + later)
+        (self._waiting or set()).difference_update(due)
 
 
 @dataclass(frozen=True, slots=True)

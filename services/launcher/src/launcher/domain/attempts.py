@@ -57,7 +57,7 @@ def begin(turn: Turn) -> None:
 
 def begin_next(turn: Turn) -> None:
     """The next attempt, under a number that was never used."""
-    number = turn.job.newest_attempt + 1
+    number = max(turn.job.newest_attempt + 1, turn.unused_number)
     books = account(turn.job.retries, turn.job.outcome)
     turn.move_job(JobEvent.BEGUN, attempt=number, newest_attempt=number, retries=books)
     begin(turn)
@@ -66,10 +66,12 @@ def begin_next(turn: Turn) -> None:
 def begin_task(turn: Turn, task: Task) -> None:
     """The next attempt of a task that may start singly, or that its gang can do without."""
     is_gang = turn.job.spec.gang
+    unused = turn.unused_number if turn.may_be_forgotten() else 0
     begun = turn.move_task(
         task,
         TaskEvent.BEGUN,
-        attempt=task.attempt + 1,
+        attempt=max(task.attempt + 1, unused),
+        retries=task.retries + 1,
         placement=None,
         stop=None,
         launched_at=None,

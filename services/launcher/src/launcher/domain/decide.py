@@ -40,7 +40,7 @@ from launcher.domain.model import (
 )
 from launcher.domain.states import JobPhase, TaskEvent, TaskPhase
 from launcher.domain.turn import Turn
-from launcher.domain.verdicts import DEADLINE, NODE_LOST, refused, stop_of, storable
+from launcher.domain.verdicts import DEADLINE, FORGOTTEN, NODE_LOST, refused, stop_of, storable
 from launcher.domain.words import say_lost, say_no_gang, say_over, say_runs
 
 
@@ -51,16 +51,18 @@ def decide(  # noqa: PLR0913 - what a decision stands on
     *,
     now: datetime,
     policy: Policy,
-    first_attempt: int = 0,
+    unused_number: int = 0,
 ) -> Decision[Life]:
-    """Apply one input to the job ``ident``; ``life`` is None where it is unknown, and begins with
-    the attempt of number ``first_attempt``.
+    """Apply one input to the job ``ident``; ``life`` is None where it is unknown.
+
+    ``unused_number``: attempts begin under it or a higher number. A restored database may have
+    forgotten attempts under lower ones.
 
     Raises Broken or ValueError where a word makes no sense; nothing has changed then.
     """
     if life is None:
-        return _unknown(ident, given, now, policy, first_attempt)
-    turn = Turn(life, now, policy)
+        return _unknown(ident, given, now, policy, unused_number)
+    turn = Turn(life, now, policy, unused_number=unused_number)
     match given:
         case JobRequest():
             _on_request(turn, given)
@@ -80,7 +82,7 @@ def decide(  # noqa: PLR0913 - what a decision stands on
 
 
 def _unknown(
-    ident: str, given: Input, now: datetime, policy: Policy, first_attempt: int
+    ident: str, given: Input, now: datetime, policy: Policy, unused_number: int
 ) -> Decision[Life]:
     """Nobody knows the job: it is new, or over for so long that it is forgotten."""
     match given:
@@ -92,7 +94,7 @@ def _unknown(
                     f"job {ident} was submitted at {given.submitted_at:%Y-%m-%d}, longer ago than"
                     " ended jobs are remembered: it may have run already; submit it again"
                 )
-            turn = Turn(_new(given, now, first_attempt), now, policy, is_new=True)
+            turn = Turn(_new(given, now, unused_number), now, policy, is_new=True)
             begin(turn)
             return turn.decision()
         case JobRequest(execution=Execution.STOP):
@@ -112,15 +114,15 @@ def _unknown(
             return Decision(None)
 
 
-def _new(word: JobRequest, now: datetime, first_attempt: int = 0) -> Life:
+def _new(word: JobRequest, now: datetime, attempt: int = 0) -> Life:
     job = Job(
         id=word.job,
         name=word.name,
         user=word.user,
         submitted_at=word.submitted_at,
         spec=word.spec or JobSpec(task_roles=()),
-        attempt=first_attempt,
-        newest_attempt=first_attempt,
+        attempt=attempt,
+        newest_attempt=attempt,
         created_at=now,
     )
     return Life(job, {})
@@ -311,6 +313,8 @@ def _release(word: PodStatus) -> PodRelease:
 
 
 def _on_due(turn: Turn) -> None:
+    if turn.may_be_forgotten():
+        _end_forgotten(turn)
     job, now = turn.job, turn.now
     if job.phase is JobPhase.BACKOFF and job.retry_at is not None and job.retry_at <= now:
         begin_next(turn)
@@ -323,6 +327,18 @@ def _on_due(turn: Turn) -> None:
                 begin_task(turn, task)
     if turn.job.quiet_at is not None and turn.job.quiet_at <= now:
         turn.flush()
+
+
+def _end_forgotten(turn: Turn) -> None:
+    """Tasks that still wait, though all peers had their time to tell what a restored database has
+    forgotten: their pods may run where nobody can tell. Others are asked for, with other names.
+    """
+    for mark in turn.tasks():
+        task = _still(turn, mark)
+        if task is None or turn.job.phase not in ACTIVE:
+            continue
+        if task.phase is TaskPhase.WAITING and task.attempt < turn.unused_number:
+            pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
 
 
 def _dead_text(kind: Kind, subject: str) -> str:

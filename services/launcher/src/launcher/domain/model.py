@@ -56,16 +56,17 @@ class Placement:
 class Task:
     """A task in the present job attempt.
 
-    ``attempt`` counts its retries so far, ``accountable`` those on the user's account, ``streak``
-    the last ones in a row that cost nothing. ``stop``: why its pod is to stop. ``release``: from
-    when on what its ended pod held is free. ``checkpointed_at``: when its pod has said last that
-    its gang's work is saved.
+    ``attempt`` is its number, ``retries`` counts those so far, ``accountable`` those on the user's
+    account, ``streak`` the last ones in a row that cost nothing. ``stop``: why its pod is to stop.
+    ``release``: from when on what its ended pod held is free. ``checkpointed_at``: when its pod has
+    said last that its gang's work is saved.
     """
 
     role: str
     index: int
     phase: TaskPhase = TaskPhase.WAITING
     attempt: int = 0
+    retries: int = 0
     accountable: int = 0
     streak: int = 0
     placement: Placement | None = None

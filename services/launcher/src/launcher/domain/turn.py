@@ -31,7 +31,15 @@ from launcher.domain.words import GANG_RELEASED, GANG_REQUESTED, say_gang, say_j
 class Turn:
     """The job while one input is applied."""
 
-    def __init__(self, life: Life, now: datetime, policy: Policy, *, is_new: bool = False) -> None:
+    def __init__(
+        self,
+        life: Life,
+        now: datetime,
+        policy: Policy,
+        *,
+        unused_number: int = 0,
+        is_new: bool = False,
+    ) -> None:
         self._before = life
         self._is_new = is_new
         self._tasks = dict(life.tasks)
@@ -41,6 +49,7 @@ class Turn:
         self.job = life.job
         self.now = now
         self.policy = policy
+        self.unused_number = unused_number
 
     @property
     def life(self) -> Life:
@@ -64,6 +73,12 @@ class Turn:
         task = self._tasks.get((name.role, name.index))
         is_present = name.job_attempt == self.job.attempt
         return task if is_present and task and task.attempt == name.task_attempt else None
+
+    def may_be_forgotten(self) -> bool:
+        """The attempt began before a restore of the database, which may have forgotten what became
+        of it.
+        """
+        return self.job.attempt < self.unused_number
 
     def hear_of(self, attempt: int) -> None:
         """An attempt of this number exists somewhere: it is never given again."""

@@ -39,6 +39,13 @@ NODE_LOST = _verdict(
     "The Scheduler declared lost the place that the task had.",
     "The task failed.",
 )
+FORGOTTEN = _verdict(
+    (-1019, "PodForgotten", "forgotten"),
+    (Fault.PLATFORM, Behavior.TRANSIENT),
+    "The Launcher's database was restored to a time when the task waited. Nobody tells whether it"
+    " has run since.",
+    "The task is tried again under a new name.",
+)
 UNEXPLAINED = _verdict(
     (-300, "PodFailedWithoutFailedContainer", "unexplained"),
     (Fault.UNKNOWN, Behavior.UNKNOWN),

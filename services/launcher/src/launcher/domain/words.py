@@ -301,7 +301,7 @@ def _task_status(life: Life, task: Task) -> TaskStatus:
         log_url=place.log_url if place else None,
         gpus=place.gpus if place else (),
         ports=dict(place.ports) if place else {},
-        retries=task.attempt,
+        retries=task.retries,
         accountable_retries=task.accountable,
         created_at=task.created_at,
         launched_at=task.launched_at,

@@ -123,6 +123,7 @@ class _Supervision:
         self._watch()
         self._end_leftovers()
         self._drain()
+        self._read_ready(0.0)  # a shutdown that ended the pod too, just before
         self._logs.finish(time.time())
         record = self._exit_record(start_error, started_at_s, time.monotonic() - started_mono)
         self._groups.remove()
