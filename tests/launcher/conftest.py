@@ -290,7 +290,8 @@ class Launcher:
         bus = Bus(settings, Service.LAUNCHER, PlumbingMetrics(self.registry))
         self.relay = CountingRelay(bus, pool)
         # Jobs here are submitted at a fixed time, and the database's clock is the real one.
-        self.use(jobs(replace(settings.policy(), start_longest=timedelta(days=36_500))))
+        policy = replace(settings.policy(), start_longest=timedelta(days=36_500))
+        self.use(jobs(policy, self.relay.incarnations))
 
     def use(self, aggregate: Aggregate[Life]) -> None:
         """Decide like this."""

@@ -208,10 +208,30 @@ def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(story: T
     forgotten = told.job
     told.place()
     told.life, told.unused_number = forgotten, 40
+    told.tell(told.scheduler.decisions["j1-0"])
     told.tell(told.agents.statuses["j1-0-worker-1-0"]).tell(Due())
+    assert len(told.runs()) == 2
     assert told.agents.stopping == {"j1-0-worker-1-0"}
     told.end_stopped().wait(1).place()
     assert [run.pod for run in told.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
+
+
+def test_a_place_for_a_pod_that_may_have_run_already_is_not_used(story: Tell) -> None:
+    told = story({"worker": 2})
+    told.unused_number = 40
+    told.place()
+    assert told.runs() == []
+    told.tell(Due()).wait(1).place()
+    assert [run.pod for run in told.runs()] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
+
+
+def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(story: Tell) -> None:
+    told = story({"worker": 2}, role={"min_instances": 1})
+    told.tell(told.scheduler.place("j1-0", "n1", 1)).start()
+    told.unused_number = 40
+    told.tell(Due()).wait(1).place().start()
+    assert told.agents.live() == ["j1-0-worker-0-0", "j1-0-worker-1-40"]
+    assert told.phase() is JobPhase.RUNNING
 
 
 def test_a_task_that_starts_singly_and_waits_after_a_restore_gets_a_new_name(story: Tell) -> None:

@@ -29,25 +29,30 @@ TABLES = ("subject", "toy", "incarnation")
 
 
 @pytest.mark.parametrize(
-    ("before", "database", "published", "is_restored"),
+    ("before", "database", "published", "is_restored", "has_lost"),
     [
-        pytest.param(None, "7/1", None, False, id="the first start of all"),
-        pytest.param(None, "7/1", AT, True, id="an emptied schema on a known bus"),
-        pytest.param(HELD, "7/1", AT, False, id="an ordinary start"),
-        pytest.param(HELD, "7/1", AT - 2, False, id="a beat that was not published"),
-        pytest.param(HELD, "7/1", AT + 1, True, id="a disk snapshot of a second ago"),
-        pytest.param(HELD, "7/1", AT + 1000, True, id="a disk snapshot of long ago"),
-        pytest.param(HELD, "7/2", AT, True, id="a base backup, or a failover"),
-        pytest.param(HELD, "8/1", AT, True, id="a dump put into another server"),
-        pytest.param(HELD, "7/1", None, True, id="a new bus"),
+        pytest.param(None, "7/1", None, False, False, id="the first start of all"),
+        pytest.param(None, "7/1", AT, True, True, id="an emptied schema on a known bus"),
+        pytest.param(HELD, "7/1", AT, False, False, id="an ordinary start"),
+        pytest.param(HELD, "7/1", AT - 2, False, False, id="a beat that was not published"),
+        pytest.param(HELD, "7/1", AT + 1, True, True, id="a disk snapshot of a second ago"),
+        pytest.param(HELD, "7/1", AT + 1000, True, True, id="a disk snapshot of long ago"),
+        pytest.param(HELD, "7/2", AT, True, False, id="a failover that lost nothing"),
+        pytest.param(HELD, "8/1", AT, True, False, id="a dump of now put into another server"),
+        pytest.param(HELD, "7/1", None, True, False, id="a new bus"),
     ],
 )
 def test_a_start_knows_whether_its_database_was_restored(
-    before: Incarnation | None, database: str, published: int | None, is_restored: bool
+    before: Incarnation | None,
+    database: str,
+    published: int | None,
+    is_restored: bool,
+    has_lost: bool,
 ) -> None:
     begun = next_incarnation(before, database, published, NOW)
     assert begun.beat == NOW_MS
     assert (begun.restored == begun.beat) is is_restored
+    assert (begun.lost == begun.beat) is has_lost
     if is_restored:
         assert begun.as_of == (AT if before else 0)
         assert begun.floor == NOW_MS
@@ -58,6 +63,8 @@ def test_a_restore_is_remembered_by_the_starts_after_it() -> None:
     later = next_incarnation(restored, "7/1", restored.beat, NOW + timedelta(days=1))
     assert (later.restored, later.as_of) == (restored.restored, restored.as_of)
     assert later.beat == NOW_MS + 24 * 3_600_000
+    on_a_new_bus = next_incarnation(later, "7/1", None, NOW + timedelta(days=2))
+    assert on_a_new_bus.lost == restored.restored < on_a_new_bus.restored
 
 
 @pytest.mark.parametrize("published", [None, NOW_MS + 7])
@@ -131,7 +138,7 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
         await eventually(lambda: answers(rest), {"j": "OLD"})
         await eventually(lambda: beats_on(fresh_broker.bootstrap, beat), True)
         made_at = await launcher.pool.fetchval("SELECT clock_timestamp()")
-        assert launcher.incarnations.unused_number(made_at) == 0
+        assert launcher.incarnations.unused_number(made_at, is_known=True) == 0
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
     await put_back(conn)
     await conn.close()
@@ -139,9 +146,10 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
         await launcher.incarnations.has_begun.wait()
         restored = await launcher.pool.fetchval("SELECT restored FROM incarnation")
         assert restored > beat
-        number = launcher.incarnations.unused_number(made_at)
-        assert number == (restored - int(made_at.timestamp() * 1000)) // 100 + 1
-        assert launcher.incarnations.unused_number(made_at + timedelta(days=1)) == 0
+        unused = launcher.incarnations.unused_number
+        number = (restored - int(made_at.timestamp() * 1000)) // 100 + 1
+        assert [unused(made_at, is_known=known) for known in (True, False)] == [number, number]
+        assert unused(made_at + timedelta(days=1), is_known=False) == 0
         await eventually(lambda: answers(launcher), {"j": "old"})
         await eventually(lambda: unsettled(rest, launcher), 0)
         revision = await launcher.pool.fetchval("SELECT revision FROM subject WHERE subject = 'j'")

@@ -155,6 +155,7 @@ async def test_what_the_launcher_says_is_shown(rest: Any) -> None:
     assert latest["jobStatus"]["attemptId"] == 1
     none = await rest.client.get("/api/v2/jobs/admin~told/attempts/2")
     assert none.status_code == 404
+    assert "has no attempt 2; the newest are 0, 1." in none.text
 
 
 async def test_an_attempt_that_failed_does_not_say_what_the_next_one_waits_for(rest: Any) -> None:

@@ -45,12 +45,14 @@ class Incarnation:
 
     ``database``: PostgreSQL's system identifier and timeline. ``restored``: the beat at which the
     service last found its database restored, 0 for never. Commits after ``as_of`` may be lost then.
+    ``lost``: the same where the bus knew a later beat, so that commits were lost for certain.
     """
 
     database: str
     beat: int
     restored: int = 0
     as_of: int = 0
+    lost: int = 0
 
     @property
     def floor(self) -> int:
@@ -77,7 +79,10 @@ def next_incarnation(
     is_told = published is not None and published <= held
     if before is not None and database == before.database and is_told:
         return replace(before, beat=beat)
-    return Incarnation(database, beat, restored=beat, as_of=held)
+    lost = 0 if before is None else before.lost
+    if published is not None and published > held:
+        lost = beat
+    return Incarnation(database, beat, restored=beat, as_of=held, lost=lost)
 
 
 class DatabaseRestored(Broken):
@@ -128,11 +133,18 @@ class Incarnations:
         """
         return self._current.floor if self._current is not None else 0
 
-    def unused_number(self, made_at: datetime) -> int:
+    def has_lost_commits(self) -> bool:
+        """A restore has lost some for certain, ever."""
+        return self._current is not None and self._current.lost > 0
+
+    def unused_number(self, made_at: datetime, *, is_known: bool) -> int:
         """The lowest number that nobody can have used, before the restore, for what was made then:
-        not ten in a second. 0 where nothing can be forgotten.
+        not ten in a second. 0 where nothing can be forgotten. What ``is_known`` has lost something
+        only where commits were lost for certain: each start on a new bus may be a restore.
         """
-        restored = 0 if self._current is None else self._current.restored
+        if self._current is None:
+            return 0
+        restored = self._current.lost if is_known else self._current.restored
         milliseconds = restored - int(made_at.timestamp() * 1000)
         return 0 if restored == 0 or milliseconds < 0 else milliseconds // 100 + 1
 
@@ -304,7 +316,7 @@ _STATE = """
     FROM pg_control_system()
 """
 _SAVE = f"""
-    INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4)
+    INSERT INTO incarnation ({", ".join(_NAMES)}) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (is_only) DO UPDATE SET {_EXCLUDED},
         beat = greatest(excluded.beat, incarnation.beat + 1)
     RETURNING beat

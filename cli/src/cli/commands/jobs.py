@@ -98,6 +98,7 @@ def job(name: JobName, *, output: Output = Format.TABLE) -> None:
             "virtual cluster": status["virtualCluster"],
             "class": gang_class(status.get("gangClass"), status.get("lender")),
             "size": rest.size(content),
+            "attempt": status.get("attemptId") or None,
             "retries": status["retries"] or None,
             "submitted": when(status.get("submissionTime")),
             "started": when(status.get("launchedTime")),

@@ -25,7 +25,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     settings = runtime.settings
     assert isinstance(settings, LauncherSettings)
     metrics = LauncherMetrics(runtime.registry)
-    aggregate = jobs(settings.policy(), runtime.incarnations.unused_number)
+    aggregate = jobs(settings.policy(), runtime.incarnations)
 
     timers = Timers(runtime.relay, aggregate, settings, metrics, lambda it: _tell(metrics, it))
 
@@ -48,7 +48,7 @@ def _tell(metrics: LauncherMetrics, changed: Mapping[str, Life]) -> None:
     """Log and count what became of jobs."""
     for life in changed.values():
         job, before = life.job, life.stored
-        if job.attempt > (before.attempt if before else 0):
+        if before and job.attempt > before.attempt:
             metrics.retried.inc()
             _log.info("a job is tried again", job=job.id, attempt=job.attempt)
         if job.is_final and not (before and before.is_final):

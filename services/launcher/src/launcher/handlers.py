@@ -13,6 +13,7 @@ from muster.db import Connection, Pool, Transaction, is_transient
 from muster.decisions import Decision, Input
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
+from muster.incarnation import Incarnations
 from muster.relay import Relay
 
 from launcher import store
@@ -32,19 +33,18 @@ TOPICS_HEARD = (
 )
 
 
-def jobs(
-    policy: Policy, unused_number: Callable[[datetime], int] = lambda _submitted_at: 0
-) -> Aggregate[Life]:
-    """How jobs are kept and decided. ``unused_number``: under which number, or a higher one, the
-    attempts begin of a job that was submitted at this time.
+def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[Life]:
+    """How jobs are kept and decided. ``incarnations`` know which numbers of attempts a restored
+    database may have forgotten.
     """
+    unused_number = incarnations.unused_number
 
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
         number = 0
         if life is not None:
-            number = unused_number(life.job.submitted_at)
+            number = unused_number(life.job.submitted_at, is_known=True)
         elif isinstance(given, JobRequest):
-            number = unused_number(given.submitted_at)
+            number = unused_number(given.submitted_at, is_known=False)
         return decide(ident, life, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
@@ -150,8 +150,8 @@ class Timers:
         """Jobs with a due timer, locked; where there are none, some that wait since a restore."""
         conn = opened.conn
         if self._waiting is None:
-            was_restored = self._incarnations.revision_floor() > 0
-            self._waiting = set(await store.waiting(conn) if was_restored else ())
+            has_lost = self._incarnations.has_lost_commits()
+            self._waiting = set(await store.waiting(conn) if has_lost else ())
         due = await store.take_due(conn, opened.now, limit, held)
         return due or sorted(self._waiting.difference(held))[:limit]
 

@@ -4,7 +4,8 @@ CREATE TABLE incarnation (
     database text    NOT NULL,
     beat     bigint  NOT NULL,
     restored bigint  NOT NULL,
-    as_of    bigint  NOT NULL
+    as_of    bigint  NOT NULL,
+    lost     bigint  NOT NULL
 );
 
 -- The restore of each peer that this service has answered.

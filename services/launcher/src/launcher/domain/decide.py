@@ -246,9 +246,13 @@ def _sooner(one: datetime | None, other: datetime) -> datetime | None:
 
 
 def _run_placed(turn: Turn) -> None:
-    """Run what is placed: a gang when all is that it needs, other tasks singly."""
+    """Run what is placed: a gang when all is that it needs, other tasks singly. A pod that may have
+    run already is not asked to: its agent tells, or it ends as forgotten.
+    """
     job = turn.job
     waiting = [task for task in turn.tasks() if task.phase is TaskPhase.WAITING]
+    if any(_may_have_run(turn, task) for task in waiting):
+        return
     ready = [task for task in waiting if task.placement is not None]
     if not ready:
         return
@@ -313,8 +317,7 @@ def _release(word: PodStatus) -> PodRelease:
 
 
 def _on_due(turn: Turn) -> None:
-    if turn.may_be_forgotten():
-        _end_forgotten(turn)
+    _end_forgotten(turn)
     job, now = turn.job, turn.now
     if job.phase is JobPhase.BACKOFF and job.retry_at is not None and job.retry_at <= now:
         begin_next(turn)
@@ -330,15 +333,19 @@ def _on_due(turn: Turn) -> None:
 
 
 def _end_forgotten(turn: Turn) -> None:
-    """Tasks that still wait, though all peers had their time to tell what a restored database has
-    forgotten: their pods may run where nobody can tell. Others are asked for, with other names.
+    """All peers had their time to tell what a restored database has forgotten. Pods that still wait
+    may run on a node that is away: pods with other names are asked for.
     """
     for mark in turn.tasks():
         task = _still(turn, mark)
-        if task is None or turn.job.phase not in ACTIVE:
-            continue
-        if task.phase is TaskPhase.WAITING and task.attempt < turn.unused_number:
+        if task is not None and _may_have_run(turn, task) and turn.job.phase in ACTIVE:
             pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
+
+
+def _may_have_run(turn: Turn, task: Task) -> bool:
+    """The task waits, and has waited since before a restore."""
+    is_old = turn.may_be_forgotten() and task.attempt < turn.unused_number
+    return is_old and task.phase is TaskPhase.WAITING
 
 
 def _dead_text(kind: Kind, subject: str) -> str:

@@ -42,8 +42,8 @@ NODE_LOST = _verdict(
 FORGOTTEN = _verdict(
     (-1019, "PodForgotten", "forgotten"),
     (Fault.PLATFORM, Behavior.TRANSIENT),
-    "The Launcher's database was restored to a time when the task waited. Nobody tells whether it"
-    " has run since.",
+    "The Launcher's database was restored to a time when the task waited. Whether it has run since"
+    " is not known.",
     "The task is tried again under a new name.",
 )
 UNEXPLAINED = _verdict(

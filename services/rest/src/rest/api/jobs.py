@@ -29,7 +29,7 @@ from rest.domain.virtual_clusters import check_virtual_cluster, check_wishes
 from rest.handlers.stop import no_job, set_execution
 from rest.handlers.submit import Submission
 from rest.store.answers import is_known
-from rest.store.jobs import find_attempt, find_config, find_job, list_jobs
+from rest.store.jobs import find_attempt, find_config, find_job, list_attempts, list_jobs
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -222,7 +222,11 @@ async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatu
         return status_of(job)
     stored = await find_attempt(here.pool, job.listed.id, attempt)
     if stored is None:
-        message = f"{job.listed.username}~{job.listed.name} has no attempt {attempt}."
+        known = [*await list_attempts(here.pool, job.listed.id), job.listed.attempt]
+        message = (
+            f"{job.listed.username}~{job.listed.name} has no attempt {attempt};"
+            f" the newest are {', '.join(map(str, known))}."
+        )
         raise Rejected("NoJobError", message)
     return JobStatus.model_validate(stored)
 

@@ -146,6 +146,14 @@ async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | N
     return status
 
 
+async def list_attempts(pool: Pool, job: str) -> list[int]:
+    """The numbers of the newest 20 attempts that were retried, in order."""
+    rows = await pool.fetch(
+        "SELECT attempt FROM job_attempt WHERE job = $1 ORDER BY attempt DESC LIMIT 20", job
+    )
+    return [row["attempt"] for row in reversed(rows)]
+
+
 async def find_config(pool: Pool, username: str, name: str) -> str | None:
     """The file of a job as it was sent."""
     config: str | None = await pool.fetchval(_CONFIG, username, name)
