@@ -12,8 +12,10 @@ import pytest
 from bare_bus import published_beat
 from cli.embedded.broker import EmbeddedBroker
 from muster.bus import Bus
+from muster.contracts.jobs import Execution, JobRequest, JobSpec, TaskRoleSpec
 from muster.contracts.topics import TOPICS, Service
 from muster.db import Connection, Pool
+from muster.ids import new_id
 from scheduler_watched import measured, until
 from whole_muster import Muster, a_job, a_muster, eventually
 
@@ -248,6 +250,33 @@ async def test_an_agent_that_has_lost_its_journal_costs_its_jobs_no_retry(
         assert measured(scheduler, "nodes_lost_total") == 0
         await eventually(muster.unsettled, lambda count: count == 0, 120)
         await everything_is_free(muster)
+
+
+async def test_a_record_of_a_job_that_all_have_forgotten_begins_nothing(
+    database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    """As of a topic without retention, read again from its beginning: the job has run days ago."""
+    role = TaskRoleSpec(name="worker", instances=1, cpu=1, memory_mb=1, gpus=0, command="true")
+    async with a_muster(database_url, fresh_broker.bootstrap, tmp_path, launcher=QUICK) as muster:
+        rest, launcher = (muster.runtimes[each] for each in (Service.REST, Service.LAUNCHER))
+        submitted_at = await launcher.pool.fetchval("SELECT now() - interval '9 days'")
+        at = submitted_at.timestamp()
+        old = JobRequest(
+            revision=1,
+            job=new_id(int(at * 1000), 0),
+            name="old",
+            user="admin",
+            execution=Execution.START,
+            submitted_at=submitted_at,
+            spec=JobSpec(task_roles=(role,)),
+        )
+        event_id = f"rest/job/{old.job}/1"
+        await rest.bus.broadcast("job-submitted", old.job, old, event_id=event_id, at=at)
+        dead = ("muster_dead_letters_total", {"topic": "job-submitted"})
+        await until(lambda: launcher.registry.get_sample_value(*dead) == 1)
+        name = await muster.submit(a_job("new", "true"))
+        assert await muster.end_of(name) == "SUCCEEDED"
+        assert await launcher.pool.fetchval("SELECT count(*) FROM job") == 1
 
 
 async def back_up(pool: Pool, schemas: Sequence[str]) -> None:
