@@ -192,12 +192,16 @@ def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_ab
     assert {each.subject for each in begun.messages} == {"j1-40"}
 
 
-def test_what_still_waits_after_a_restore_is_asked_for_under_a_new_name(story: Tell) -> None:
+def test_a_pod_that_may_have_run_before_a_restore_gets_a_new_name_with_its_place(
+    story: Tell,
+) -> None:
     told = story({"worker": 2})
     told.unused_number = 40
-    told.tell(Due())
+    told.tell(Due()).place()
+    assert told.runs() == []
+    told.wait(1)
     assert told.scheduler.gangs["j1-0"].pods == ()
-    told.wait(1).place().start().end("40-worker-0-0").end("40-worker-1-0")
+    told.place().start().end("40-worker-0-0").end("40-worker-1-0")
     assert told.status().state is JobState.SUCCEEDED
     assert told.status().retries == Retries(platform=1)
     assert told.scheduler.gangs.keys() == {"j1-0", "j1-40"}
@@ -206,43 +210,48 @@ def test_what_still_waits_after_a_restore_is_asked_for_under_a_new_name(story: T
 def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(story: Tell) -> None:
     told = story({"worker": 2})
     forgotten = told.job
-    told.place()
+    told.place().start()
     told.life, told.unused_number = forgotten, 40
-    told.tell(told.scheduler.decisions["j1-0"])
-    told.tell(told.agents.statuses["j1-0-worker-1-0"]).tell(Due())
-    assert len(told.runs()) == 2
+    told.tell(told.agents.statuses["j1-0-worker-1-0"]).wait(1)
     assert told.agents.stopping == {"j1-0-worker-1-0"}
     told.end_stopped().wait(1).place()
     assert [run.pod for run in told.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
 
 
-def test_a_place_for_a_pod_that_may_have_run_already_is_not_used(story: Tell) -> None:
+def test_a_gang_of_which_all_agents_tell_after_a_restore_goes_on(story: Tell) -> None:
     told = story({"worker": 2})
-    told.unused_number = 40
-    told.place()
-    assert told.runs() == []
-    told.tell(Due()).wait(1).place()
-    assert [run.pod for run in told.runs()] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
+    forgotten = told.job
+    told.place().start()
+    told.life, told.unused_number = forgotten, 40
+    told.tell(told.scheduler.decisions["j1-0"])
+    for status in list(told.agents.statuses.values()):
+        told.tell(status)
+    told.wait(10).end("0-worker-0-0").end("0-worker-1-0")
+    assert told.status().state is JobState.SUCCEEDED
+    assert told.status().retries == Retries()
 
 
 def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(story: Tell) -> None:
     told = story({"worker": 2}, role={"min_instances": 1})
     told.tell(told.scheduler.place("j1-0", "n1", 1)).start()
     told.unused_number = 40
-    told.tell(Due()).wait(1).place().start()
+    told.wait(10).place().wait(1).place().start()
     assert told.agents.live() == ["j1-0-worker-0-0", "j1-0-worker-1-40"]
     assert told.phase() is JobPhase.RUNNING
 
 
-def test_a_task_that_starts_singly_and_waits_after_a_restore_gets_a_new_name(story: Tell) -> None:
+def test_a_task_that_starts_singly_gets_a_new_name_alone(story: Tell) -> None:
     told = story({"worker": 2}, gang=False)
     told.tell(told.scheduler.place("j1-0-worker-1-0", "n1")).start()
     told.unused_number = 40
-    told.tell(Due()).wait(1).place().start()
-    assert sorted(told.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-0"]
+    told.end("0-worker-1-0", WITHDRAWN).wait(2)
+    told.tell(told.scheduler.place("j1-0-worker-1-40", "n1")).start()
+    assert told.agents.live() == ["j1-0-worker-1-40"]
+    told.place().wait(1).place().start()
+    assert sorted(told.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-40"]
     tasks = told.status().task_roles[0].tasks
-    assert [(task.retries, task.accountable_retries) for task in tasks] == [(1, 0), (0, 0)]
-    told.end("0-worker-1-0", WITHDRAWN).end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
+    assert [(task.retries, task.accountable_retries) for task in tasks] == [(1, 0), (1, 0)]
+    told.end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
     assert sorted(told.agents.live()) == ["j1-0-worker-0-41", "j1-0-worker-1-40"]
 
 

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient
 from muster.bus import Bus, partition_of
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.services import SERVICE_STARTED, ServiceStarted
@@ -45,3 +46,18 @@ async def published_beat(bootstrap: str, service: str) -> int:
             ServiceStarted.model_validate_json((await anext(consumer)).value) for _ in range(left)
         ]
     return max((each.revision for each in told if each.service == service), default=0)
+
+
+async def unread(bootstrap: str, group: str, topics: Sequence[str]) -> int:
+    """How many records of these topics the group has not committed."""
+    async with AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, group_id=None) as consumer:
+        places = list(consumer.assignment())
+        ends = await consumer.end_offsets(places)
+        starts = await consumer.beginning_offsets(places)
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    try:
+        done = await admin.list_consumer_group_offsets(group, partitions=places)
+    finally:
+        await admin.close()
+    return sum(ends[place] - max(done[place].offset, starts[place]) for place in places)

@@ -30,7 +30,8 @@ def logs(  # noqa: PLR0913 - these are the command's options
         bool, Parameter(name=("--follow", "-f"), help="Go on, over retries, until the job's end.")
     ] = False,
     attempt: Annotated[
-        int | None, Parameter(help="Which attempt of the job, from 0; by default the latest.")
+        int | None,
+        Parameter(help="Which attempt of the job (the first is 0); by default the latest."),
     ] = None,
     times: Annotated[
         bool, Parameter(help="With both streams: when each line came, and on which.")

@@ -1,7 +1,7 @@
 """From records and timers to decisions: load, decide, save and say, in one transaction."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,7 +9,7 @@ import structlog
 from muster.aggregates import Aggregate, apply_due
 from muster.contracts.jobs import JobRequest
 from muster.contracts.topics import Kind, Service, message_topics
-from muster.db import Connection, Pool, Transaction, is_transient
+from muster.db import Connection, Pool, is_transient
 from muster.decisions import Decision, Input
 from muster.exchange import REPEAT_LONGEST
 from muster.ids import job_of
@@ -42,9 +42,9 @@ def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[Life]:
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
         number = 0
         if life is not None:
-            number = unused_number(life.job.submitted_at, is_known=True)
+            number = unused_number(life.job.submitted_at, known_by=Service.SCHEDULER)
         elif isinstance(given, JobRequest):
-            number = unused_number(given.submitted_at, is_known=False)
+            number = unused_number(given.submitted_at)
         return decide(ident, life, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)
@@ -60,8 +60,8 @@ LOCKED_PAUSE_S = 0.05
 class Timers:
     """Looks for due jobs, at least every ``job_timer_poll_s``; any replica may take any job.
 
-    After a restore each job that waits is due once. What is due of a job waits while the other side
-    has not answered a subject of its resync: an attempt could begin that exists already.
+    What is due of a job waits while the other side has not answered a subject of its resync: an
+    attempt could begin that exists already.
     """
 
     def __init__(
@@ -77,10 +77,8 @@ class Timers:
         self._settings = settings
         self._metrics = metrics
         self._after = after
-        self._incarnations = relay.incarnations
         self._sooner = asyncio.Event()
         self._planned: datetime | None = None
-        self._waiting: set[str] | None = None
 
     def note(self, lives: Mapping[str, Life]) -> None:
         """These jobs have changed: one may be due before the next look."""
@@ -131,29 +129,16 @@ class Timers:
         async with self._relay.transaction() as opened:
             conn = opened.conn
             held = await self._held(conn)
-            due = await self._take(opened, limit, held)
+            due = await store.take_due(conn, opened.now, limit, held)
             changed = await apply_due(opened, Service.LAUNCHER, self._aggregate, due)
             next_at = await store.next_due(conn, held)
-        waiting = self._waiting or set()
-        waiting.difference_update(due)
-        if waiting.difference(held):
-            next_at = opened.now
         if due:
             self._metrics.timers.inc(len(due))
             self._after(changed)
         return _Rung(len(due), opened.now, next_at)
 
     async def _held(self, conn: Connection) -> list[str]:
-        return [_job_in(*key) for key in await self._incarnations.unanswered(conn)]
-
-    async def _take(self, opened: Transaction, limit: int, held: Sequence[str]) -> list[str]:
-        """Jobs with a due timer, locked; where there are none, some that wait since a restore."""
-        conn = opened.conn
-        if self._waiting is None:
-            has_lost = self._incarnations.has_lost_commits()
-            self._waiting = set(await store.waiting(conn) if has_lost else ())
-        due = await store.take_due(conn, opened.now, limit, held)
-        return due or sorted(self._waiting.difference(held))[:limit]
+        return [_job_in(*key) for key in await self._relay.incarnations.unanswered(conn)]
 
     async def _ring_alone(self) -> "_Rung":
         """A job of the batch can't be decided: its neighbours are, and it is looked at later."""
@@ -172,13 +157,11 @@ class Timers:
     async def _postpone(self, error: Exception) -> None:
         async with self._relay.transaction() as opened:
             conn = opened.conn
-            due = await self._take(opened, 1, await self._held(conn))
-            for ident in due:
+            for ident in await store.take_due(conn, opened.now, 1, await self._held(conn)):
                 _log.error("a timer can't be handled", job=ident, error=str(error))
                 self._metrics.timers_failed.inc()
                 later = timedelta(seconds=self._settings.timer_postpone_s)
                 await store.postpone(conn, ident, opened.now + later)
-        (self._waiting or set()).difference_update(due)
 
 
 @dataclass(frozen=True, slots=True)

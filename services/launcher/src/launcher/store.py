@@ -71,11 +71,6 @@ async def take_due(
     return [row["id"] for row in await conn.fetch(_TAKE_DUE, now, limit, list(held))]
 
 
-async def waiting(conn: Connection) -> list[str]:
-    """Jobs with a task that waits."""
-    return [row["job"] for row in await conn.fetch(_WAITING)]
-
-
 async def next_due(conn: Connection, held: Sequence[str] = ()) -> datetime | None:
     """When the next timer of all but the ``held`` jobs is due."""
     found: datetime | None = await conn.fetchval(_NEXT_DUE, list(held))
@@ -138,7 +133,6 @@ _TAKE_DUE = """
     SELECT id FROM job WHERE wake_at <= $1 AND id <> ALL($3::text[])
     ORDER BY wake_at LIMIT $2 FOR UPDATE SKIP LOCKED
 """
-_WAITING = "SELECT DISTINCT job FROM task WHERE phase = 'waiting'"
 _NEXT_DUE = "SELECT min(wake_at) FROM job WHERE wake_at IS NOT NULL AND id <> ALL($1::text[])"
 _POSTPONE = "UPDATE job SET wake_at = $2 WHERE id = $1"
 _COUNT_OPEN = """

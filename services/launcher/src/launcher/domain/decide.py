@@ -250,13 +250,15 @@ def _run_placed(turn: Turn) -> None:
     run already is not asked to: its agent tells, or it ends as forgotten.
     """
     job = turn.job
+
+    def is_ready(task: Task) -> bool:
+        return task.placement is not None and not turn.may_have_run(task)
+
     waiting = [task for task in turn.tasks() if task.phase is TaskPhase.WAITING]
-    if any(_may_have_run(turn, task) for task in waiting):
-        return
-    ready = [task for task in waiting if task.placement is not None]
+    ready = [task for task in waiting if is_ready(task)]
     if not ready:
         return
-    if job.spec.gang and any(t.placement is None and not job.is_surplus(t) for t in waiting):
+    if job.spec.gang and any(not is_ready(t) and not job.is_surplus(t) for t in waiting):
         return
     for say in say_runs(turn.life, [turn.move_task(task, TaskEvent.ASKED) for task in ready]):
         turn.say(say)
@@ -333,19 +335,13 @@ def _on_due(turn: Turn) -> None:
 
 
 def _end_forgotten(turn: Turn) -> None:
-    """All peers had their time to tell what a restored database has forgotten. Pods that still wait
-    may run on a node that is away: pods with other names are asked for.
+    """All peers had their time to tell what a restored database has forgotten. Pods that may run on
+    a node that is away end for the Launcher, and pods with other names are asked for.
     """
-    for mark in turn.tasks():
+    for mark in turn.doubtful():
         task = _still(turn, mark)
-        if task is not None and _may_have_run(turn, task) and turn.job.phase in ACTIVE:
+        if task is not None and turn.job.phase in ACTIVE:
             pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
-
-
-def _may_have_run(turn: Turn, task: Task) -> bool:
-    """The task waits, and has waited since before a restore."""
-    is_old = turn.may_be_forgotten() and task.attempt < turn.unused_number
-    return is_old and task.phase is TaskPhase.WAITING
 
 
 def _dead_text(kind: Kind, subject: str) -> str:

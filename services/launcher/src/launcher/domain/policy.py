@@ -15,7 +15,7 @@ from muster.contracts.verdicts import Behavior, Fault, Verdict
 
 from launcher.domain.model import DONE, Life, Outcome, Policy, StopCause, Task
 from launcher.domain.states import TaskPhase
-from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_preemption, is_taken
+from launcher.domain.verdicts import DEADLINE, UNEXPLAINED, is_loss, is_taken, waits_again
 
 ALWAYS = -2
 """A retry count that retries whatever the end, success too."""
@@ -161,11 +161,11 @@ def retry(verdict: Verdict | None, attempt: Attempt, policy: Policy) -> Retry | 
     """Whether an attempt that ended with ``verdict`` (None: well) is followed by another.
 
     A limit of -2 retries always and looks at nothing (OpenPAI turns the fancy policy off for it).
-    What was preempted is asked for again at once: it waits in the Scheduler's queue, at its age.
-    Else transient failures are retried and not counted, permanent ones never; the others at -1
-    always, at n while fewer than n were spent.
+    What was preempted or forgotten is asked for again at once: it waits in the Scheduler's queue,
+    at its age. Else transient failures are retried and not counted, permanent ones never; the
+    others at -1 always, at n while fewer than n were spent.
     """
-    if is_preemption(verdict):
+    if waits_again(verdict):
         streak = 0 if attempt.ran >= policy.backoff_reset else attempt.streak
         return Retry(timedelta(0), is_counted=False, streak=streak)
     if attempt.limit == ALWAYS:

@@ -14,7 +14,7 @@ from muster.decisions import Decision, Publish
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
 
-from launcher.domain.model import ACTIVE, ENDING, HOLDING, Life, Policy, Task, TaskKey
+from launcher.domain.model import ACTIVE, ENDING, HOLDING, LIVE, Life, Policy, Task, TaskKey
 from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
@@ -24,6 +24,7 @@ from launcher.domain.states import (
     Moved,
     Stale,
     TaskEvent,
+    TaskPhase,
 )
 from launcher.domain.words import GANG_RELEASED, GANG_REQUESTED, say_gang, say_job
 
@@ -79,6 +80,25 @@ class Turn:
         of it.
         """
         return self.job.attempt < self.unused_number
+
+    def may_have_run(self, task: Task) -> bool:
+        """The task waits, and has waited since before a restore: its pod may run where nobody can
+        tell.
+        """
+        is_old = self.may_be_forgotten() and task.attempt < self.unused_number
+        return is_old and task.phase is TaskPhase.WAITING
+
+    def doubtful(self) -> list[Task]:
+        """Tasks that may have run and can't wait on: they have a place, or their gang runs without
+        them. They end when all peers had their time to tell more.
+        """
+        old = [task for task in self.tasks() if self.may_have_run(task)]
+        has_begun = self.job.spec.gang and any(task.phase in LIVE for task in self.tasks())
+        return [
+            task
+            for task in old
+            if task.placement is not None or (has_begun and not self.job.is_surplus(task))
+        ]
 
     def hear_of(self, attempt: int) -> None:
         """An attempt of this number exists somewhere: it is never given again."""
@@ -189,7 +209,9 @@ class Turn:
         self.say(say_job(self.life))
 
     def _set_quiet(self) -> None:
-        if self.job.is_final or not (self.job.status_unsaid or self.job.gang_unsaid):
+        is_doubtful = self.job.phase in ACTIVE and self.may_be_forgotten() and self.doubtful()
+        is_unsaid = self.job.status_unsaid or self.job.gang_unsaid
+        if self.job.is_final or not (is_unsaid or is_doubtful):
             self.set_job(quiet_at=None, status_unsaid=False, gang_unsaid=False)
             return
         quiet = self.policy.quiet_new if self._is_new else self.policy.quiet

@@ -138,9 +138,11 @@ def storable(verdict: Verdict | None) -> Verdict | None:
     return verdict.model_copy(update={n: text.replace("\0", "\ufffd") for n, text in texts.items()})
 
 
-def is_preemption(verdict: Verdict | None) -> bool:
-    """It had to go for another job, or with its node's drain."""
-    return verdict is not None and verdict.rule == _PREEMPTED.rule
+def waits_again(verdict: Verdict | None) -> bool:
+    """It had to go for another job, or with its node's drain, or was forgotten: it is asked for
+    again at once, and has its turn in the Scheduler's queue.
+    """
+    return verdict is not None and verdict.rule in (_PREEMPTED.rule, FORGOTTEN.rule)
 
 
 def is_taken(verdict: Verdict | None) -> bool:

@@ -272,7 +272,9 @@ def _backoff(job: Job) -> Reason | None:
     verdict = final_verdict(job)
     why = f": {verdict.cause}" if verdict else "."
     text = f"The next attempt begins at {job.retry_at:%Y-%m-%d %H:%M:%S} UTC{why}"
-    return Reason(code="retry", text=text, numbers={"attempts": job.newest_attempt + 1})
+    return Reason(
+        code="retry", text=text, numbers={"attempts": 1 + sum(job.retries.model_dump().values())}
+    )
 
 
 def _role_statuses(life: Life) -> tuple[TaskRoleStatus, ...]:

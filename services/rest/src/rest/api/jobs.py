@@ -222,7 +222,7 @@ async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatu
         return status_of(job)
     stored = await find_attempt(here.pool, job.listed.id, attempt)
     if stored is None:
-        known = [*await list_attempts(here.pool, job.listed.id), job.listed.attempt]
+        known = sorted({*await list_attempts(here.pool, job.listed.id), job.listed.attempt})
         message = (
             f"{job.listed.username}~{job.listed.name} has no attempt {attempt};"
             f" the newest are {', '.join(map(str, known))}."

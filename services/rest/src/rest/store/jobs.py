@@ -147,11 +147,11 @@ async def find_attempt(pool: Pool, job: str, attempt: int) -> dict[str, Any] | N
 
 
 async def list_attempts(pool: Pool, job: str) -> list[int]:
-    """The numbers of the newest 20 attempts that were retried, in order."""
+    """The numbers of the newest 20 attempts that were retried."""
     rows = await pool.fetch(
         "SELECT attempt FROM job_attempt WHERE job = $1 ORDER BY attempt DESC LIMIT 20", job
     )
-    return [row["attempt"] for row in reversed(rows)]
+    return [row["attempt"] for row in rows]
 
 
 async def find_config(pool: Pool, username: str, name: str) -> str | None:
