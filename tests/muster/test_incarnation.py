@@ -56,7 +56,6 @@ def test_a_start_knows_whether_its_database_was_restored(
     assert (begun.lost == begun.beat) is has_lost
     if is_restored:
         assert begun.as_of == (AT if before else 0)
-        assert begun.floor == NOW_MS
 
 
 def test_a_restore_is_remembered_by_the_starts_after_it() -> None:

@@ -28,8 +28,7 @@ _log = structlog.get_logger()
 
 LINGER_FROM = 8
 LINGER_S = 0.015
-"""Where batches have this many records there will be more in a moment: fewer, larger
-transactions.
+"""Where batches have this many records there will be more in a moment: fewer, larger transactions.
 """
 
 

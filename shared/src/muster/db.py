@@ -111,9 +111,7 @@ async def answers(pool: Pool) -> bool:
 
 
 def is_too_slow(error: BaseException) -> bool:
-    """Whether a statement took longer than any may. Less to do at once can help, waiting may
-    not.
-    """
+    """Whether a statement took longer than any may. Less at once can help, waiting may not."""
     return isinstance(error, asyncpg.QueryCanceledError | TimeoutError)
 
 

@@ -28,9 +28,7 @@ Handler = Callable[[Transaction, Sequence[Received]], Awaitable[Any]]
 
 
 class Inbox:
-    """Runs a handler over batches. ``after`` gets what the handler returned, once it is
-    committed.
-    """
+    """Runs a handler over batches. ``after`` gets what it returned, once that is committed."""
 
     def __init__(
         self,

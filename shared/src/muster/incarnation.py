@@ -54,14 +54,6 @@ class Incarnation:
     as_of: int = 0
     lost: int = 0
 
-    @property
-    def floor(self) -> int:
-        """No revision above it was used before the restore: revisions count from 1, or from the
-        milliseconds of an earlier restore, and nobody publishes a thousand messages a second on one
-        subject.
-        """
-        return self.restored
-
 
 def next_incarnation(
     before: Incarnation | None, database: str, published: int | None, now: datetime
@@ -130,9 +122,10 @@ class Incarnations:
 
     def revision_floor(self) -> int:
         """What is published goes above it: the other side may have applied messages that a restored
-        database has forgotten, on closed and unknown subjects too.
+        database has forgotten. Their revisions counted from 1, or from the milliseconds of an
+        earlier restore, and nobody publishes a thousand messages a second on one subject.
         """
-        return self._current.floor if self._current is not None else 0
+        return self._current.restored if self._current is not None else 0
 
     def unused_number(self, made_at: datetime, *, known_by: Service | None = None) -> int:
         """The lowest number that nobody can have used, before the restore, for what was made then:
@@ -211,7 +204,7 @@ class Incarnations:
         current = next_incarnation(before, database, published, now)
         if current.restored == current.beat:
             # Before the row is written: a start that ends in the middle is followed by another one.
-            subjects = await resync_all(conn, self._bus.me, current.floor)
+            subjects = await resync_all(conn, self._bus.me, current.restored)
             if published is None and not subjects:  # on a new bus, and there is nothing to decide
                 self.is_settled.set()
             what = "the bus is new" if published is None else "the database was restored"
@@ -221,7 +214,7 @@ class Incarnations:
             self._told_at = min(current.restored / 1000, now.timestamp())
         if current.restored:  # also where the process that found it ended before it was through
             for hook in self.on_restored:
-                hook(current.floor)
+                hook(current.restored)
         # Another replica may have begun, and beaten, meanwhile: a beat never falls.
         beat = await conn.fetchval(_SAVE, *_values(current))
         self._current = replace(current, beat=beat)
@@ -294,9 +287,9 @@ class Incarnations:
 
     async def unanswered(self, conn: Connection) -> list[Key]:
         """Open subjects of a resync whose other side has not answered yet."""
-        if self._current is None or not self._current.floor or self._is_answered:
+        if self._current is None or not self._current.restored or self._is_answered:
             return []
-        rows = await conn.fetch(_UNANSWERED, self._current.floor)
+        rows = await conn.fetch(_UNANSWERED, self._current.restored)
         self._is_answered = not rows
         return [(Kind(row["kind"]), row["subject"]) for row in rows]
 

@@ -1,6 +1,4 @@
-"""A record on the bus: its CloudEvents 1.0 headers (Kafka binding, binary mode) and its JSON
-value.
-"""
+"""A record on the bus: CloudEvents 1.0 headers (Kafka binding, binary mode) and a JSON value."""
 
 import json
 from collections.abc import Mapping

@@ -1,6 +1,4 @@
-"""The two messages on a gang: the pods wanted together (Launcher) and what was decided
-(Scheduler).
-"""
+"""The two messages on a gang: which pods are wanted (Launcher), what was decided (Scheduler)."""
 
 from datetime import datetime
 
@@ -106,9 +104,8 @@ class PodDecision(Model):
     """One pod: where it is placed, or what became of its placement.
 
     ``address`` is the node's address for its peers. ``journal`` is the id of the journal of the
-    node's agent: an agent
-    with another journal refuses the pod. ``gpus`` are indices on the node, ``ports`` label → port
-    numbers.
+    node's agent: an agent with another journal refuses the pod. ``gpus`` are indices on the node,
+    ``ports`` label → port numbers.
     """
 
     pod: str
@@ -159,11 +156,10 @@ class GangDecision(StateMessage):
     """Scheduler on a gang: each pod placed, waiting, refused, to be given back, or lost.
 
     An ended gang has no pods, but those lost that a request lists after its end. ``reason``
-    explains a wait, a refusal, or why such pods are lost. ``gang_class`` is set while
-    the gang is placed; when it changes, so does only this. ``lender``: the
-    virtual cluster in whose quota it is placed, if not in its own. ``wait``: while it waits.
-    ``preemption`` is set while pods
-    are to be given back: all that have a place, or surplus ones, without which the gang goes on.
+    explains a wait, a refusal, or why such pods are lost. ``gang_class`` is set while the gang is
+    placed; when it changes, so does only this. ``lender``: the virtual cluster in whose quota it is
+    placed, if not in its own. ``wait``: while it waits. ``preemption`` is set while pods are to be
+    given back: all that have a place, or surplus ones, without which the gang goes on.
     """
 
     gang: str

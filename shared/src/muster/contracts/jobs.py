@@ -46,11 +46,10 @@ class TaskRoleSpec(Model):
 
     ``min_failed_instances`` and ``min_succeeded_instances``: the number of tasks that ends the
     attempt, -1 for never. ``min_instances``: so many tasks, the first ones, are enough for the gang
-    to start, and to go on; None: all.
-    ``ports`` is label → count, ``resources`` name → count of what else nodes count, for each task.
-    ``gpu_types``: in order of preference, empty: any. ``pin``: only in the pinned cell that the
-    virtual cluster calls so. ``group``: tasks that start singly are put near those of the same
-    group. ``command`` is one shell script.
+    to start, and to go on; None: all. ``ports`` is label → count, ``resources`` name → count of
+    what else nodes count, for each task. ``gpu_types``: in order of preference, empty: any.
+    ``pin``: only in the pinned cell that the virtual cluster calls so. ``group``: tasks that start
+    singly are put near those of the same group. ``command`` is one shell script.
     """
 
     name: str
@@ -78,11 +77,10 @@ class JobSpec(Model):
     downgraded before it is killed for a job of its own virtual cluster, None: as the cluster says.
     ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
     ``gang``: all tasks start together; without it each task is its own gang and
-    ``task_retry_count`` counts.
-    ``time_limit_s``: the job attempt is ended after this many seconds of running; none by default.
-    ``expected_s``: so long it will run, None: nobody says. ``min_run_s``: so long it is to run
-    before it is preempted. ``checkpoint_s``: so often it saves what it has done. ``borrow``: it may
-    run on what other virtual clusters own and don't use.
+    ``task_retry_count`` counts. ``time_limit_s``: the job attempt is ended after this many seconds
+    of running; none by default. ``expected_s``: so long it will run, None: nobody says.
+    ``min_run_s``: so long it is to run before it is preempted. ``checkpoint_s``: so often it saves
+    what it has done. ``borrow``: it may run on what other virtual clusters own and don't use.
     """
 
     virtual_cluster: str = "default"

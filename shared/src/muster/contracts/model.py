@@ -2,8 +2,7 @@
 share.
 
 Readers ignore fields they don't know and take an unknown enum value as ``unknown``, so a newer
-writer never breaks them.
-JSON names are camelCase (OpenPAI's habit); Python names are snake_case.
+writer never breaks them. JSON names are camelCase (OpenPAI's habit); Python names are snake_case.
 """
 
 from enum import StrEnum

@@ -6,9 +6,7 @@ from muster.contracts.model import Model
 
 
 class Gpu(Model):
-    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, for trying things
-    out.
-    """
+    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out."""
 
     index: int
     uuid: str
@@ -31,13 +29,12 @@ class PodOnNode(Model):
 
 
 class NodeReport(Model):
-    """State of a node; the newest ``revision`` of a ``journal`` counts. Said on change and every
-    60 s.
+    """State of a node; the newest ``revision`` of a ``journal`` counts. Said on change and every 60
+    s.
 
     ``lease``: the highest lease number that the agent has read from ``node-returned``.
-    ``foreign_ports``: ports in
-    ``port_range`` (first and last, inclusive) that a stranger was seen to hold, with the time
-    until which to avoid them.
+    ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that a stranger was seen
+    to hold, with the time until which to avoid them.
     """
 
     node: str

@@ -106,8 +106,7 @@ class PodStop(Model):
 
 class PodRequest(StateMessage):
     """Launcher on a pod. ``run`` comes with the action run, ``stop`` with stop; ``journal`` names
-    the
-    journal that it was placed for.
+    the journal that it was placed for.
     """
 
     pod: str
@@ -134,9 +133,8 @@ class PodStatus(StateMessage):
     """Runtime agent on a pod: everything from accepted to its end.
 
     ``report_revision``: with the end of a pod, the first node report (by its revision) that no
-    longer counts it; its GPUs
-    and ports are free from that report on. ``checkpointed_at``: when it has said last that its
-    gang's work is saved.
+    longer counts it; its GPUs and ports are free from that report on. ``checkpointed_at``: when it
+    has said last that its gang's work is saved.
     """
 
     pod: str
