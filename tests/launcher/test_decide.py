@@ -192,13 +192,17 @@ def test_a_job_that_a_restored_backup_may_have_forgotten_begins_with_a_number_ab
     assert {each.subject for each in begun.messages} == {"j1-40"}
 
 
+RESYNC_S = POLICY.resync.total_seconds()
+
+
 def test_a_pod_that_may_have_run_before_a_restore_gets_a_new_name_with_its_place(
     story: Tell,
 ) -> None:
     told = story({"worker": 2})
     told.unused_number = 40
-    told.tell(Due()).place()
+    told.wait(100).place().wait(RESYNC_S - 1)
     assert told.runs() == []
+    assert told.scheduler.gangs["j1-0"].pods != ()
     told.wait(1)
     assert told.scheduler.gangs["j1-0"].pods == ()
     told.place().start().end("40-worker-0-0").end("40-worker-1-0")
@@ -207,13 +211,20 @@ def test_a_pod_that_may_have_run_before_a_restore_gets_a_new_name_with_its_place
     assert told.scheduler.gangs.keys() == {"j1-0", "j1-40"}
 
 
-def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(story: Tell) -> None:
-    told = story({"worker": 2})
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_gang_of_which_a_restore_knows_a_part_ends_and_is_tried_again(
+    story: Tell, has_ended: bool
+) -> None:
+    told = story({"worker": 2}, time_limit_s=100)
     forgotten = told.job
     told.place().start()
     told.life, told.unused_number = forgotten, 40
-    told.tell(told.agents.statuses["j1-0-worker-1-0"]).wait(1)
-    assert told.agents.stopping == {"j1-0-worker-1-0"}
+    if has_ended:
+        told.end("0-worker-1-0")
+    else:
+        told.tell(told.agents.statuses["j1-0-worker-1-0"])
+    told.wait(RESYNC_S)
+    assert told.agents.stopping == (set() if has_ended else {"j1-0-worker-1-0"})
     told.end_stopped().wait(1).place()
     assert [run.pod for run in told.runs()[2:]] == ["j1-40-worker-0-0", "j1-40-worker-1-0"]
 
@@ -223,10 +234,10 @@ def test_a_gang_of_which_all_agents_tell_after_a_restore_goes_on(story: Tell) ->
     forgotten = told.job
     told.place().start()
     told.life, told.unused_number = forgotten, 40
-    told.tell(told.scheduler.decisions["j1-0"])
+    told.tell(told.scheduler.decisions["j1-0"]).wait(RESYNC_S - 1)
     for status in list(told.agents.statuses.values()):
         told.tell(status)
-    told.wait(10).end("0-worker-0-0").end("0-worker-1-0")
+    told.wait(100).end("0-worker-0-0").end("0-worker-1-0")
     assert told.status().state is JobState.SUCCEEDED
     assert told.status().retries == Retries()
 
@@ -235,7 +246,9 @@ def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(story:
     told = story({"worker": 2}, role={"min_instances": 1})
     told.tell(told.scheduler.place("j1-0", "n1", 1)).start()
     told.unused_number = 40
-    told.wait(10).place().wait(1).place().start()
+    told.wait(100)
+    assert told.status().task_roles[0].tasks[1].pod == "j1-0-worker-1-0"
+    told.place().wait(RESYNC_S).place().start()
     assert told.agents.live() == ["j1-0-worker-0-0", "j1-0-worker-1-40"]
     assert told.phase() is JobPhase.RUNNING
 
@@ -247,12 +260,33 @@ def test_a_task_that_starts_singly_gets_a_new_name_alone(story: Tell) -> None:
     told.end("0-worker-1-0", WITHDRAWN).wait(2)
     told.tell(told.scheduler.place("j1-0-worker-1-40", "n1")).start()
     assert told.agents.live() == ["j1-0-worker-1-40"]
-    told.place().wait(1).place().start()
+    told.place().wait(RESYNC_S).place().start()
     assert sorted(told.agents.live()) == ["j1-0-worker-0-40", "j1-0-worker-1-40"]
     tasks = told.status().task_roles[0].tasks
     assert [(task.retries, task.accountable_retries) for task in tasks] == [(1, 0), (1, 0)]
     told.end("0-worker-0-40", WITHDRAWN).wait(2).place().start()
     assert sorted(told.agents.live()) == ["j1-0-worker-0-41", "j1-0-worker-1-40"]
+
+
+def test_a_place_that_was_not_used_is_used_when_nothing_may_have_been_forgotten(
+    story: Tell,
+) -> None:
+    told = story()
+    told.unused_number = 40
+    told.place()
+    told.unused_number = 0  # of a replica that takes the timer
+    told.wait(RESYNC_S)
+    assert [run.pod for run in told.runs()] == ["j1-0-worker-0-0"]
+
+
+def test_how_many_attempts_there_were_is_no_number_of_an_attempt(story: Tell) -> None:
+    told = story().place().start()
+    told.unused_number = 40
+    told.end("0-worker-0-0", WITHDRAWN).wait(1).place().start()
+    told.end("40-worker-0-0", WITHDRAWN)
+    reason = told.status().reason
+    assert reason is not None
+    assert reason.numbers == {"attempts": 2}
 
 
 def test_what_runs_at_a_restore_goes_on_and_its_next_attempt_has_a_new_name(story: Tell) -> None:

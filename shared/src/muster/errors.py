@@ -1,8 +1,9 @@
 """The errors of Muster, in three families.
 
-MusterError ├── Rejected the caller's fault: has a code and problems with their places (→ 4xx) ├──
-Transient try again later: something is away or busy └── Broken a bug or corrupt data (→ dead
-letter)
+MusterError
+├── Rejected     the caller's fault: has a code and problems with their places (→ 4xx)
+├── Transient    try again later: something is away or busy
+└── Broken       a bug or corrupt data (→ dead letter)
 """
 
 from dataclasses import dataclass

@@ -94,4 +94,5 @@ class LauncherSettings(DatabaseSettings):
             quiet=timedelta(seconds=self.quiet_s),
             quiet_new=timedelta(seconds=self.quiet_new_s),
             start_longest=timedelta(days=self.closed_subjects_days),
+            resync=timedelta(seconds=self.resync_s),
         )

@@ -29,8 +29,8 @@ class PodOnNode(Model):
 
 
 class NodeReport(Model):
-    """State of a node; the newest ``revision`` of a ``journal`` counts. Said on change and every 60
-    s.
+    """State of a node, on each change and each minute; the newest ``revision`` of a ``journal``
+    counts.
 
     ``lease``: the highest lease number that the agent has read from ``node-returned``.
     ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that a stranger was seen

@@ -319,7 +319,8 @@ def _release(word: PodStatus) -> PodRelease:
 
 
 def _on_due(turn: Turn) -> None:
-    _end_forgotten(turn)
+    if turn.job.forget_at is not None and turn.job.forget_at <= turn.now:
+        _end_forgotten(turn)
     job, now = turn.job, turn.now
     if job.phase is JobPhase.BACKOFF and job.retry_at is not None and job.retry_at <= now:
         begin_next(turn)
@@ -330,17 +331,18 @@ def _on_due(turn: Turn) -> None:
         for task in turn.tasks():
             if task.phase is TaskPhase.BACKOFF and (task.retry_at or now) <= now:
                 begin_task(turn, task)
+    _run_placed(turn)  # where a replica held it back that took it for older than a restore
     if turn.job.quiet_at is not None and turn.job.quiet_at <= now:
         turn.flush()
 
 
 def _end_forgotten(turn: Turn) -> None:
-    """All peers had their time to tell what a restored database has forgotten. Pods that may run on
-    a node that is away end for the Launcher, and pods with other names are asked for.
+    """Their agents had their time to tell of pods that may have run. These end for the Launcher,
+    and pods with other names are asked for.
     """
     for mark in turn.doubtful():
         task = _still(turn, mark)
-        if task is not None and turn.job.phase in ACTIVE:
+        if task is not None:
             pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
 
 

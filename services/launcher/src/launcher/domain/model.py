@@ -102,8 +102,8 @@ class Job:
     GPUs; ``lender``: the virtual cluster that lends them. ``streak``: the last retries in a row
     that the policy does not count. ``deadline_at``: when the attempt has run for as long as it may.
     ``quiet_at``: when changes that users can wait for are said (``status_unsaid``,
-    ``gang_unsaid``).
-    ``kill_at``: when pods that were asked to stop are killed.
+    ``gang_unsaid``). ``kill_at``: when pods that were asked to stop are killed. ``forget_at``: when
+    placed tasks end that may have run before a restore, if no agent tells of them by then.
     """
 
     id: str
@@ -127,6 +127,7 @@ class Job:
     deadline_at: datetime | None = None
     quiet_at: datetime | None = None
     kill_at: datetime | None = None
+    forget_at: datetime | None = None
     status_unsaid: bool = False
     gang_unsaid: bool = False
     created_at: datetime | None = None
@@ -184,7 +185,7 @@ class Life:
 def wake_at(life: Life) -> datetime | None:
     """When a timer of the job is due next."""
     job = life.job
-    times = [job.quiet_at]
+    times = [job.quiet_at, job.forget_at]
     if job.phase is JobPhase.RUNNING:
         times.append(job.deadline_at)
     if job.phase is JobPhase.BACKOFF:
@@ -205,7 +206,8 @@ class Policy:
     after an attempt that ran for ``backoff_reset``. ``conflict_*``: FrameworkController's range for
     conflicts over resources. ``quiet``: how long details may wait to be said; ``quiet_new``: how
     long the news may that a job waits, which its submitter knows already. ``start_longest``: a
-    submission that is older may be of a job that has ended and is forgotten.
+    submission that is older may be of a job that has ended and is forgotten. ``resync``: how long
+    agents have to tell of a pod that may have run before a restore.
     """
 
     stop_grace: timedelta = timedelta(seconds=30)
@@ -219,3 +221,4 @@ class Policy:
     quiet: timedelta = timedelta(seconds=0.4)
     quiet_new: timedelta = timedelta(seconds=2)
     start_longest: timedelta = timedelta(days=8)
+    resync: timedelta = timedelta(seconds=5)

@@ -14,7 +14,7 @@ from muster.decisions import Decision, Publish
 from muster.errors import Broken
 from muster.ids import gang_name, parse_pod
 
-from launcher.domain.model import ACTIVE, ENDING, HOLDING, LIVE, Life, Policy, Task, TaskKey
+from launcher.domain.model import ACTIVE, DONE, ENDING, HOLDING, LIVE, Life, Policy, Task, TaskKey
 from launcher.domain.states import (
     JOB,
     JOB_SHOWN,
@@ -89,15 +89,18 @@ class Turn:
         return is_old and task.phase is TaskPhase.WAITING
 
     def doubtful(self) -> list[Task]:
-        """Tasks that may have run and can't wait on: they have a place, or their gang runs without
-        them. They end when all peers had their time to tell more.
+        """Tasks that may have run and can't wait on: they have a place, or their gang has begun
+        without them.
         """
-        old = [task for task in self.tasks() if self.may_have_run(task)]
-        has_begun = self.job.spec.gang and any(task.phase in LIVE for task in self.tasks())
+        if self.job.phase not in ACTIVE or not self.may_be_forgotten():
+            return []
+        tasks = self.tasks()
+        has_begun = self.job.spec.gang and any(task.phase in LIVE | DONE for task in tasks)
         return [
             task
-            for task in old
-            if task.placement is not None or (has_begun and not self.job.is_surplus(task))
+            for task in tasks
+            if self.may_have_run(task)
+            and (task.placement is not None or (has_begun and not self.job.is_surplus(task)))
         ]
 
     def hear_of(self, attempt: int) -> None:
@@ -177,6 +180,10 @@ class Turn:
         elif not was_final and self._is_changed():
             self.set_job(status_unsaid=True)
         self._set_quiet()
+        if not self.doubtful():
+            self.set_job(forget_at=None)
+        elif self.job.forget_at is None:
+            self.set_job(forget_at=self.now + self.policy.resync)
         if self.job == self._before.job and not (self._has_put or self._has_noted):
             return Decision(None if self._is_new else self._before, tuple(self._says.values()))
         stored = self._before.stored
@@ -209,9 +216,7 @@ class Turn:
         self.say(say_job(self.life))
 
     def _set_quiet(self) -> None:
-        is_doubtful = self.job.phase in ACTIVE and self.may_be_forgotten() and self.doubtful()
-        is_unsaid = self.job.status_unsaid or self.job.gang_unsaid
-        if self.job.is_final or not (is_unsaid or is_doubtful):
+        if self.job.is_final or not (self.job.status_unsaid or self.job.gang_unsaid):
             self.set_job(quiet_at=None, status_unsaid=False, gang_unsaid=False)
             return
         quiet = self.policy.quiet_new if self._is_new else self.policy.quiet
