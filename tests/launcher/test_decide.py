@@ -242,6 +242,19 @@ def test_a_gang_of_which_all_agents_tell_after_a_restore_goes_on(story: Tell) ->
     assert told.status().retries == Retries()
 
 
+def test_a_pod_that_has_run_elsewhere_than_it_was_placed_since_ends(story: Tell) -> None:
+    told = story()
+    forgotten = told.job
+    told.place().start()
+    status = told.agents.statuses["j1-0-worker-0-0"]
+    told.life, told.unused_number = forgotten, 40
+    told.tell(told.scheduler.decisions["j1-0"])
+    told.tell(status.model_copy(update={"node": "n2", "journal": "journal-of-n2"}))
+    assert told.stops()["j1-0-worker-0-0"].node == "n2"
+    told.wait(1).place()
+    assert [run.pod for run in told.runs()[1:]] == ["j1-40-worker-0-0"]
+
+
 def test_an_elastic_gang_goes_on_when_what_it_can_do_without_is_forgotten(story: Tell) -> None:
     told = story({"worker": 2}, role={"min_instances": 1})
     told.tell(told.scheduler.place("j1-0", "n1", 1)).start()

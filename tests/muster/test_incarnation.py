@@ -8,7 +8,6 @@ import asyncpg
 import pytest
 from bare_bus import published_beat
 from cli.embedded.broker import EmbeddedBroker
-from muster.contracts.topics import Service
 from muster.incarnation import DatabaseRestored, Incarnation, next_incarnation
 from muster.service import Runtime
 from toy_services import (
@@ -138,7 +137,7 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
         await eventually(lambda: answers(rest), {"j": "OLD"})
         await eventually(lambda: beats_on(fresh_broker.bootstrap, beat), True)
         made_at = await launcher.pool.fetchval("SELECT clock_timestamp()")
-        assert launcher.incarnations.unused_number(made_at) == 0
+        assert launcher.incarnations.unused_number(made_at, is_known=False) == 0
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
     await put_back(conn)
     await conn.close()
@@ -148,10 +147,8 @@ async def test_what_a_restored_database_has_forgotten_gets_numbers_that_were_nev
         assert restored > beat
         unused = launcher.incarnations.unused_number
         number = (restored - int(made_at.timestamp() * 1000)) // 100 + 1
-        assert unused(made_at) == number
-        assert unused(made_at, known_by=Service.SCHEDULER) == number
-        assert unused(made_at, known_by=Service.REST) == 0
-        assert unused(made_at + timedelta(days=1)) == 0
+        assert [unused(made_at, is_known=known) for known in (True, False)] == [number, number]
+        assert unused(made_at + timedelta(days=1), is_known=False) == 0
         await eventually(lambda: answers(launcher), {"j": "old"})
         await eventually(lambda: unsettled(rest, launcher), 0)
         revision = await launcher.pool.fetchval("SELECT revision FROM subject WHERE subject = 'j'")

@@ -99,7 +99,6 @@ class Incarnations:
         self._restored_on_bus = 0
         self._told_at: float | None = None
         self._peers: dict[Service, ServiceStarted] = {}
-        self._restored: dict[str, int] = {}
         self._answered: defaultdict[str, int] = defaultdict(int)
         self._newest = Newest()
         self._has_committed = False
@@ -127,21 +126,14 @@ class Incarnations:
         """
         return self._current.restored if self._current is not None else 0
 
-    def unused_number(self, made_at: datetime, *, known_by: Service | None = None) -> int:
+    def unused_number(self, made_at: datetime, *, is_known: bool) -> int:
         """The lowest number that nobody can have used, before the restore, for what was made then:
-        not ten in a second. 0 where nothing can be forgotten.
-
-        ``known_by``: this peer knows the numbers too. So some can be forgotten only where commits
-        were lost for certain, and the peer was restored as well.
+        not ten in a second. 0 where nothing can be forgotten. Of what ``is_known`` it is only where
+        commits were lost for certain: each start on a new bus may be a restore.
         """
         if self._current is None:
             return 0
-        restored = self._current.restored
-        if known_by is not None:
-            is_newest = self._current.lost == restored
-            peer_restored = self._restored.get(known_by.value, restored)
-            does_know = is_newest and peer_restored <= self._current.as_of
-            restored = 0 if does_know else self._current.lost
+        restored = self._current.lost if is_known else self._current.restored
         milliseconds = restored - int(made_at.timestamp() * 1000)
         return 0 if restored == 0 or milliseconds < 0 else milliseconds // 100 + 1
 
@@ -164,9 +156,7 @@ class Incarnations:
         if model.service == self._bus.me.value:
             self._published = model.revision
             self._restored_on_bus = model.restored
-            return
-        self._restored[model.service] = model.restored
-        if model.service in _SERVICES and model.restored != self._answered[model.service]:
+        elif model.service in _SERVICES and model.restored != self._answered[model.service]:
             self._peers[Service(model.service)] = model
 
     async def run(self, pool: Pool) -> None:

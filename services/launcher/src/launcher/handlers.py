@@ -42,9 +42,9 @@ def jobs(policy: Policy, incarnations: Incarnations) -> Aggregate[Life]:
     def decide_job(ident: str, life: Life | None, given: Input, now: datetime) -> Decision[Life]:
         number = 0
         if life is not None:
-            number = unused_number(life.job.submitted_at, known_by=Service.SCHEDULER)
+            number = unused_number(life.job.submitted_at, is_known=True)
         elif isinstance(given, JobRequest):
-            number = unused_number(given.submitted_at)
+            number = unused_number(given.submitted_at, is_known=False)
         return decide(ident, life, given, now=now, policy=policy, unused_number=number)
 
     return Aggregate(of=_job_in, load=store.load, decide=decide_job, save=store.save)

@@ -277,6 +277,10 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
         return
     if task.placement is None:
         task = replace(task, placement=Placement(node=word.node, journal=word.journal))
+    elif turn.may_have_run(task) and not _is_of(word, task.placement):
+        answer_over(turn, word, _is_alive(word))  # it has run before the restore, and elsewhere
+        pod_ended(turn, task, End(succeeded=False, verdict=FORGOTTEN))
+        return
     match word.state:
         case PodState.ACCEPTED:
             if task.phase is TaskPhase.WAITING:
@@ -297,6 +301,10 @@ def _on_status(turn: Turn, word: PodStatus) -> None:
             answer_over(turn, word, is_alive=False)
         case PodState.UNKNOWN:
             pass
+
+
+def _is_of(word: PodStatus, place: Placement) -> bool:
+    return (word.node, word.journal) == (place.node, place.journal)
 
 
 def _remember_stop(turn: Turn, task: Task, verdict: Verdict | None) -> Task | None:
