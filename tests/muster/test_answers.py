@@ -86,7 +86,7 @@ async def test_an_agent_learns_that_its_message_on_an_unknown_pod_was_rejected(
     relay = Relay(bus, pool, Incarnations(bus, 0.0))
     async with relay.transaction() as opened:
         record = received(word, unreadable)
-        await apply_records(opened, Service.LAUNCHER, jobs(Policy()), [record])
+        await apply_records(opened, Service.LAUNCHER, jobs(Policy(), relay.incarnations), [record])
     relaying = asyncio.create_task(relay.run())
     async with asyncio.timeout(WAIT_S):
         while (answer := await answers.get()).topic != "revision-acknowledged":

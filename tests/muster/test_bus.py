@@ -15,7 +15,7 @@ from bare_bus import a_bus, heartbeats, keys_of
 from cli.embedded.broker import EmbeddedBroker
 from hypothesis import given
 from hypothesis import strategies as st
-from muster.bus import Outgoing, partition_of
+from muster.bus import Bus, Outgoing, partition_of
 from muster.contracts.model import Model
 from muster.contracts.nodes import NodeHeartbeat
 from muster.contracts.topics import DEAD_LETTER, TOPICS
@@ -211,3 +211,30 @@ def test_a_heartbeat_and_an_acknowledgement_are_small() -> None:
     beat = NodeHeartbeat(node="n" * 63, journal="0" * 26)
     assert len(beat.model_dump_json(exclude_none=True)) < 200
     assert message_value('{"a":1}', 3, 2) == '{"revision":3,"seen":2,"a":1}'
+
+
+class Fickle(Reader):
+    """Its client ends a task of its own at the first read."""
+
+    def __init__(self, bus: Bus) -> None:
+        super().__init__(bus, pause_s=0.0)
+        self.reads = 0
+        self.reads_on = asyncio.Event()
+
+    async def _read(self) -> None:
+        self.reads += 1
+        if self.reads == 1:
+            raise asyncio.CancelledError
+        self.reads_on.set()
+        await asyncio.Event().wait()
+
+
+async def test_a_reader_goes_on_when_a_client_of_the_bus_cancels_a_task_of_its_own() -> None:
+    reader = Fickle(a_bus("127.0.0.1:1"))
+    running = asyncio.create_task(reader.run())
+    async with asyncio.timeout(60):
+        await reader.reads_on.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert reader.reads == 2

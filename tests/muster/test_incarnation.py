@@ -25,6 +25,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
 AT = NOW_MS - 3_600_000
 HELD = Incarnation("7/1", AT)
+KNOWN = Incarnation("7/1", AT, lost=AT + 1)
 TABLES = ("subject", "toy", "incarnation")
 
 
@@ -40,6 +41,9 @@ TABLES = ("subject", "toy", "incarnation")
         pytest.param(HELD, "7/2", AT, True, False, id="a failover that lost nothing"),
         pytest.param(HELD, "8/1", AT, True, False, id="a dump of now put into another server"),
         pytest.param(HELD, "7/1", None, True, False, id="a new bus"),
+        pytest.param(HELD, "7/2", None, True, True, id="a base backup and a new bus"),
+        pytest.param(KNOWN, "7/1", AT, True, True, id="put back under a process that ran"),
+        pytest.param(KNOWN, "7/1", None, True, True, id="the same, and a new bus"),
     ],
 )
 def test_a_start_knows_whether_its_database_was_restored(
@@ -224,11 +228,10 @@ async def test_a_service_whose_database_is_put_back_while_it_runs_ends(
         await until_restored(database_url, fresh_broker.bootstrap)
     assert failed.group_contains(DatabaseRestored)
     conn = await asyncpg.connect(database_url, server_settings={"search_path": "launcher"})
-    kept = "SELECT beat FROM"
-    assert await conn.fetchval(f"{kept} incarnation") == await conn.fetchval(
-        f"{kept} backup_incarnation"
-    )
+    beat, lost = await conn.fetchrow("SELECT beat, lost FROM incarnation")
+    kept = await conn.fetchval("SELECT beat FROM backup_incarnation")
     await conn.close()
+    assert beat == kept < lost
 
 
 async def test_an_ordinary_start_waits_for_nobody(

@@ -67,7 +67,9 @@ class Bus:
                         await client.bootstrap()
                     async with asyncio.timeout(self.settings.bus_timeout_s):
                         await self._look(client)
-                except BUS_ERRORS as error:
+                except (*BUS_ERRORS, asyncio.CancelledError) as error:
+                    if me.cancelling():
+                        raise
                     self._note(False, error)
                     if client is not None:
                         await client.close()

@@ -45,7 +45,8 @@ class Incarnation:
 
     ``database``: PostgreSQL's system identifier and timeline. ``restored``: the beat at which the
     service last found its database restored, 0 for never. Commits after ``as_of`` may be lost then.
-    ``lost``: the same where the bus knew a later beat, so that commits were lost for certain.
+    ``lost``: the same where commits were lost for certain; above the beat where a process knew a
+    later one, and ended.
     """
 
     database: str
@@ -61,19 +62,20 @@ def next_incarnation(
     """The incarnation that a start begins. ``before``: what the schema holds, None where no service
     ever ran on it. ``published``: the service's beat on the bus, None where the bus has none.
 
-    The database counts as restored where it is another one, where the bus knows a beat that it does
-    not know, and where the bus knows none: then a new bus and a restored database look alike.
+    The database counts as restored where it is another one, where the bus or a process before knew
+    a beat that it does not know, and where the bus knows none: then a new bus and a restored
+    database look alike. Commits were lost for certain where a later beat was known, and where both
+    bus and database are others.
     """
-    held = 0 if before is None else before.beat
+    held, lost = (0, 0) if before is None else (before.beat, before.lost)
     beat = max(held + 1, (published or 0) + 1, int(now.timestamp() * 1000))
     if before is None and published is None:
         return Incarnation(database, beat)
-    is_told = published is not None and published <= held
-    if before is not None and database == before.database and is_told:
-        return replace(before, beat=beat)
-    lost = 0 if before is None else before.lost
-    if published is not None and published > held:
+    is_other = before is not None and database != before.database
+    if max(published or 0, lost) > held or (published is None and is_other):
         lost = beat
+    elif before is not None and published is not None and not is_other:
+        return replace(before, beat=beat)
     return Incarnation(database, beat, restored=beat, as_of=held, lost=lost)
 
 
@@ -136,6 +138,11 @@ class Incarnations:
         restored = self._current.lost if is_known else self._current.restored
         milliseconds = restored - int(made_at.timestamp() * 1000)
         return 0 if restored == 0 or milliseconds < 0 else milliseconds // 100 + 1
+
+    async def note_loss(self, conn: Connection) -> None:
+        """As the process ends: the schema gets to know that it has lost commits, if it has."""
+        if self._current is not None:
+            await conn.execute(_NOTE_LOSS, self._current.beat)
 
     async def begin_transaction(self, conn: Connection) -> datetime:
         """The database's time. Raises DatabaseRestored where the database knows less than before:
@@ -315,6 +322,7 @@ _BEAT = """
     SET beat = greatest(beat + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
     WHERE beat >= $1 RETURNING beat
 """
+_NOTE_LOSS = "UPDATE incarnation SET lost = $1 WHERE greatest(beat, lost) < $1"
 _NOTE_PEER = """
     INSERT INTO peer (service, restored) VALUES ($1, $2)
     ON CONFLICT (service) DO UPDATE SET restored = excluded.restored

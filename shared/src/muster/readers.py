@@ -88,10 +88,13 @@ class Reader(ABC):
             self._rebuild.clear()
             try:
                 await self._read()
-            except BUS_ERRORS as error:
-                _log.warning("reading failed", error=str(error) or type(error).__name__)
-                await asyncio.sleep(self._pause_s)
-            if _is_cancelled():  # the ends of aiokafka's clients swallow it
+            # aiokafka's clients swallow this task's cancellation as they end, and raise the one of
+            # a task of theirs.
+            except (*BUS_ERRORS, asyncio.CancelledError) as error:
+                if not is_cancelled():
+                    _log.warning("reading failed", error=str(error) or type(error).__name__)
+                    await asyncio.sleep(self._pause_s)
+            if is_cancelled():
                 raise asyncio.CancelledError
             self.restarts += 1
             self._bus.metrics.rebuilt.inc()
@@ -274,7 +277,7 @@ async def _commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]
         _log.debug("offsets were not committed", error=str(error))
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """This task was told to end, whoever has caught that."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -34,7 +34,7 @@ from muster.inbox import Handler, Inbox, messages_of
 from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
-from muster.readers import Consumer, Follower, OnRecord
+from muster.readers import Consumer, Follower, OnRecord, is_cancelled
 from muster.records import Received
 from muster.relay import Relay
 from muster.settings import DatabaseSettings, ServiceSettings
@@ -161,10 +161,15 @@ class Runtime:
         """Let go of the bus and the database."""
         await self.bus.close()
         if self._pool is not None:
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(POOL_CLOSE_S):
+                    async with self._pool.acquire() as conn:
+                        await self.incarnations.note_loss(conn)
                     await self._pool.close()
-            self._pool.terminate()
+            except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+                _log.debug("the database was not left in order", error=str(error))
+            finally:
+                self._pool.terminate()
 
 
 async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:
@@ -299,7 +304,12 @@ async def _end(tasks: Sequence[asyncio.Task[None]]) -> None:
 async def _named(name: str, run: Callable[[], Awaitable[None]]) -> None:
     try:
         await run()
-    except (asyncio.CancelledError, Broken):  # whoever ends the service tells what is broken
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            raise
+        # Of a library's own task: a group of tasks would take it for a wanted end, and go on.
+        raise RuntimeError(f"the task '{name}' was cancelled from within") from error
+    except Broken:  # whoever ends the service tells what is broken
         raise
     except Exception:
         _log.exception("a task of the service failed", task=name)
