@@ -14,7 +14,7 @@ on whatever bus it is published.
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from typing import cast
 
@@ -213,7 +213,7 @@ class Incarnations:
             for hook in self.on_restored:
                 hook(current.restored)
         # Another replica may have begun, and beaten, meanwhile: a beat never falls.
-        beat = await conn.fetchval(_SAVE, *_values(current))
+        beat = await conn.fetchval(_SAVE, *astuple(current))
         self._current = replace(current, beat=beat)
         self.has_begun.set()
 
@@ -297,10 +297,6 @@ _NAMES = tuple(Incarnation.__dataclass_fields__)
 
 def _time(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _values(current: Incarnation) -> list[object]:
-    return [getattr(current, name) for name in _NAMES]
 
 
 _EXCLUDED = ", ".join(f"{name} = excluded.{name}" for name in _NAMES if name != "beat")
