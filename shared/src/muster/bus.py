@@ -58,9 +58,9 @@ class Bus:
             group.create_task(self._publisher.run())
 
     async def _watch(self) -> None:
-        me, client = asyncio.current_task(), None
+        client: AIOKafkaClient | None = None
         try:
-            while me is not None and not me.cancelling():  # a client that closes may swallow it
+            while not is_cancelled():  # a client that closes may swallow it
                 try:
                     if client is None:
                         client = AIOKafkaClient(bootstrap_servers=self.settings.kafka_bootstrap)
@@ -68,7 +68,7 @@ class Bus:
                     async with asyncio.timeout(self.settings.bus_timeout_s):
                         await self._look(client)
                 except (*BUS_ERRORS, asyncio.CancelledError) as error:
-                    if me.cancelling():
+                    if is_cancelled():
                         raise
                     self._note(False, error)
                     if client is not None:
@@ -129,3 +129,9 @@ class Bus:
         (failure,) = await self.publish([record])
         if failure is not None:
             raise Transient(f"the bus takes no {topic}: {failure}") from failure
+
+
+def is_cancelled() -> bool:
+    """This task was told to end, whoever has caught that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

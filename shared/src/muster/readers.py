@@ -18,7 +18,7 @@ from faststream.kafka import KafkaBroker, KafkaMessage
 from faststream.kafka.message import FAKE_CONSUMER
 
 from muster import batches
-from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus
+from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus, is_cancelled
 from muster.contracts.model import Model
 from muster.errors import Broken
 from muster.records import Received
@@ -275,12 +275,6 @@ async def _commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int]
         await consumer.commit(offsets)
     except KafkaError as error:  # a rebalance: whoever has the partition now reads them again
         _log.debug("offsets were not committed", error=str(error))
-
-
-def is_cancelled() -> bool:
-    """This task was told to end, whoever has caught that."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def end_in_time(ending: Awaitable[object], limit_s: float) -> None:

@@ -26,7 +26,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from muster.aggregates import Aggregate
-from muster.bus import Bus
+from muster.bus import Bus, is_cancelled
 from muster.contracts.topics import Service
 from muster.db import Pool, answers, is_transient, open_pool
 from muster.errors import Broken
@@ -34,7 +34,7 @@ from muster.inbox import Handler, Inbox, messages_of
 from muster.incarnation import Incarnations
 from muster.metrics import PlumbingMetrics
 from muster.migration_files import NO_ADDRESS, refuse_old
-from muster.readers import Consumer, Follower, OnRecord, is_cancelled
+from muster.readers import Consumer, Follower, OnRecord
 from muster.records import Received
 from muster.relay import Relay
 from muster.settings import DatabaseSettings, ServiceSettings
