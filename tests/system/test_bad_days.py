@@ -316,6 +316,20 @@ async def tables_of(conn: Connection, schemas: Sequence[str]) -> list[tuple[str,
     return [(".".join(row), f"backup.{'_'.join(row)}") for row in rows]
 
 
+async def submit_one_that_runs_and_one_that_waits(
+    muster: Muster, gate: Path, go_on: Path, ran: Path
+) -> tuple[str, str]:
+    """The first runs until the file `gate` is there. The other needs its GPUs; it notes its pods in
+    `ran`, fails in its first attempt, and ends when the file `go_on` is there.
+    """
+    until_there = "until test -e {}; do sleep 0.1; done"
+    busy = await muster.submit(a_job("busy", until_there.format(gate), gpus=8))
+    await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
+    note = f"echo $MUSTER_POD >> {ran}; test $MUSTER_JOB_ATTEMPT -gt 0 || exit 7"
+    command = f"{note}; {until_there.format(go_on)}"
+    return busy, await muster.submit(a_job("waits", command, gpus=8, retries=1))
+
+
 async def test_a_pod_that_all_have_forgotten_but_its_node_runs_on_no_other_node(
     database_url: str, fresh_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -333,12 +347,7 @@ async def test_a_pod_that_all_have_forgotten_but_its_node_runs_on_no_other_node(
     ) as muster:
         pool = muster.runtimes[Service.REST].pool
         gate, go_on, ran = (tmp_path / name for name in ("gate", "go-on", "ran"))
-        until_there = "until test -e {}; do sleep 0.1; done"
-        busy = await muster.submit(a_job("busy", until_there.format(gate), gpus=8))
-        await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
-        note = f"echo $MUSTER_POD >> {ran}; test $MUSTER_JOB_ATTEMPT -gt 0 || exit 7"
-        command = f"{note}; {until_there.format(go_on)}"
-        name = await muster.submit(a_job("waits", command, gpus=8, retries=1))
+        busy, name = await submit_one_that_runs_and_one_that_waits(muster, gate, go_on, ran)
         await eventually(muster.unsettled, lambda count: count == 0)
         await back_up(pool, services)
         gate.touch()
@@ -382,12 +391,7 @@ async def test_a_gang_that_has_ended_runs_never_again_for_a_restored_launcher(
     ) as muster:
         pool = muster.runtimes[Service.REST].pool
         gate, go_on, ran = (tmp_path / name for name in ("gate", "go-on", "ran"))
-        until_there = "until test -e {}; do sleep 0.1; done"
-        busy = await muster.submit(a_job("busy", until_there.format(gate), gpus=8))
-        await eventually(lambda: muster.state(busy), lambda s: s == "RUNNING")
-        note = f"echo $MUSTER_POD >> {ran}; test $MUSTER_JOB_ATTEMPT -gt 0 || exit 7"
-        command = f"{note}; {until_there.format(go_on)}"
-        name = await muster.submit(a_job("waits", command, gpus=8, retries=1))
+        busy, name = await submit_one_that_runs_and_one_that_waits(muster, gate, go_on, ran)
         deferred = "SELECT topic FROM scheduler.subject ORDER BY topic DESC LIMIT 1"
         await eventually(lambda: pool.fetchval(deferred), lambda t: t == "placement-deferred")
         await eventually(muster.unsettled, lambda count: count == 0)
