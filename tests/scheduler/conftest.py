@@ -248,7 +248,8 @@ class Others:
             case GangDecision():
                 self.topics.append((topic, word.gang))
                 known = self.decisions.get(word.gang)
-                if known is None or known.revision < word.revision:
+                # One message goes out again with a later ``seen``, as its acknowledgement.
+                if known is None or (known.revision, known.seen) < (word.revision, word.seen):
                     self.decisions[word.gang] = word
             case NodeLost():
                 self.lost.append(word)
