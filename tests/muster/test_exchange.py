@@ -11,6 +11,7 @@ from muster.exchange import (
     REPEAT_LONGEST,
     Exchange,
     answered,
+    keep_back,
     next_revision,
     receive,
     receive_acknowledgement,
@@ -264,6 +265,29 @@ def test_at_rest_nothing_flows() -> None:
     for _ in range(1000):
         world.tick(600)
     assert world.bus == []
+
+
+@given(worlds, st.integers(1, 60))
+@settings(max_examples=150)
+def test_what_is_kept_back_goes_out_only_to_a_side_that_has_forgotten(
+    world: World, count: int
+) -> None:
+    a, b = world.sides["a"], world.sides["b"]
+    before = b.snapshot()
+    steps(world, count)
+    world.change("a")
+    world.settle()
+    told = a.mine
+    world.values += 1
+    a.mine, a.row = world.values, keep_back(a.row)
+    world.change("b")
+    world.settle()
+    assert (a.theirs, b.theirs) == (b.mine, told)
+    b.restore(before)
+    b.row = resync(b.row, world.now)
+    world.put([b.message()])
+    world.settle()
+    world.assert_equal()
 
 
 def test_repeats_double_up_to_five_minutes() -> None:

@@ -193,14 +193,27 @@ async def test_a_restored_launcher_takes_no_final_attempt_back(rest: Any) -> Non
     assert (await rest.shown("over"))["jobStatus"]["attemptId"] == 2
 
 
-async def test_the_launcher_is_told_not_to_begin_a_job_that_has_ended(rest: Any) -> None:
+async def has_a_stop_for_the_launcher(rest: Any, job: str) -> bool:
+    """REST's latest message on the job is a stop, its last; whether it is to go out."""
+    assert (await rest.said(job))[-1].execution is Execution.STOP
+    query = "SELECT is_open, repeat_at FROM subject WHERE subject = $1"
+    row = await rest.runtime.pool.fetchrow(query, job)
+    assert not row["is_open"]
+    return row["repeat_at"] is not None
+
+
+async def test_only_a_launcher_that_has_forgotten_a_job_that_has_ended_is_told_so(
+    rest: Any,
+) -> None:
     await rest.submit("over")
     job = await rest.job_id("over")
     await rest.hear("job-updated", job, rest.status(job, 1, JobState.FAILED))
-    word = (await rest.said(job))[-1]
-    assert word.execution is Execution.STOP
-    query = "SELECT is_open FROM subject WHERE subject = $1"
-    assert await rest.runtime.pool.fetchval(query, job) is False
+    assert not await has_a_stop_for_the_launcher(rest, job)
+    await rest.hear("job-updated", job, rest.status(job, 2, JobState.FAILED))
+    assert not await has_a_stop_for_the_launcher(rest, job)
+    forgotten = rest.status(job, 3, JobState.FAILED).model_copy(update={"seen": 0})
+    await rest.hear("job-updated", job, forgotten)
+    assert await has_a_stop_for_the_launcher(rest, job)
 
 
 async def test_a_launcher_that_runs_a_final_job_is_told_to_stop(rest: Any) -> None:
@@ -209,8 +222,7 @@ async def test_a_launcher_that_runs_a_final_job_is_told_to_stop(rest: Any) -> No
     job = await rest.job_id("final")
     await rest.hear("job-updated", job, rest.status(job, 1, JobState.SUCCEEDED))
     await rest.hear("job-updated", job, rest.status(job, 2, JobState.RUNNING))
-    (message,) = await rest.said(job)
-    assert message.execution is Execution.STOP
+    assert await has_a_stop_for_the_launcher(rest, job)
 
 
 async def test_a_job_that_rest_does_not_know_is_told_to_stop(rest: Any) -> None:

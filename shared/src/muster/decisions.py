@@ -33,7 +33,8 @@ class Publish:
 
     ``is_open`` False: for the sender the subject has ended. Its message is still republished until
     it is acknowledged. ``delayed_repeats``: listeners get it some more times, up to half a day
-    later.
+    later. ``only_if_missed``: it is stored, and goes out where the other side turns out to have
+    forgotten what it had acknowledged.
     """
 
     kind: Kind
@@ -43,6 +44,7 @@ class Publish:
     message: StateMessage
     is_open: bool = True
     delayed_repeats: bool = False
+    only_if_missed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ class Exchange:
         return self.skipped - 1 if self.skipped else self.seen
 
     @property
+    def is_kept_back(self) -> bool:
+        """My latest message is stored, and goes out only if they forget the one before."""
+        return self.repeat_at is None and self.acknowledged < self.revision and not self.rejected
+
+    @property
     def is_silent(self) -> bool:
         """Nothing is left to republish or to answer."""
         return self.repeat_at is None and self.answer_at is None
@@ -77,6 +82,11 @@ def next_revision(row: Exchange, now: datetime) -> Exchange:
         repeat_at=now + REPEAT_FIRST,
         answer_at=row.answer_at if row.skipped else None,
     )
+
+
+def keep_back(row: Exchange) -> Exchange:
+    """My next message is not published while they remember the one before."""
+    return replace(row, revision=row.revision + 1, rejected=0, repeats=0, repeat_at=None)
 
 
 def receive(row: Exchange, *, revision: int, seen: int, now: datetime) -> Receipt:
@@ -163,6 +173,8 @@ def _named(row: Exchange, named: int, *, sender_revision: int, now: datetime) ->
         return replace(row, acknowledged=named, repeats=0, repeat_at=None)
     if _is_rejected(row):  # to repeat it would change nothing
         return row
+    if row.is_kept_back and named >= row.acknowledged:  # they have forgotten nothing
+        return replace(row, acknowledged=named)
     # They are there, so there is no need to go on doubling; or they have forgotten.
     soon = now if named < row.acknowledged else now + REPEAT_FIRST
     return replace(row, acknowledged=named, repeats=0, repeat_at=min(row.repeat_at or soon, soon))

@@ -20,6 +20,7 @@ from faststream.kafka.message import FAKE_CONSUMER
 from muster import batches
 from muster.bus import BUS_ERRORS, LINGER_FROM, LINGER_S, Bus, is_cancelled
 from muster.contracts.model import Model
+from muster.contracts.services import SERVICE_STARTED
 from muster.errors import Broken
 from muster.records import Received
 from muster.settings import ServiceSettings
@@ -28,8 +29,8 @@ _log = structlog.get_logger()
 
 batches.install()
 
-HEARTBEATS = "node-heartbeat"
-"""The topic whose records never hurry: they don't make a reader busy."""
+BEATS = ("node-heartbeat", SERVICE_STARTED)
+"""Topics whose records never hurry: they don't make a reader busy."""
 
 QUIET_PER_WAIT = 20
 WATCH_S = 0.5
@@ -336,7 +337,7 @@ class Follower(Reader):
             for topic in self._topics:  # they may get more
                 self.partitions[topic] = len(consumer.partitions_for_topic(topic) or ())
             got = await consumer.getmany(timeout_ms=200, max_records=500)
-            self._waits.adapt(consumer, any(p.topic != HEARTBEATS for p in got))
+            self._waits.adapt(consumer, any(p.topic not in BEATS for p in got))
             for batch in got.values():
                 for record in batch:
                     self._take(received(record))

@@ -39,8 +39,8 @@ NOTICES_EVERY_S = 5.0
 NOTICES_AT_ONCE = 100
 """Dead letters and alerts; each has at most some 20 kB."""
 
-CATCH_UP_S = 60.0
-"""For so long after a loss more may be republished than usual."""
+CATCH_UP_S = 5.0
+"""After a loss more may be republished than usual: for so long, and then until no more is due."""
 
 
 class Relay:
@@ -60,6 +60,7 @@ class Relay:
         self._recovered: set[str] = set()
         self._due_at = 0.0
         self._looked = time.monotonic()
+        self._is_catching_up = True
         self._catching_up_until = self._looked + CATCH_UP_S
         self._repeats_left = float(settings.repeats_per_s)
         self._upkeep = Upkeep(pool, bus.metrics, settings.closed_subjects_days)
@@ -101,6 +102,7 @@ class Relay:
 
     def _catch_up(self) -> None:
         """More may be republished for a while."""
+        self._is_catching_up = True
         self._catching_up_until = time.monotonic() + CATCH_UP_S
 
     async def database_answers(self) -> bool:
@@ -199,8 +201,10 @@ class Relay:
         """How many messages may be republished now."""
         now = time.monotonic()
         settings = self._settings
-        is_catching_up = now < self._catching_up_until
-        rate = settings.repeats_per_s_after_loss if is_catching_up else settings.repeats_per_s
+        if now >= self._catching_up_until and self._repeats_left >= 1:  # all that was due went out
+            self._is_catching_up = False
+        after_loss, usual = settings.repeats_per_s_after_loss, settings.repeats_per_s
+        rate = after_loss if self._is_catching_up else usual
         self._repeats_left = min(rate, self._repeats_left + rate * (now - self._looked))
         self._looked = now
         # Below 0 where rows that were taken for a delayed repeat were due to be repeated as well.

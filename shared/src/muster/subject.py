@@ -126,19 +126,22 @@ class Subject:
         """This is the latest message from now on. One that equals the message before changes
         nothing: the other side has it, or it is being republished. After a restore, where my
         revision is not above the ``floor``, the other side may have another message under it.
+        One that was kept back goes out where this one shall.
         """
         body = message_body(publish.message)
         digest = digest_of(body)
         is_sure = self.topic is not None and self.exchange.revision >= floor
-        if is_sure and (digest, publish.is_open) == (self.digest, self.is_open):
+        is_out = publish.only_if_missed or not self.exchange.is_kept_back
+        if is_sure and is_out and (digest, publish.is_open) == (self.digest, self.is_open):
             return self
         pod = publish.message if isinstance(publish.message, PodRequest) else None
         row = self if pod is None else self._facing(pod)
         above = replace(row.exchange, revision=max(row.exchange.revision, floor))
+        is_quiet = publish.only_if_missed
         return Subject(
             publish.kind,
             publish.subject,
-            exchange.next_revision(above, now),
+            exchange.keep_back(above) if is_quiet else exchange.next_revision(above, now),
             publish.is_open,
             publish.topic,
             publish.key,

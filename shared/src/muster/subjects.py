@@ -125,7 +125,8 @@ class Subjects:
         self._put(row)
         self._published.add(key)
         self._again.discard(key)
-        self._transaction.outgoing.append(row.latest(self._me, self._now))
+        if not row.exchange.is_kept_back:
+            self._transaction.outgoing.append(row.latest(self._me, self._now))
 
     def publish_again(
         self, key: Key, how: Callable[[Exchange, datetime], Exchange] = exchange.next_revision
