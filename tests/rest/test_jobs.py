@@ -28,6 +28,9 @@ BROKE = Verdict(
 )
 
 
+ROLES = (TaskRoleStatus(name="worker", tasks=(TaskStatus(index=0, state=TaskState.SUCCEEDED),)),)
+
+
 async def test_a_get_after_a_submission_shows_it(rest: Any) -> None:
     answer = await rest.submit("first")
     assert answer.status_code == 202
@@ -179,7 +182,7 @@ async def test_final_states_never_move(rest: Any) -> None:
     for revision, state in enumerate((JobState.RUNNING, JobState.FAILED, JobState.STOPPED), 2):
         await rest.hear("job-updated", job, rest.status(job, revision, state))
         assert (await rest.shown("over"))["jobStatus"]["state"] == "SUCCEEDED"
-    last = rest.status(job, 9, JobState.SUCCEEDED, retries=Retries(user=2))
+    last = rest.status(job, 9, JobState.SUCCEEDED, retries=Retries(user=2), task_roles=ROLES)
     await rest.hear("job-updated", job, last)
     assert (await rest.shown("over"))["jobStatus"]["retries"] == 2
 
@@ -207,13 +210,45 @@ async def test_only_a_launcher_that_has_forgotten_a_job_that_has_ended_is_told_s
 ) -> None:
     await rest.submit("over")
     job = await rest.job_id("over")
-    await rest.hear("job-updated", job, rest.status(job, 1, JobState.FAILED))
-    assert not await has_a_stop_for_the_launcher(rest, job)
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.WAITING))
     await rest.hear("job-updated", job, rest.status(job, 2, JobState.FAILED))
     assert not await has_a_stop_for_the_launcher(rest, job)
-    forgotten = rest.status(job, 3, JobState.FAILED).model_copy(update={"seen": 0})
+    await rest.hear("job-updated", job, rest.status(job, 3, JobState.FAILED))
+    assert not await has_a_stop_for_the_launcher(rest, job)
+    forgotten = rest.status(job, 4, JobState.FAILED).model_copy(update={"seen": 0})
     await rest.hear("job-updated", job, forgotten)
     assert await has_a_stop_for_the_launcher(rest, job)
+
+
+async def test_a_job_that_ends_while_its_start_is_on_its_way_is_followed_by_a_stop(
+    rest: Any,
+) -> None:
+    """The Launcher may read that START after it was restored."""
+    await rest.submit("over")
+    job = await rest.job_id("over")
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.FAILED))
+    assert await has_a_stop_for_the_launcher(rest, job)
+
+
+async def test_a_launcher_that_never_knew_a_job_does_not_empty_its_last_page(rest: Any) -> None:
+    await rest.submit("over")
+    job = await rest.job_id("over")
+    stopped = rest.status(job, 1, JobState.STOPPED, task_roles=ROLES)
+    await rest.hear("job-updated", job, stopped)
+    await rest.hear("job-updated", job, rest.status(job, 2, JobState.STOPPED))
+    assert (await rest.shown("over"))["taskRoles"].keys() == {"worker"}
+
+
+async def test_a_restored_launcher_takes_no_attempt_back(rest: Any) -> None:
+    await rest.submit("again")
+    job = await rest.job_id("again")
+    await rest.hear("job-updated", job, rest.status(job, 1, JobState.RUNNING, attempt=2))
+    await rest.hear("job-updated", job, rest.status(job, 2, JobState.RUNNING, attempt=1))
+    assert (await rest.shown("again"))["jobStatus"]["attemptId"] == 2
+    await rest.hear("job-updated", job, rest.status(job, 3, JobState.STOPPED, attempt=1))
+    assert (await rest.shown("again"))["jobStatus"]["state"] == "STOPPED"
+    kept = await rest.client.get("/api/v2/jobs/admin~again/attempts/2")
+    assert kept.json()["jobStatus"]["attemptId"] == 2
 
 
 async def test_a_launcher_that_runs_a_final_job_is_told_to_stop(rest: Any) -> None:

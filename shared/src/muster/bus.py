@@ -1,6 +1,6 @@
 """The bus: Kafka as Muster uses it. Here what is given to it, and the watch over its identity.
 
-No record is trusted to arrive and none is handled twice (the exchange sees to both), so a bus that
+No record is trusted to arrive and none is applied twice (the exchange sees to both), so a bus that
 was thrown away costs delay only.
 """
 

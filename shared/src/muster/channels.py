@@ -24,7 +24,7 @@ def partition_of(key: str, partitions: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A record to publish; ``value`` None removes a key of a state topic."""
+    """A record to publish; ``value`` None removes a key of a broadcast topic."""
 
     topic: str
     key: str

@@ -19,10 +19,11 @@ Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 Pool = asyncpg.Pool
 Row = TypeVar("Row")
 
-TRANSIENT_STATES = ("08", "25006", "40", "53", "55", "57", "58")
+TRANSIENT_STATES = ("08", "25006", "25P03", "40", "53", "55", "57", "58")
 """SQLSTATE classes that pass by themselves: connection, a server that is read-only (a standby, in a
-failover), rollback (serialisation, deadlock), resources (full disk, too many connections), lock not
-available, operator intervention (shutdown, statement timeout), system error."""
+failover), a process that stood still within a transaction, rollback (serialisation, deadlock),
+resources (full disk, too many connections), lock not available, operator intervention (shutdown,
+statement timeout), system error."""
 
 TRANSIENT_ERRORS = (
     Transient,

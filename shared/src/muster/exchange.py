@@ -85,7 +85,9 @@ def next_revision(row: Exchange, now: datetime) -> Exchange:
 
 
 def keep_back(row: Exchange) -> Exchange:
-    """My next message is not published while they remember the one before."""
+    """My next message is stored only: what they have acknowledged is enough while they remember it.
+    The message before is not repeated any more.
+    """
     return replace(row, revision=row.revision + 1, rejected=0, repeats=0, repeat_at=None)
 
 

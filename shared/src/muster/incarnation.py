@@ -3,7 +3,8 @@
 Example: an operator puts back the disk of 11:00 at 12:00. The Launcher starts on it, and reads on
 ``service-started`` that it had published the beat of 11:59. So it publishes all its open subjects
 again, above every revision that it may have used in that hour, and tells that it was restored. Its
-peers republish what they know. Until then it decides nothing.
+peers republish what they know. Until they had time for that, it applies what they tell, but its
+timers wait.
 
 The *beat* in a service's schema is a time at which the service had just applied or published
 something, or started. It rises at most once a second, and is published after that commit. A schema
@@ -45,8 +46,9 @@ class Incarnation:
 
     ``database``: PostgreSQL's system identifier and timeline. ``restored``: the beat at which the
     service last found its database restored, 0 for never. Commits after ``as_of`` may be lost then.
-    ``lost``: the same where commits were lost for certain; above the beat where a process knew a
-    later one, and ended.
+    ``lost``: the beat at which a restore last lost commits for certain, 0 for never. A process that
+    ends and knows a later beat than the row writes that one here, above the row's beat: so the next
+    start knows of the loss.
     """
 
     database: str

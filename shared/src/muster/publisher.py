@@ -25,7 +25,6 @@ from aiokafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     RecordTooLargeError,
-    TopicAuthorizationFailedError,
     UnknownError,
     UnsupportedForMessageFormatError,
 )
@@ -51,7 +50,6 @@ REJECTIONS = (
     InvalidTimestampError,
     InvalidTopicError,
     PolicyViolationError,
-    TopicAuthorizationFailedError,
     UnsupportedForMessageFormatError,
     UnknownError,  # also what aiokafka makes of codes that it does not know, as INVALID_RECORD
 )

@@ -39,8 +39,8 @@ NOTICES_EVERY_S = 5.0
 NOTICES_AT_ONCE = 100
 """Dead letters and alerts; each has at most some 20 kB."""
 
-CATCH_UP_S = 5.0
-"""After a loss more may be republished than usual: for so long, and then until no more is due."""
+CATCH_UP_LEAST_S, CATCH_UP_MOST_S = 5.0, 60.0
+"""After a loss more may be republished than usual, for so long as some is overdue."""
 
 
 class Relay:
@@ -60,12 +60,12 @@ class Relay:
         self._recovered: set[str] = set()
         self._due_at = 0.0
         self._looked = time.monotonic()
-        self._is_catching_up = True
-        self._catching_up_until = self._looked + CATCH_UP_S
+        self._lost_at = self._looked  # a process before this one may have published nothing
         self._repeats_left = float(settings.repeats_per_s)
         self._upkeep = Upkeep(pool, bus.metrics, settings.closed_subjects_days)
         bus.on_new_bus.append(lambda: self._recover(TOPICS.keys()))
         bus.on_open.append(lambda channel: self._recover([channel.topic]))
+        incarnations.on_restored.append(lambda _floor: self._catch_up())
         incarnations.on_peer_restored.append(self._catch_up)
 
     @asynccontextmanager
@@ -102,8 +102,7 @@ class Relay:
 
     def _catch_up(self) -> None:
         """More may be republished for a while."""
-        self._is_catching_up = True
-        self._catching_up_until = time.monotonic() + CATCH_UP_S
+        self._lost_at = time.monotonic()
 
     async def database_answers(self) -> bool:
         """Whether the database answers at once."""
@@ -186,25 +185,26 @@ class Relay:
         async with self._pool.acquire() as conn:
             times = await conn.fetchrow(_NEXT)
             assert times is not None
-            now, next_at = times
+            now, next_at, is_overdue = times
+            allowance = self._allowance(is_overdue=bool(is_overdue))
             if next_at is None or next_at > now:
                 longest = self._settings.relay_poll_s
                 return longest if next_at is None else min(longest, (next_at - now).total_seconds())
             async with conn.transaction():
-                rows = await load_due(conn, now, self._allowance(), FRESH_BYTES)
+                rows = await load_due(conn, now, allowance, FRESH_BYTES)
                 records = await self._settle(conn, rows, now)
         # What a channel that is away did not take costs the others nothing of their allowance.
         self._repeats_left += await self._publish(records)
         return DUE_PAUSE_S
 
-    def _allowance(self) -> int:
-        """How many messages may be republished now."""
+    def _allowance(self, *, is_overdue: bool) -> int:
+        """How many messages may be republished now. ``is_overdue``: there is something to be."""
         now = time.monotonic()
         settings = self._settings
-        if now >= self._catching_up_until and self._repeats_left >= 1:  # all that was due went out
-            self._is_catching_up = False
-        after_loss, usual = settings.repeats_per_s_after_loss, settings.repeats_per_s
-        rate = after_loss if self._is_catching_up else usual
+        if now - self._lost_at > (CATCH_UP_MOST_S if is_overdue else CATCH_UP_LEAST_S):
+            self._lost_at = float("-inf")
+        is_catching_up = self._lost_at > float("-inf")
+        rate = settings.repeats_per_s_after_loss if is_catching_up else settings.repeats_per_s
         self._repeats_left = min(rate, self._repeats_left + rate * (now - self._looked))
         self._looked = now
         # Below 0 where rows that were taken for a delayed repeat were due to be repeated as well.
@@ -269,7 +269,7 @@ _NEXT = """
         (SELECT min(repeat_at) FROM subject WHERE repeat_at IS NOT NULL),
         (SELECT min(answer_at) FROM subject WHERE answer_at IS NOT NULL),
         (SELECT min(delayed_repeat_at) FROM subject WHERE delayed_repeat_at IS NOT NULL)
-    ) AS next_at
+    ) AS next_at, (SELECT min(repeat_at) FROM subject) <= clock_timestamp() AS is_overdue
 """
 _RECOVERED = repeat_soon("repeat_at IS NOT NULL AND topic = ANY($1::text[])")
 _LATE = """

@@ -110,8 +110,8 @@ class DatabaseSettings(ServiceSettings):
     )
     repeats_per_s_after_loss: PositiveInt = Field(
         300,
-        description="The same after a start, and after a bus or a partition was away, until nothing"
-        " more is due.",
+        description="The same for a minute after a start, a restore, or a bus or partition that was"
+        " away, while something is overdue.",
     )
     resync_s: PositiveFloat = Field(
         5.0, description="After a restore a service waits so long for its peers before it decides."

@@ -126,7 +126,7 @@ class Subject:
         """This is the latest message from now on. One that equals the message before changes
         nothing: the other side has it, or it is being republished. After a restore, where my
         revision is not above the ``floor``, the other side may have another message under it.
-        One that was kept back goes out where this one shall.
+        An equal one that was kept back goes out where this one must.
         """
         body = message_body(publish.message)
         digest = digest_of(body)

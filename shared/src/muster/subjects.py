@@ -42,6 +42,7 @@ class Subjects:
         self._changed: set[Key] = set()
         self._published: set[Key] = set()
         self._again: set[Key] = set()
+        self._unacknowledged: set[Key] = set()
 
     async def load(self, keys: Iterable[Key], *, are_new: bool = False) -> None:
         """Lock the rows of ``keys``; unknown subjects get a blank row.
@@ -72,6 +73,8 @@ class Subjects:
             assert isinstance(message, PodStatus)
             self._acknowledge_stray(key, message, message.revision)
             return False
+        if self._rows[key].exchange.repeat_at is not None:
+            self._unacknowledged.add(key)
         row, receipt = self._rows[key].received(message, traceparent, self._now)
         self._put(row)
         if receipt.must_publish:
@@ -112,6 +115,8 @@ class Subjects:
         """Publish a message on a loaded subject; ``parent``: the trace in which it was decided."""
         key = (publish.kind, publish.subject)
         before = self._rows[key]
+        if key in self._unacknowledged:  # a restored side may read my message before anew
+            publish = replace(publish, only_if_missed=False)
         with span(
             f"{publish.topic} publish",
             kind=SpanKind.PRODUCER,
@@ -220,9 +225,7 @@ async def reject_by_bus(conn: Connection, key: Key, revision: int) -> None:
 
 
 def repeat_soon(which: str) -> str:
-    """The statement by which the messages of subjects, as ``which`` says, are republished within
-    2 s.
-    """
+    """The statement by which the messages of subjects, as ``which`` says, are due within 2 s."""
     return f"""
         UPDATE subject SET repeats = 0, repeat_at = now() + random() * interval '2 s'
         WHERE (kind, subject) IN (

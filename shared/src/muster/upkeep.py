@@ -2,7 +2,6 @@
 rows.
 """
 
-import asyncio
 import time
 
 from muster.db import Pool
@@ -10,7 +9,6 @@ from muster.metrics import PlumbingMetrics
 
 CLEAN_EVERY_S = 600.0
 CLEAN_ROWS = 5000
-CLEAN_PAUSE_S = 0.1
 COUNT_EVERY_S = 15.0
 COUNT_MOST = 100_000
 """Metrics say no more: counting must not cost what the work costs."""
@@ -27,13 +25,15 @@ class Upkeep:
         self._counted = -COUNT_EVERY_S
 
     async def clean(self) -> None:
-        """Delete subjects that were closed longer ago than topics keep records."""
+        """Delete subjects that were closed longer ago than topics keep records. Where there are
+        more than ``CLEAN_ROWS``, the next call goes on: the relay must not wait for them all.
+        """
         if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
             return
-        self._cleaned = time.monotonic()
         async with self._pool.acquire() as conn:
-            while await conn.execute(_FORGET, self._days, CLEAN_ROWS) == f"DELETE {CLEAN_ROWS}":
-                await asyncio.sleep(CLEAN_PAUSE_S)
+            done = await conn.execute(_FORGET, self._days, CLEAN_ROWS)
+        if done != f"DELETE {CLEAN_ROWS}":
+            self._cleaned = time.monotonic()
 
     async def count(self) -> None:
         """Set the metrics of what waits."""

@@ -45,8 +45,11 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
+    is_final = status.state in FINAL
     if row is None or _is_forgotten(row, status):
-        return Decision(row, () if status.state in FINAL else (_stop(job, status, is_news=True),))
+        return Decision(row, () if is_final else (_stop(job, status, is_news=True),))
+    if status.attempt < row.attempt and not is_final:
+        return Decision(row)  # a restored Launcher: it has not come to an attempt of its own yet
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     # A Launcher that has forgotten the job must not begin it again. One that has not knows it.
@@ -54,9 +57,11 @@ def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
 
 
 def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
-    """Whether the job has ended here, and the Launcher tells of something before that."""
+    """Whether the job has ended here, and the Launcher tells of something before that; without
+    tasks where it never knew the job.
+    """
     is_older = status.state is not row.state or status.attempt < row.attempt
-    return row.state in FINAL and is_older
+    return row.state in FINAL and (is_older or not status.task_roles)
 
 
 def _stop(job: str, status: JobStatus, *, is_news: bool) -> Publish:

@@ -234,7 +234,7 @@ _KEEP_ATTEMPTS = """
     INSERT INTO job_attempt (job, attempt, status)
     SELECT job.id, job.attempt, job.status
     FROM job JOIN unnest($1::text[], $2::integer[]) AS told (id, attempt) USING (id)
-    WHERE told.attempt > job.attempt AND job.status IS NOT NULL
+    WHERE told.attempt <> job.attempt AND job.status IS NOT NULL
     ON CONFLICT DO NOTHING
 """
 _SAVE = """
