@@ -89,8 +89,8 @@ class Incarnations:
     """A service's own incarnation, and its answers to those of its peers.
 
     ``has_begun`` is set once the service knows whether its database was restored.
-    ``is_settled`` is set once the service may begin something: its database was not restored, or
-    its peers had ``resync_s`` to tell what it lost. The Launcher's timers and the Scheduler's
+    ``is_settled`` is set once timers need not wait: the service's database was not restored, or its
+    peers had ``resync_s`` to tell what it lost. The Launcher's timers and the Scheduler's
     cycles wait for it. ``on_restored`` hooks get the floor, above which revisions must go on;
     ``on_peer_restored`` hooks are called when much is to be republished.
     """

@@ -40,7 +40,7 @@ NOTICES_AT_ONCE = 100
 """Dead letters and alerts; each has at most some 20 kB."""
 
 CATCH_UP_LEAST_S, CATCH_UP_MOST_S = 5.0, 60.0
-"""After a loss more may be republished than usual, for so long as some is overdue."""
+"""After a loss more may be republished than usual: while some is overdue, within these bounds."""
 
 
 class Relay:
@@ -95,7 +95,6 @@ class Relay:
     def _recover(self, topics: Iterable[str]) -> None:
         """What went to these topics may be lost: its unacknowledged messages go out again soon."""
         self._recovered.update(topics)
-        self._catch_up()
         self._has_notices = True
         self._due_at = 0.0
         self._woken.set()
@@ -254,6 +253,7 @@ class Relay:
         topics = list(self._recovered)
         async with self._pool.acquire() as conn:
             await conn.execute(_RECOVERED, topics)
+        self._catch_up()  # the database may have been away meanwhile
         self._recovered.difference_update(topics)
 
     async def _bring_forward_late(self) -> None:

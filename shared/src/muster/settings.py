@@ -114,7 +114,7 @@ class DatabaseSettings(ServiceSettings):
         " away, while something is overdue.",
     )
     resync_s: PositiveFloat = Field(
-        5.0, description="After a restore a service waits so long for its peers before it decides."
+        5.0, description="After a restore, timers and scheduling wait so long for what peers tell."
     )
     retry_first_s: PositiveFloat = Field(0.1, description="First wait after a transient failure.")
     retry_longest_s: PositiveFloat = 5.0

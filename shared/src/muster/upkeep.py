@@ -30,10 +30,11 @@ class Upkeep:
         """
         if time.monotonic() - self._cleaned < CLEAN_EVERY_S:
             return
+        self._cleaned = time.monotonic()
         async with self._pool.acquire() as conn:
             done = await conn.execute(_FORGET, self._days, CLEAN_ROWS)
-        if done != f"DELETE {CLEAN_ROWS}":
-            self._cleaned = time.monotonic()
+        if done == f"DELETE {CLEAN_ROWS}":
+            self._cleaned -= CLEAN_EVERY_S
 
     async def count(self) -> None:
         """Set the metrics of what waits."""

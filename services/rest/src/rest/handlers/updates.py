@@ -45,11 +45,8 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
-    is_final = status.state in FINAL
     if row is None or _is_forgotten(row, status):
-        return Decision(row, () if is_final else (_stop(job, status, is_news=True),))
-    if status.attempt < row.attempt and not is_final:
-        return Decision(row)  # a restored Launcher: it has not come to an attempt of its own yet
+        return Decision(row, () if status.state in FINAL else (_stop(job, status, is_news=True),))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     # A Launcher that has forgotten the job must not begin it again. One that has not knows it.
