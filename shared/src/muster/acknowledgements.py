@@ -38,32 +38,17 @@ def acknowledgements(me: Service, due: Iterable[Acknowledgement], at: float) -> 
         # An agent reads only the partition of its node's key; others read all.
         key = each.key if receiver is Service.RUNTIME_AGENT else ""
         groups[receiver, key, each.journal].append(each.applied)
-    return [
-        _record(me, receiver, key or some[0].subject, journal, some, at)
-        for (receiver, key, journal), every in groups.items()
-        for first in range(0, len(every), MOST_SUBJECTS)
-        if (some := every[first : first + MOST_SUBJECTS])
-    ]
-
-
-def _record(  # noqa: PLR0913 - all that is in it
-    me: Service,
-    receiver: Service,
-    key: str,
-    journal: str | None,
-    applied: list[AppliedRevision],
-    at: float,
-) -> Outgoing:
-    notice = RevisionAcknowledged(
-        sender=me.value, receiver=receiver.value, journal=journal, applied=tuple(applied)
-    )
-    return Outgoing(
-        ACKNOWLEDGED,
-        key,
-        notice.model_dump_json(exclude_defaults=True).encode(),
-        f"{me.value}/{receiver.value}/acknowledged/{uuid4().hex}",
-        at,
-    )
+    records = []
+    for (receiver, key, journal), every in groups.items():
+        for first in range(0, len(every), MOST_SUBJECTS):
+            some = tuple(every[first : first + MOST_SUBJECTS])
+            notice = RevisionAcknowledged(
+                sender=me.value, receiver=receiver.value, journal=journal, applied=some
+            )
+            value = notice.model_dump_json(exclude_defaults=True).encode()
+            event_id = f"{me.value}/{receiver.value}/acknowledged/{uuid4().hex}"
+            records.append(Outgoing(ACKNOWLEDGED, key or some[0].subject, value, event_id, at))
+    return records
 
 
 def is_for_others(me: Service, record: Received) -> bool:

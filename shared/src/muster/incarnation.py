@@ -151,12 +151,10 @@ class Incarnations:
         what this process has in memory is of another state then.
         """
         known = 0 if self._current is None else self._current.beat
-        row = await conn.fetchrow(_NOW)
-        assert row is not None
-        now, beat = row
+        now, beat = cast(tuple[datetime, int], await conn.fetchrow(_NOW))
         if beat < known:
             raise DatabaseRestored(f"The database is at beat {beat}; it was at {known}.")
-        return cast(datetime, now)
+        return now
 
     def on_record(self, record: Received, model: Model | None) -> None:
         """A service tells its incarnation; perhaps this one, before its start."""
@@ -199,7 +197,7 @@ class Incarnations:
         published = self._published
         row = await conn.fetchrow(_LOAD)
         before = None if row is None else Incarnation(**dict(row))
-        database, now = await self._state(conn)
+        database, now = cast(tuple[str, datetime], await conn.fetchrow(_STATE))
         current = next_incarnation(before, database, published, now)
         if current.restored == current.beat:
             # Before the row is written: a start that ends in the middle is followed by another one.
@@ -219,17 +217,10 @@ class Incarnations:
         self._current = replace(current, beat=beat)
         self.has_begun.set()
 
-    @staticmethod
-    async def _state(conn: Connection) -> tuple[str, datetime]:
-        """Which database this is, and its time."""
-        row = await conn.fetchrow(_STATE)
-        assert row is not None
-        return row[0], row[1]
-
     async def _look(self, conn: Connection) -> None:
         """What time brings: a beat after commits, peers that were restored, the end of a resync."""
         assert self._current is not None
-        database, now = await self._state(conn)
+        database, now = cast(tuple[str, datetime], await conn.fetchrow(_STATE))
         row, known = await conn.fetchrow(_LOAD), self._current
         if row is None or database != known.database or row["beat"] < known.beat:
             raise DatabaseRestored(f"The database is {database} with {row}; it was {known}.")

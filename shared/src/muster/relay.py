@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
+from typing import Any, cast
 
 import structlog
 
@@ -137,7 +138,8 @@ class Relay:
         due.
         """
         self._woken.clear()
-        await self._publish_fresh()
+        if fresh := self._fresh.take(self._settings.relay_batch):
+            await self._publish(fresh)
         await self._upkeep.count()
         if self._recovered:
             await self._bring_forward_recovered()
@@ -154,11 +156,6 @@ class Relay:
         if self._fresh or self._has_notices:
             return 0.0
         return max(min(self._due_at, self._notices_at) - time.monotonic(), 0.0)
-
-    async def _publish_fresh(self) -> None:
-        """What this process has just committed."""
-        if records := self._fresh.take(self._settings.relay_batch):
-            await self._publish(records)
 
     async def _publish(self, records: Sequence[Outgoing]) -> int:
         """Give records to the bus; returns how many messages it can't take now. Those are
@@ -182,9 +179,7 @@ class Relay:
     async def _publish_due(self) -> float:
         """Repeats, acknowledgements and delayed repeats; returns the time to look again."""
         async with self._pool.acquire() as conn:
-            times = await conn.fetchrow(_NEXT)
-            assert times is not None
-            now, next_at, is_overdue = times
+            now, next_at, is_overdue = cast(tuple[Any, ...], await conn.fetchrow(_NEXT))
             allowance = self._allowance(is_overdue=bool(is_overdue))
             if next_at is None or next_at > now:
                 longest = self._settings.relay_poll_s
