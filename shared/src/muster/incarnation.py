@@ -3,8 +3,7 @@
 Example: an operator puts back the disk of 11:00 at 12:00. The Launcher starts on it, and reads on
 ``service-started`` that it had published the beat of 11:59. So it publishes all its open subjects
 again, above every revision that it may have used in that hour, and tells that it was restored. Its
-peers republish what they know. Until they had time for that, it applies what they tell, but its
-timers wait.
+peers republish what they know. Until they had time for that, its timers wait.
 
 The *beat* in a service's schema is a time at which the service had just applied or published
 something, or started. It rises at most once a second, and is published after that commit. A schema

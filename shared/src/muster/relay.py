@@ -260,11 +260,11 @@ class Relay:
 
 
 _NEXT = """
-    SELECT clock_timestamp() AS now, least(
-        (SELECT min(repeat_at) FROM subject WHERE repeat_at IS NOT NULL),
-        (SELECT min(answer_at) FROM subject WHERE answer_at IS NOT NULL),
-        (SELECT min(delayed_repeat_at) FROM subject WHERE delayed_repeat_at IS NOT NULL)
-    ) AS next_at, (SELECT min(repeat_at) FROM subject) <= clock_timestamp() AS is_overdue
+    SELECT now, least(repeat_at, answer_at, delayed_repeat_at), repeat_at <= now FROM (
+        SELECT clock_timestamp() AS now, (SELECT min(repeat_at) FROM subject) AS repeat_at,
+            (SELECT min(answer_at) FROM subject) AS answer_at,
+            (SELECT min(delayed_repeat_at) FROM subject) AS delayed_repeat_at
+    ) AS earliest
 """
 _RECOVERED = repeat_soon("repeat_at IS NOT NULL AND topic = ANY($1::text[])")
 _LATE = """

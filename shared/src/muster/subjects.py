@@ -115,7 +115,8 @@ class Subjects:
         """Publish a message on a loaded subject; ``parent``: the trace in which it was decided."""
         key = (publish.kind, publish.subject)
         before = self._rows[key]
-        if key in self._unacknowledged:  # a restored side may read my message before anew
+        # A restored side may read my message before anew.
+        if publish.only_if_missed and key in self._unacknowledged:
             publish = replace(publish, only_if_missed=False)
         with span(
             f"{publish.topic} publish",

@@ -42,9 +42,10 @@ class Upkeep:
             return
         self._counted = time.monotonic()
         async with self._pool.acquire() as conn:
-            notices, unacknowledged = await conn.fetchrow(_COUNTS, COUNT_MOST) or (0, 0)
-        self._metrics.notices.set(notices)
-        self._metrics.unacknowledged.set(unacknowledged)
+            counts = await conn.fetchrow(_COUNTS, COUNT_MOST)
+        assert counts is not None
+        self._metrics.notices.set(counts["notices"])
+        self._metrics.unacknowledged.set(counts["unacknowledged"])
 
 
 _FORGET = """

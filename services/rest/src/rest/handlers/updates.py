@@ -46,11 +46,11 @@ def decide_update(job: str, row: JobRow | None, given: Input, _now: datetime) ->
 
 def _apply(job: str, row: JobRow | None, status: JobStatus) -> Decision[JobRow]:
     if row is None or _is_forgotten(row, status):
-        return Decision(row, () if status.state in FINAL else (_stop(job, status, is_news=True),))
+        return Decision(row, () if status.state in FINAL else (_stop(job, status),))
     state = shown_state(status.state, row.execution)
     changed = JobRow(row.id, row.execution, state, status.attempt, status, status.reason)
     # A Launcher that has forgotten the job must not begin it again. One that has not knows it.
-    return Decision(changed, (_stop(job, status, is_news=False),) if state in FINAL else ())
+    return Decision(changed, (_stop(job, status, only_if_missed=True),) if state in FINAL else ())
 
 
 def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
@@ -61,7 +61,7 @@ def _is_forgotten(row: JobRow, status: JobStatus) -> bool:
     return row.state in FINAL and (is_older or not status.task_roles)
 
 
-def _stop(job: str, status: JobStatus, *, is_news: bool) -> Publish:
+def _stop(job: str, status: JobStatus, *, only_if_missed: bool = False) -> Publish:
     """REST opens jobs: one that it does not know, or that has ended here, must stop."""
     word = JobRequest(
         job=job,
@@ -70,4 +70,6 @@ def _stop(job: str, status: JobStatus, *, is_news: bool) -> Publish:
         execution=Execution.STOP,
         submitted_at=status.submitted_at,
     )
-    return Publish(Kind.JOB, job, SUBMITTED, job, word, is_open=False, only_if_missed=not is_news)
+    return Publish(
+        Kind.JOB, job, SUBMITTED, job, word, is_open=False, only_if_missed=only_if_missed
+    )
