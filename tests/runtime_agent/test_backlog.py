@@ -11,7 +11,7 @@ from cli.embedded.broker import EmbeddedBroker
 from launcher_double import Launcher, agent_process, an_agent, settings_for, wanted
 from muster.contracts.pods import PodRequest, PodState
 from runtime_agent.domain.pods import Phase
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import PodDirectories
 from runtime_agent.settings import AgentSettings, OnStop
 from runtime_agent.store import Journal
@@ -96,11 +96,11 @@ async def test_a_pod_whose_start_waits_alone_runs(launcher: Launcher, slow: Agen
 async def test_a_pod_that_was_accepted_before_never_runs_where_its_stop_waits(
     launcher: Launcher, slow: AgentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_self: Nursery, _directory: Path) -> None:
+    def fails(_self: ForkServer, _directory: Path) -> None:
         raise OSError("no process can be started")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Nursery, "start", fails)
+        patched.setattr(ForkServer, "start", fails)
         async with an_agent(slow):
             request = await launcher.run("pod-1", f"touch {tmp_path}/ran; sleep 300")
             await launcher.report(lambda r: bool(r.pods))
@@ -116,11 +116,11 @@ async def test_a_pod_that_was_accepted_before_never_runs_where_its_stop_waits(
 async def test_a_pod_that_was_accepted_before_runs_where_nothing_takes_it_back(
     launcher: Launcher, slow: AgentSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(_self: Nursery, _directory: Path) -> None:
+    def fails(_self: ForkServer, _directory: Path) -> None:
         raise OSError("no process can be started")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Nursery, "start", fails)
+        patched.setattr(ForkServer, "start", fails)
         async with an_agent(slow):
             await launcher.run("pod-1", "true")
             await launcher.report(lambda r: bool(r.pods))

@@ -40,7 +40,7 @@ def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     settings = AgentSettings(
         launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
-    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell")
+    return SupervisedPods(settings, node.pods, node.fork_server, False, tmp_path / "no-doorbell")
 
 
 @pytest.fixture
@@ -80,12 +80,12 @@ def test_a_pod_that_was_stopped_before_its_launch_never_runs(
 def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
     hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.nursery, "start", lambda _directory: None)
+    monkeypatch.setattr(node.fork_server, "start", lambda _directory: None)
     seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert "3 attempts" in str(seen.ending.start_error)
     monkeypatch.undo()
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     assert node.pods.observe("pod").start is None
 
 
@@ -195,7 +195,7 @@ def test_a_damaged_record_ends_its_pod_and_hurts_nobody_else(
 def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
     parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c")}
-    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", parents)
+    held = SupervisedPods(settings, node.pods, node.fork_server, False, tmp_path / "bell", parents)
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None

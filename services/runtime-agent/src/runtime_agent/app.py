@@ -29,10 +29,10 @@ from runtime_agent.api.logs import LogServer
 from runtime_agent.devices import capacity, open_devices
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.handlers import Handlers
 from runtime_agent.machine import machine_id
 from runtime_agent.metrics import AgentMetrics
-from runtime_agent.nursery import Nursery
 from runtime_agent.pods import PodDirectories, never_ran
 from runtime_agent.ports import listening_ports
 from runtime_agent.reader import PartitionReader
@@ -67,7 +67,7 @@ class Agent:
     relay: Relay
     reporter: Reporter
     reader: PartitionReader
-    nursery: Nursery
+    fork_server: ForkServer
 
     async def end(self) -> None:
         """The agent is asked to end: withdraw the pods or leave them, and say so."""
@@ -129,7 +129,7 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         opened.callback(journal.close)
         await end_unknown(journal, directories, machine_id(settings.machine_id, settings.node))
         agent = _make(runtime, settings, doorbell, directories, journal)
-        opened.callback(agent.nursery.close)
+        opened.callback(agent.fork_server.close)
         agent.watch.see_to_reserve()
         await agent.reporter.look_at_devices()
         doorbell.listen(agent.watch.ring)
@@ -194,8 +194,8 @@ def _make(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
     devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
-    nursery = Nursery()
-    runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
+    fork_server = ForkServer()
+    runner = _runner(settings, directories, fork_server, devices.simulated, doorbell.path)
     memory = Memory(
         journal=journal,
         node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
@@ -225,7 +225,9 @@ def _make(
     watch = Watch(
         handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
     )
-    return Agent(settings, directories, journal, handlers, watch, relay, reporter, reader, nursery)
+    return Agent(
+        settings, directories, journal, handlers, watch, relay, reporter, reader, fork_server
+    )
 
 
 def _open_journal(path: Path) -> Journal:
@@ -248,7 +250,7 @@ def _fresh_id() -> str:
 def _runner(
     settings: AgentSettings,
     directories: PodDirectories,
-    nursery: Nursery,
+    fork_server: ForkServer,
     simulated_gpus: bool,
     doorbell: Path,
 ) -> Runner:
@@ -256,7 +258,7 @@ def _runner(
         _log.warning("no process is started: every pod is pretended and succeeds at once")
         return PretendedPods(doorbell)
     return SupervisedPods(
-        settings, directories, nursery, simulated_gpus, doorbell, _cgroup_parents(settings)
+        settings, directories, fork_server, simulated_gpus, doorbell, _cgroup_parents(settings)
     )
 
 

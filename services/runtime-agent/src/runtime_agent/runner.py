@@ -15,7 +15,7 @@ from muster.contracts.pods import PodRun
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup
@@ -79,7 +79,7 @@ class SupervisedPods:
 
     settings: AgentSettings
     directories: PodDirectories
-    nursery: Nursery
+    fork_server: ForkServer
     simulated_gpus: bool
     doorbell: Path
     cgroup_parents: Mapping[cgroup.Controller, Path] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class SupervisedPods:
     _renewed_s: float = 0.0
 
     def launch(self, pod: Pod) -> None:
-        """Prepare the directory and ask the nursery; once asked, looks see to the rest."""
+        """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
         if pod.pod not in self._attempts:
             self._attempt(pod)
 
@@ -100,7 +100,7 @@ class SupervisedPods:
         attempt.at_s = time.monotonic()
         try:
             self._prepare(pod, pod.run)
-            self.nursery.start(self.directories.path(pod.pod))
+            self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
             raise
@@ -223,7 +223,7 @@ class SupervisedPods:
         now_s = time.monotonic()
         if attempt.count and now_s - self._renewed_s > self.settings.launch_timeout_s:
             self._renewed_s = now_s
-            self.nursery.close()  # one that hangs is replaced
+            self.fork_server.close()  # one that hangs is replaced
         try:
             self._attempt(pod)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--nursery` to fork many of them."""
+"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--fork-server` to fork many."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import os
 import sys
 from pathlib import Path
 
-from runtime_agent.supervisor import nursery, run
+from runtime_agent.supervisor import fork_server, run
 
 
 def main() -> int:
     """The exit status of the process."""
     if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -I -m runtime_agent.supervisor <pod directory>|--nursery\n")
+        usage = "python -I -m runtime_agent.supervisor <pod directory>|--fork-server"
+        sys.stderr.write(f"usage: {usage}\n")
         return 2
-    if sys.argv[1] == "--nursery":
-        return nursery.tend()
+    if sys.argv[1] == "--fork-server":
+        return fork_server.serve()
     directory = Path(sys.argv[1]).resolve()
     if os.getpgrp() != os.getpid():
         os.setsid()
-    nursery.redirect(directory)
+    fork_server.redirect(directory)
     return run.supervise(directory)
 
 
