@@ -31,14 +31,14 @@ def slow(settings: AgentSettings) -> AgentSettings:
 
 
 async def start_and_stop(launcher: Launcher, request: PodRequest) -> None:
-    await launcher.say(request)
+    await launcher.publish(request)
     await stop_behind_others(launcher, request)
 
 
 async def stop_behind_others(launcher: Launcher, request: PodRequest) -> None:
     for number in range(BETWEEN):
         other = wanted(f"other-{number}", "true", request.journal)
-        await launcher.say(other.model_copy(update={"node": "another node with this key"}))
+        await launcher.publish(other.model_copy(update={"node": "another node with this key"}))
     await launcher.stop(request)
 
 
@@ -88,7 +88,7 @@ async def test_an_agent_that_meets_another_bus_reads_all_of_it_before_it_launche
 async def test_a_pod_whose_start_waits_alone_runs(launcher: Launcher, slow: AgentSettings) -> None:
     async with an_agent(slow):
         journal = (await launcher.report()).journal
-    await launcher.say(wanted("pod-1", "true", journal))
+    await launcher.publish(wanted("pod-1", "true", journal))
     async with an_agent(slow):
         assert (await launcher.ended("pod-1")).state is PodState.SUCCEEDED
 
@@ -147,12 +147,12 @@ async def test_without_a_place_that_can_be_used_the_agent_begins_at_the_end(
         database.execute(change)
     database.close()
     missed = wanted("missed", "true", journal)
-    await launcher.say(missed)
+    await launcher.publish(missed)
     async with an_agent(settings):
         await launcher.report(lambda r: not r.is_stopping)
         await launcher.run("pod-1", "true")
         await launcher.ended("pod-1")
         assert launcher.statuses("missed") == []
         assert PodDirectories(settings.agent_home / "pods").names() == ["pod-1"]
-        await launcher.say(missed, again=True)
+        await launcher.publish(missed, again=True)
         assert (await launcher.ended("missed")).state is PodState.SUCCEEDED

@@ -19,6 +19,6 @@ from runtime_agent.settings import AgentSettings
         ({"log_url": "http://" + "x" * 90}, "log_url"),
     ],
 )
-def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], word: str) -> None:
-    with pytest.raises(ValidationError, match=word):
+def test_settings_that_cannot_be_right_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         AgentSettings(**wrong)

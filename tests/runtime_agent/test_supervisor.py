@@ -20,7 +20,7 @@ Patience = Callable[[Callable[[], bool]], None]
 
 
 def pids_in(path: Path) -> list[int]:
-    return [int(word) for word in path.read_text().split()] if path.exists() else []
+    return [int(message) for message in path.read_text().split()] if path.exists() else []
 
 
 def test_a_pod_that_ends_well_has_exit_code_zero(node: Any) -> None:

@@ -297,15 +297,15 @@ def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFa
 def _spawn(runtime: Runtime, agent: Agent) -> None:
     settings, watch, reporter = agent.settings, agent.watch, agent.reporter
 
-    def on_one_way_word(record: Received, word: Model | None) -> None:
-        reporter.on_returned(word)
-        watch.on_setting(record, word)
-        watch.on_service(record, word)
+    def on_broadcast_message(record: Received, message: Model | None) -> None:
+        reporter.on_returned(message)
+        watch.on_setting(record, message)
+        watch.on_service(record, message)
 
     # What was said is gone with the old bus: words as well as the node's state.
     runtime.bus.on_new_bus.extend((watch.on_recovered, reporter.changed))
     runtime.bus.on_open.append(lambda channel: watch.on_recovered(channel.topic))
-    runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_one_way_word)
+    runtime.follow(["node-returned", "settings-changed", SERVICE_STARTED], on_broadcast_message)
     for name, run in (
         ("reader", agent.reader.run),
         ("relay", agent.relay.run),
@@ -314,7 +314,7 @@ def _spawn(runtime: Runtime, agent: Agent) -> None:
         ("times", watch.run_times),
         ("cleaning", watch.run_cleaning),
         ("returns", lambda: watch.run_returns(agent.reader.has_begun, reporter.has_returned)),
-        ("wishes", lambda: watch.run_wishes(agent.reader.has_begun)),
+        ("requests", lambda: watch.run_requests(agent.reader.has_begun)),
         ("reports", reporter.run_reports),
         ("heartbeats", reporter.run_heartbeats),
         ("devices", reporter.run_devices),
