@@ -117,7 +117,7 @@ def test_any_order_and_repeats_end_the_same(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "is_due"),
+    ("message", "is_due"),
     [
         (a_word(1, JobState.WAITING), True),
         (a_word(1, JobState.WAITING, reason=Reason(code="quota", text="full")), False),

@@ -7,7 +7,7 @@ from alerting.settings import AlertingSettings
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "notice"),
     [
         ({"delivery_lease_s": 15}, "still being sent"),
         ({"smtp_timeout_s": 300}, "still being sent"),

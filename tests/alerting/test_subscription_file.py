@@ -45,7 +45,7 @@ def test_a_secret_may_be_in_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "notice"),
     [
         (b"node-lost, ", b"node-gone, ", "line 4: subscriptions.0.events: an event is unknown"),
         (b"email: team", b"mail: team", "line 9: subscriptions.1.mail"),

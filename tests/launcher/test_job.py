@@ -285,7 +285,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def no_task_has_two_live_pods(self) -> None:
-        if not hasattr(self, "life"):
+        if not hasattr(self, "job_with_tasks"):
             return
         tasks = [
             (name.role, name.index)
@@ -297,7 +297,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def retries_are_counted_right(self) -> None:
-        if not hasattr(self, "life") or self.job_with_tasks is None:
+        if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None:
             return
         job = self.job_with_tasks.job
         assert job.accountable <= self.user_failures, "a retry was counted that no user owes"
@@ -308,7 +308,7 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def what_users_see_is_true(self) -> None:
-        if not hasattr(self, "life") or self.job_with_tasks is None or not self.statuses:
+        if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None or not self.statuses:
             return
         seen = self.statuses[-1]
         if self.job_with_tasks.job.is_final:
@@ -320,7 +320,7 @@ class Lives(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """From here on every word arrives, pods run to their end, and timers ring."""
-        if not hasattr(self, "life"):
+        if not hasattr(self, "job_with_tasks"):
             return
         assert self.job_with_tasks is not None
         for _ in range(MANY_STEPS):

@@ -10,7 +10,7 @@ from runtime_agent.settings import AgentSettings
 
 
 @pytest.mark.parametrize(
-    ("wrong", "word"),
+    ("wrong", "message"),
     [
         ({"port_first": 30000, "port_last": 20000}, "MUSTER_PORT_FIRST"),
         ({"port_last": 70000}, "MUSTER_PORT_LAST"),

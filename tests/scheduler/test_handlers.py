@@ -135,7 +135,7 @@ def test_whatever_word_is_recorded_can_be_decided(kit: Kit, said: list[GangReque
         assert all(0 <= hold.free_from < 2**63 for hold in holds)
 
 
-@pytest.mark.parametrize("heard", [Due(), MessageRejected(Kind.GANG, "j-0")])
+@pytest.mark.parametrize("received", [Due(), MessageRejected(Kind.GANG, "j-0")])
 @pytest.mark.parametrize("state", [None, Ended(7)])
 def test_nothing_else_changes_a_gang(kit: Kit, state: Any, received: Any) -> None:
     decision = record("j-0", state, received, kit.start)
