@@ -26,67 +26,89 @@ from alerting.receivers.webhook import WebhookLimits
 
 
 class AlertingSettings(DatabaseSettings):
-    """When silence is told, how receivers are reached, and how long they are tried."""
+    """When alerts fire, how receivers are reached, and how long deliveries are retried."""
 
     http_port: NonNegativeInt = Field(8083, description="Health and metrics; 0: any free.")
     database_connections: PositiveInt = 5
 
-    stuck_after_s: PositiveFloat = Field(900.0, description="No change for so long is stuck.")
-    stale_after_s: PositiveFloat = Field(86_400.0, description="What is older is no news.")
-    dead_letters_over_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
+    stuck_after_s: PositiveFloat = Field(
+        900.0, description="Time without a change after which a job is stuck."
+    )
+    stale_after_s: PositiveFloat = Field(
+        86_400.0, description="Age beyond which nobody is notified of an event."
+    )
+    dead_letters_over_s: PositiveFloat = Field(
+        3_600.0, description="Time without a dead letter after which its alert is resolved."
+    )
     drift_over_s: PositiveFloat = Field(
-        300.0, description="The Scheduler's books are right again when it repeats nothing so long."
+        300.0, description="Time without accounting-drifted after which its alert is resolved."
     )
     clash_over_s: PositiveFloat = Field(
         300.0,
-        description="A node name clashes no longer when the Scheduler has not repeated it so long.",
+        description="Time without node-name-clashed after which its alert is resolved.",
     )
-    lost_forget_s: PositiveFloat = Field(86_400.0, description="Then a lost node is forgotten.")
-    alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due times are looked at.")
+    lost_forget_s: PositiveFloat = Field(
+        86_400.0, description="Time without node-lost after which a lost node is forgotten."
+    )
+    alert_timer_poll_s: PositiveFloat = Field(5.0, description="Interval of checking due timers.")
     alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
     alert_settle_s: PositiveFloat = Field(
-        60.0, description="Silence counts only after the bus has answered for so long."
+        60.0, description="Time that the bus must be reachable before silence is measured."
     )
 
-    subscriptions_file: Path | None = Field(None, description="Subscriptions by file (YAML).")
-    subscriptions_poll_s: PositiveFloat = Field(5.0, description="How often the file is looked at.")
+    subscriptions_file: Path | None = Field(None, description="YAML file with subscriptions.")
+    subscriptions_poll_s: PositiveFloat = Field(
+        5.0, description="Interval of checking the subscriptions file."
+    )
     subscriptions_wait_s: PositiveFloat = Field(
-        30.0, description="At a start, subscriptions on the bus are waited for at most so long."
+        30.0, description="Longest wait at a start for the subscriptions on the bus."
     )
 
     webhook_key: SecretStr = Field(
-        SecretStr(""), description="What the signing secrets are made from; REST has the same."
+        SecretStr(""), description="Key that signing secrets are derived from; the same as in REST."
     )
     webhook_allow_networks: str = Field(
-        "", description="Private networks that webhooks may go to, as 10.0.0.0/8, fd00::/8."
+        "", description="Private networks that webhooks may reach, such as 10.0.0.0/8, fd00::/8."
     )
-    webhook_ca_file: Path | None = Field(None, description="A private authority to trust as well.")
-    webhook_timeout_s: PositiveFloat = Field(15.0, description="One attempt, from name to answer.")
-    webhook_slots: PositiveInt = Field(64, description="Webhooks under way at once.")
-    resolver_threads: PositiveInt = Field(16, description="Look-ups of names at once.")
+    webhook_ca_file: Path | None = Field(None, description="Additional CA certificates to trust.")
+    webhook_timeout_s: PositiveFloat = Field(
+        15.0, description="Timeout of one attempt, from name resolution to answer."
+    )
+    webhook_slots: PositiveInt = Field(64, description="Concurrent webhooks, at most.")
+    resolver_threads: PositiveInt = Field(16, description="Concurrent name resolutions, at most.")
 
-    smtp_host: str | None = Field(None, description="The mail server; none: no mail is sent.")
+    smtp_host: str | None = Field(None, description="Mail server; none: no mail is sent.")
     smtp_port: PositiveInt = 587
     smtp_tls: MailTls = Field(MailTls.STARTTLS, description="none, starttls or tls.")
     smtp_username: str | None = None
     smtp_password: SecretStr | None = None
-    smtp_sender: str = Field("muster@localhost", description="The address that mails come from.")
-    smtp_timeout_s: PositiveFloat = Field(30.0, description="One whole mail.")
-    mail_slots: PositiveInt = Field(8, description="Mails under way at once.")
+    smtp_sender: str = Field("muster@localhost", description="Sender address of mails.")
+    smtp_timeout_s: PositiveFloat = Field(30.0, description="Timeout of one mail.")
+    mail_slots: PositiveInt = Field(8, description="Concurrent mails, at most.")
 
-    receiver_slots: PositiveInt = Field(2, description="Deliveries to one receiver at once.")
-    delivery_poll_s: PositiveFloat = Field(1.0, description="How often retries are looked at.")
-    delivery_lease_s: PositiveFloat = Field(
-        120.0, description="A worker that is silent for so long has lost its delivery."
+    receiver_slots: PositiveInt = Field(
+        2, description="Concurrent deliveries to one receiver, at most."
     )
-    give_up_after_s: PositiveFloat = Field(259_200.0, description="The age of a hopeless delivery.")
+    delivery_poll_s: PositiveFloat = Field(1.0, description="Interval of checking for due retries.")
+    delivery_lease_s: PositiveFloat = Field(
+        120.0, description="Lease of a delivery; another worker takes it after expiry."
+    )
+    give_up_after_s: PositiveFloat = Field(
+        259_200.0, description="Age at which a delivery is abandoned."
+    )
     retry_after_max_s: PositiveFloat = 36_000.0
     pause_failures: PositiveInt = Field(5, description="Failures in a row that pause a receiver.")
-    pause_s: PositiveFloat = Field(5.0, description="The first pause; the next are doubled.")
+    pause_s: PositiveFloat = Field(
+        5.0, description="First pause of a receiver; it doubles each time."
+    )
     pause_max_s: PositiveFloat = 300.0
 
-    retention_days: PositiveInt = Field(8, description="Longer than topics keep records.")
-    open_job_days: PositiveInt = Field(90, description="A job unheard of is forgotten.")
+    retention_days: PositiveInt = Field(
+        8, description="Retention of events and alerts, in days; longer than that of topics."
+    )
+    open_job_days: PositiveInt = Field(
+        90, description="Days without a record after which an open job is forgotten."
+    )
     clean_rows_every_s: PositiveFloat = 600.0
     clean_rows: PositiveInt = Field(5_000, description="Rows removed in one statement.")
 
@@ -102,7 +124,7 @@ class AlertingSettings(DatabaseSettings):
         try:
             Address(addr_spec=text)
         except (ValueError, IndexError, MessageError):
-            raise ValueError("this is no mail address; write it like muster@example.org") from None
+            raise ValueError("not a mail address; write it like muster@example.org") from None
         return text
 
     @model_validator(mode="after")

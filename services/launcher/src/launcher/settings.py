@@ -24,49 +24,52 @@ _IN_ORDER = (
 
 
 class LauncherSettings(DatabaseSettings):
-    """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
+    """Grace, retries, timers and retention of jobs."""
 
     http_port: NonNegativeInt = Field(8081, description="Health and metrics; 0: any free.")
 
     stop_grace_s: NonNegativeFloat = Field(
-        30.0, description="From asking a task to stop until it is killed."
+        30.0, description="Grace between the request to stop a task and its kill."
     )
     preempt_grace_longest_s: NonNegativeFloat = Field(
-        3600.0, description="A preempted task has until the Scheduler's deadline, but not longer."
+        3600.0,
+        description="Longest grace of a preempted task; the Scheduler's deadline may be earlier.",
     )
     lost_grace_s: NonNegativeFloat = Field(
-        5.0, description="From asking to killing, for pods that come back with a lost node."
+        5.0, description="Grace of a pod that returns with a lost node."
     )
     retry_backoff_first_s: PositiveFloat = Field(
-        1.0, description="The wait before a retry that costs no count; the next are doubled."
+        1.0, description="Wait before the first retry that is not charged; it doubles each time."
     )
     retry_backoff_longest_s: PositiveFloat = 300.0
     retry_backoff_reset_s: PositiveFloat = Field(
-        600.0, description="After an attempt that ran for so long the waits start anew."
+        600.0, description="Run time of an attempt after which that wait starts again."
     )
     conflict_shortest_s: PositiveFloat = Field(
-        60.0, description="The wait after a conflict over resources is drawn from here ..."
+        60.0, description="Shortest wait after a resource conflict; drawn at random."
     )
-    conflict_longest_s: PositiveFloat = Field(900.0, description="... up to here.")
+    conflict_longest_s: PositiveFloat = Field(
+        900.0, description="Longest wait after a resource conflict."
+    )
     quiet_s: PositiveFloat = Field(
-        0.4, description="So long may a job's details wait to be told together."
+        0.4, description="Longest time that details of a job wait to be published together."
     )
     quiet_new_s: PositiveFloat = Field(
-        2.0, description="So long may wait what the submitter knows: that a new job waits."
+        2.0, description="Longest time that the first status of a new job waits."
     )
 
-    job_timer_poll_s: PositiveFloat = Field(1.0, description="How often due times are looked at.")
+    job_timer_poll_s: PositiveFloat = Field(1.0, description="Interval of checking due timers.")
     job_timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
     timer_postpone_s: PositiveFloat = Field(
-        60.0, description="So much later is a due job looked at that can't be decided."
+        60.0, description="Postponement of a due timer that fails."
     )
     clean_jobs_every_s: PositiveFloat = 600.0
-    clean_jobs: PositiveInt = Field(1000, description="Old jobs deleted at once.")
+    clean_jobs: PositiveInt = Field(1000, description="Old jobs deleted in one statement.")
     kept_days: PositiveInt = Field(
-        9, description="Ended jobs are kept; longer than the exchange keeps its subjects."
+        9, description="Retention of ended jobs, in days; longer than closed_subjects_days."
     )
     lost_messages_days: PositiveInt = Field(
-        8, description="So long a pod's agent is told of its end that does not answer."
+        8, description="Days that the end of a pod is republished to an agent that never answers."
     )
 
     @model_validator(mode="after")

@@ -32,10 +32,10 @@ class OnStop(StrEnum):
 
 
 class AgentSettings(ServiceSettings):
-    """What an agent may be told about its node, its pods and its rhythm."""
+    """Settings of a node, its pods and its intervals."""
 
     http_port: NonNegativeInt = Field(
-        8084, description="Logs, health and metrics; 0: any free, where nobody needs the logs."
+        8084, description="Port of logs, health and metrics; 0: any free, if nobody reads logs."
     )
     node: str = Field(
         default_factory=socket.gethostname,
@@ -47,12 +47,12 @@ class AgentSettings(ServiceSettings):
         "127.0.0.1",
         min_length=1,
         max_length=LONGEST_NAME,
-        description="Where other nodes' tasks reach this node.",
+        description="Address at which tasks on other nodes reach this node.",
     )
     log_url: str | None = Field(
         None,
         max_length=LONGEST_URL,
-        description="Where the front door reads logs; else http://<address>:<http port>.",
+        description="URL at which REST reads logs; else http://<address>:<http port>.",
     )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
     machine_id: str | None = Field(
@@ -76,8 +76,8 @@ class AgentSettings(ServiceSettings):
     )
     cpu: PositiveInt | None = Field(None, description="CPUs to offer; else those of the machine.")
     memory_mb: PositiveInt | None = Field(None, description="Memory to offer; else the machine's.")
-    port_first: PositiveInt = Field(20000, description="Ports that pods can be given: from …")
-    port_last: PositiveInt = Field(29999, description="… to, inclusive.")
+    port_first: PositiveInt = Field(20000, description="First port for pods.")
+    port_last: PositiveInt = Field(29999, description="Last port for pods, inclusive.")
 
     @model_validator(mode="after")
     def _ports_are_a_range(self) -> Self:
@@ -89,28 +89,32 @@ class AgentSettings(ServiceSettings):
         return self
 
     heartbeat_s: PositiveFloat = 10.0
-    report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")
+    report_s: PositiveFloat = Field(60.0, description="Longest time between two node reports.")
     report_coalesce_s: NonNegativeFloat = Field(
-        0.02, description="Changes within this time make one report."
+        0.02, description="Time within which changes are combined into one report."
     )
-    device_timeout_s: PositiveFloat = Field(10.0, description="The GPU driver must answer by then.")
-    device_look_s: PositiveFloat = Field(15.0, description="How often the GPUs are looked at.")
+    device_timeout_s: PositiveFloat = Field(10.0, description="Timeout of the GPU driver.")
+    device_look_s: PositiveFloat = Field(15.0, description="Interval of checking the GPUs.")
     foreign_port_s: PositiveFloat = Field(
-        600.0, description="A port that a stranger held is reported for this long."
+        600.0, description="Time that a port used by a foreign process is reported."
     )
 
-    pod_look_s: PositiveFloat = Field(1.0, description="Pods are looked at this often, unasked.")
+    pod_look_s: PositiveFloat = Field(1.0, description="Interval of checking pods.")
     checkpoint_every_s: PositiveFloat = Field(
-        30.0, description="At most so often it is told that a pod has saved its gang's work."
+        30.0, description="Least time between two notices of a pod's checkpoint."
     )
-    launch_timeout_s: PositiveFloat = Field(5.0, description="A supervisor is there by then.")
-    launch_attempts: PositiveInt = Field(5, description="Then the pod fails: launch-failed.")
-    grace_s: NonNegativeFloat = Field(30.0, description="Between SIGTERM and SIGKILL by default.")
+    launch_timeout_s: PositiveFloat = Field(5.0, description="Time for a supervisor to start.")
+    launch_attempts: PositiveInt = Field(
+        5, description="Launch attempts before a pod fails with launch-failed."
+    )
+    grace_s: NonNegativeFloat = Field(
+        30.0, description="Default grace between SIGTERM and SIGKILL."
+    )
     withdraw_grace_s: NonNegativeFloat = Field(
-        20.0, description="The same when the agent itself is asked to end."
+        20.0, description="Grace of pods when the agent itself ends."
     )
     supervisor_patience_s: PositiveFloat = Field(
-        30.0, description="A supervisor that has not acted this long after a grace is killed."
+        30.0, description="Time after a grace before an inactive supervisor is killed."
     )
     memory_limits: bool = Field(
         True, description="Hold pods to their memory, where control groups can be made."
@@ -130,25 +134,32 @@ class AgentSettings(ServiceSettings):
         256, description="With less room for pods and logs the node reports itself as unhealthy."
     )
     log_max_bytes: PositiveInt = Field(
-        256 * MEBIBYTE, description="Of each log file of a pod; the one before it is kept as well."
+        256 * MEBIBYTE,
+        description="Size of each log file of a pod; the previous file is kept as well.",
     )
     keep_logs_s: PositiveFloat = Field(
-        30 * 86400.0, description="Logs and records of an ended pod are kept this long."
+        30 * 86400.0, description="Retention of an ended pod's logs and records."
     )
     logs_max_mb: PositiveInt = Field(
-        20 * 1024, description="Of all pods' logs together; beyond it the oldest ended pods' go."
+        20 * 1024,
+        description="Size of all pods' logs together; beyond it the oldest are removed.",
     )
     keep_ended_s: PositiveFloat = Field(
-        8 * 86400.0, description="Names of ended pods are known this long; longer than topics."
+        8 * 86400.0, description="Retention of ended pods' names; longer than that of topics."
     )
-    clean_s: PositiveFloat = Field(60.0, description="How often what is too old is removed.")
-    clean_pods: PositiveInt = Field(500, description="Pods removed in one go.")
-    follow_look_s: PositiveFloat = Field(0.2, description="A followed log is looked at this often.")
-    log_streams: PositiveInt = Field(200, description="Followed logs at a time.")
+    clean_s: PositiveFloat = Field(60.0, description="Interval of removing old logs and names.")
+    clean_pods: PositiveInt = Field(500, description="Pods removed in one pass.")
+    follow_look_s: PositiveFloat = Field(0.2, description="Interval of reading a followed log.")
+    log_streams: PositiveInt = Field(200, description="Followed logs, at most.")
 
-    repeats_per_s: PositiveInt = Field(50, description="Words said again, at the most.")
-    retry_s: PositiveFloat = Field(0.5, description="Between tries to reach a bus that is away.")
-    partitions_look_s: PositiveFloat = Field(60.0, description="The partition count is looked at.")
+    repeats_per_s: PositiveInt = Field(50, description="Messages republished a second, at most.")
+    retry_s: PositiveFloat = Field(
+        0.5, description="Time between two attempts to reach an unavailable bus."
+    )
+    partitions_look_s: PositiveFloat = Field(
+        60.0, description="Interval of checking the partition count."
+    )
     old_partition_s: PositiveFloat = Field(
-        86400.0, description="The partition before a change of their count is read this long."
+        86400.0,
+        description="Time that the old partition is still read after a change of the count.",
     )

@@ -34,159 +34,196 @@ away is known before nodes are lost for it, and leases are judged before the jud
 
 
 class SchedulerSettings(DatabaseSettings):
-    """When cycles run, when a node is lost, who leads."""
+    """Cycles, leases, leadership, the record, and the bounds of answers."""
 
-    http_port: NonNegativeInt = Field(8082, description="Queue, reasons, health; 0: any.")
+    http_port: NonNegativeInt = Field(
+        8082, description="Port of the API, health and metrics; 0: any free."
+    )
 
     cycle_interval_s: NonNegativeFloat = Field(
-        0.005, description="Cycles begin at least this far apart; what comes meanwhile is batched."
+        0.005,
+        description="Least time between the starts of two cycles; changes in between are batched.",
     )
-    cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
-    cycle_messages: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    cycle_poll_s: PositiveFloat = Field(1.0, description="Longest time between two cycles.")
+    cycle_messages: PositiveInt = Field(
+        500, description="Messages on gangs applied in one cycle, at most."
+    )
     cycle_gangs: PositiveInt = Field(
         500,
-        description="Ways in which places for gangs are sought, and gangs told why they wait, each,"
-        " in one transaction.",
+        description="Placement attempts, and published wait reasons, in one transaction, each at"
+        " most.",
     )
     cycle_part_s: PositiveFloat = Field(
-        0.025, description="After so long in one transaction the rest of a cycle is the next one's."
+        0.025, description="Longest part of a cycle in one transaction; the next one continues it."
     )
     audit_s: PositiveFloat = Field(
-        60.0, description="So often the books are compared with the placements of all gangs."
+        60.0, description="Interval of the audit, which compares accounting with all placements."
     )
     audit_part_s: PositiveFloat = Field(
-        0.005, description="So long of that is done after a cycle; the rest after the next ones."
+        0.005, description="Longest part of an audit after one cycle; later cycles continue it."
     )
     load_gangs: PositiveInt = Field(
-        1000, description="Gangs, or pods, loaded at once at a take-over."
+        1000, description="Gangs, or pods, loaded by one query at a takeover."
     )
     catch_up_s: NonNegativeFloat = Field(
-        5.0, description="A new leader waits so long for what nodes reported before it."
+        5.0, description="Time that a new leader waits for earlier node reports."
     )
     collect_s: PositiveFloat = Field(
-        10.0, description="Python's garbage is collected this often, best while nothing is to do."
+        10.0, description="Interval of Python's garbage collection, preferably while idle."
     )
 
     cluster_file: Path | None = Field(
-        None, description="Cells, virtual clusters and policy; none: the nodes make the cluster."
+        None,
+        description="File with cells, virtual clusters and policy; none: derived from the nodes.",
     )
-    cluster_file_poll_s: PositiveFloat = Field(3.0, description="It is looked at this often.")
+    cluster_file_poll_s: PositiveFloat = Field(
+        3.0, description="Interval of checking the cluster file for changes."
+    )
     remake_share: PositiveFloat = Field(
-        0.1, le=1, description="Of the time: for making the cluster anew as nodes come and go."
+        0.1,
+        le=1,
+        description="Share of time, 0 to 1, for rebuilding the cluster as nodes come and go.",
     )
     preemption_grace_s: NonNegativeFloat = Field(
-        30.0, description="Without a file: a preempted gang is to be gone so much later."
+        30.0, description="Grace of a preempted gang, without a cluster file."
     )
     lazy_preemption: bool = Field(
-        False, description="Without a file: jobs that don't say lose their cells before they end."
+        False, description="Downgrade before preemption by default, without a cluster file."
     )
     overdue_s: PositiveFloat = Field(
-        60.0, description="What an ended pod holds is waited for so long, then worked around."
+        60.0,
+        description="Time to wait for an ended pod to free its resources before others are used.",
     )
     settle_s: NonNegativeFloat = Field(
-        30.0, description="Nothing is refused before the cluster has not grown for so long."
+        30.0, description="Time without cluster growth before a gang can be refused."
     )
     defer_again_s: PositiveFloat = Field(
-        60.0, description="A wait whose numbers changed is told again this often at the most."
+        60.0, description="Least time between two reasons of one gang that differ only in numbers."
     )
-    defer_again_gangs: PositiveInt = Field(50, description="So many of them at a time.")
-    foreign_port_s: PositiveFloat = Field(600.0, description="A stranger's port is avoided.")
-    port_rest_s: NonNegativeFloat = Field(60.0, description="A freed port rests if others do.")
+    defer_again_gangs: PositiveInt = Field(
+        50, description="Gangs with such a changed reason published in one cycle, at most."
+    )
+    foreign_port_s: PositiveFloat = Field(
+        600.0, description="Time that a port used by a foreign process is avoided."
+    )
+    port_rest_s: NonNegativeFloat = Field(
+        60.0, description="Time before a freed port is used again while other ports are free."
+    )
 
-    lease_timeout_s: PositiveFloat = Field(60.0, description="A node silent for so long is lost.")
+    lease_timeout_s: PositiveFloat = Field(60.0, description="Silence after which a node is lost.")
     many_silent: PositiveFloat = Field(
-        0.2, description="Of the nodes: when more fall silent at once, none is declared lost."
+        0.2,
+        description="Share of nodes, 0 to 1: if more fall silent at once, none is declared lost.",
     )
-    probe_s: PositiveFloat = Field(2.0, description="How often the probe is sent round the bus.")
+    probe_s: PositiveFloat = Field(2.0, description="Interval of the probe over the bus.")
     probe_window_s: PositiveFloat = Field(
-        8.0, description="A probe not heard for so long does not come round: silence is no sign."
+        8.0,
+        description="Time without the probe after which the bus counts as cut off.",
     )
     stall_s: PositiveFloat = Field(
-        5.0, description="A process that did not judge for so long was away: leases begin anew."
+        5.0, description="Pause of this process after which all leases start again."
     )
-    watch_s: PositiveFloat = Field(1.0, description="How often leases are judged.")
+    watch_s: PositiveFloat = Field(1.0, description="Interval of checking the leases.")
     lost_repeat_s: PositiveFloat = Field(
-        60.0, description="node-lost and node-name-clashed are repeated."
+        60.0, description="Interval of repeating node-lost and node-name-clashed."
     )
     clash_quiet_s: PositiveFloat = Field(
         180.0,
-        description="Two machines share a node name until one has not reported for so long;"
-        " agents report every 60 s.",
+        description="Silence of one of two machines with the same node name after which the clash"
+        " ends; agents report every 60 s.",
     )
     lost_kept_days: PositiveFloat = Field(
-        8.0, description="A node that was lost for so long is removed."
+        8.0, description="Days after which a lost node is removed."
     )
     returned_repeat_s: PositiveFloat = Field(
-        5.0, description="node-returned is repeated until the node names its lease."
+        5.0, description="Interval of repeating node-returned until the node names its lease."
     )
 
     leader_renew_s: PositiveFloat = Field(
-        0.5, description="Leadership is renewed this often; who stands by looks as often."
+        0.5, description="Interval of renewing leadership, and of checking it on a standby."
     )
-    leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
-    leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
+    leader_expiry_s: PositiveFloat = Field(
+        1.5, description="Length of the leadership lease after a renewal."
+    )
+    leader_take_s: PositiveFloat = Field(
+        2.0, description="Time after expiry before a standby takes leadership."
+    )
     leader_cut_off_s: PositiveFloat = Field(
-        20.0, description="Who leads without the bus for so long is replaced by who has it as long."
+        20.0,
+        description="Time cut off from the bus before a connected standby replaces the leader.",
     )
     changes_kept_s: PositiveFloat = Field(
-        60.0, description="Who stands by and has not looked for so long reads all anew."
+        60.0,
+        description="Retention of changes for standbys; a slower standby reads everything again.",
     )
     deciding_timeout_s: PositiveFloat = Field(
-        3.0, description="A deciding transaction that idles for so long is ended by the database."
+        3.0, description="Idle time after which the database ends a deciding transaction."
     )
     run_time_runs: PositiveInt = Field(
-        16, description="Run times are learnt from so many ended gangs of a kind, the newest."
+        16, description="Ended gangs of a kind from which its run time is learnt, newest first."
     )
     run_time_keys: PositiveInt = Field(
-        10_000, description="Kinds of gangs (user, pattern of names, shape); the oldest go first."
+        10_000,
+        description="Kinds of gangs (user, name pattern, shape), at most; the oldest are dropped.",
     )
-    run_time_user_keys: PositiveInt = Field(500, description="Of one user, at the most.")
+    run_time_user_keys: PositiveInt = Field(500, description="Kinds of gangs of one user, at most.")
     run_time_days: PositiveFloat = Field(
-        90.0, description="A kind of which none ended for so long is forgotten."
+        90.0, description="Days without an ended gang after which a kind is forgotten."
     )
-    record_days: PositiveFloat = Field(14.0, description="The record goes back for so long.")
-    record_mb: PositiveInt = Field(10_000, description="A longer record loses its oldest part.")
+    record_days: PositiveFloat = Field(14.0, description="Retention of the record, in days.")
+    record_mb: PositiveInt = Field(
+        10_000, description="Size of the record, at most; the oldest part is dropped."
+    )
     record_snapshot_h: PositiveFloat = Field(
-        6.0, description="Something was recorded, and so long no snapshot taken: one is."
+        6.0, description="Hours between two snapshots in the record while cycles are recorded."
     )
     record_wait_s: NonNegativeFloat = Field(
-        1.0, description="What decided nothing waits so long for a transaction to be recorded in."
+        1.0, description="Longest delay before a cycle without decisions is recorded."
     )
-    record_wait_cycles: PositiveInt = Field(1000, description="So many such cycles do not wait.")
-    record_clean_s: PositiveFloat = Field(60.0, description="What is too old is looked for.")
-    record_clean_cycles: PositiveInt = Field(5000, description="Removed in one transaction.")
-    record_exports: PositiveInt = Field(2, description="Exports at the same time, at the most.")
+    record_wait_cycles: PositiveInt = Field(
+        1000, description="Cycles without decisions that are recorded at once, without waiting."
+    )
+    record_clean_s: PositiveFloat = Field(
+        60.0, description="Interval of removing old parts of the record."
+    )
+    record_clean_cycles: PositiveInt = Field(
+        5000, description="Recorded cycles removed in one transaction."
+    )
+    record_exports: PositiveInt = Field(2, description="Concurrent exports of the record, at most.")
     record_stall_s: PositiveFloat = Field(
-        60.0, description="An export of which nothing is taken for so long is cut off."
+        60.0, description="Time without progress after which an export is cancelled."
     )
 
     whole_exports: PositiveInt = Field(
-        1, description="Of the cluster of now, made at the same time, at the most: decisions wait."
+        1,
+        description="Concurrent exports of the present cluster, at most; decisions wait for them.",
     )
     configuration_checks: PositiveInt = Field(
-        1, description="Configurations checked at the same time, at the most."
+        1, description="Concurrent checks of configurations, at most."
     )
     configuration_bytes: PositiveInt = Field(
-        512 * 1024, description="Of a configuration that is to be checked."
+        512 * 1024, description="Size of a configuration to check, at most."
     )
     what_if_days: PositiveFloat = Field(
-        7.0, description="What a change would have done is asked of so many days of the record."
+        7.0, description="Days of the record that a what-if comparison replays."
     )
     what_if_s: PositiveFloat = Field(
-        300.0, description="So long it is looked at; what is not is left out, and that is told."
+        300.0, description="Time limit of a what-if comparison; the answer states what is left out."
     )
-    what_if_mb: PositiveInt = Field(4096, description="Memory of the process that does it.")
+    what_if_mb: PositiveInt = Field(
+        4096, description="Memory of the process of a what-if comparison, at most."
+    )
     what_if_answer_s: PositiveFloat = Field(
-        10.0, description="Who asks waits so long at once, and is told then that it goes on."
+        10.0, description="Longest wait for a what-if answer before it is reported as running."
     )
     what_if_kept_s: PositiveFloat = Field(
-        900.0, description="Who asks the same again within so long gets the same answer."
+        900.0, description="Time that a what-if answer is cached."
     )
     question_wait_s: PositiveFloat = Field(
-        4.0, description="A question waits so long while the Scheduler decides; then it gets 503."
+        4.0, description="Longest wait of a request while the Scheduler decides; then 503."
     )
-    queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at the most.")
-    cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at the most.")
+    queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at most.")
+    cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at most.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

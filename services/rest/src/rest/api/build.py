@@ -25,8 +25,11 @@ PUBLIC = frozenset(
 """Paths that need no token."""
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "Refused; the mend is in `errors`."},
-    "5XX": {"model": ErrorBody, "description": "Not now; try again."},
+    "4XX": {
+        "model": ErrorBody,
+        "description": "The request was rejected. `errors` lists each problem with its fix.",
+    },
+    "5XX": {"model": ErrorBody, "description": "Temporarily unavailable. Try again later."},
 }
 
 REFUSAL_CONTENT = {
@@ -38,7 +41,7 @@ NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": Fal
 would be a tenth of a submission's cost.
 """
 
-DESCRIPTION = """The front door of Muster. Paths, fields and states are OpenPAI's where it has them.
+DESCRIPTION = """Muster's API. Paths, fields and states are OpenPAI's where it has them.
 Log in at `/api/v2/authn/basic/login` and send the token: `Authorization: Bearer <token>`."""
 
 
