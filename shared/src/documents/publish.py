@@ -18,7 +18,7 @@ from typing import Any
 from documents import asyncapi, schemas
 from documents.compatibility import breaks
 
-MEND = "run `make generate` and commit what it writes"
+FIX = "run `make generate` and commit what it writes"
 
 
 def generated(docs: Path) -> dict[Path, str]:
@@ -41,7 +41,7 @@ def stale(docs: Path) -> list[str]:
     """What is not as it would be generated now."""
     made = generated(docs)
     problems = [
-        f"{path} is stale: {MEND}"
+        f"{path} is stale: {FIX}"
         for path, text in made.items()
         if not path.is_file() or path.read_text() != text
     ]
