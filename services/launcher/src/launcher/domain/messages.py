@@ -166,6 +166,7 @@ def _run_message(
     job, role, place = job_with_tasks.job, job_with_tasks.job.role(task.role), _place(task)
     run = PodRun(
         user=job.user,
+        user_number=job.spec.user_number,
         job_name=f"{job.user}~{job.name}",
         virtual_cluster=job.spec.virtual_cluster,
         role=task.role,

@@ -1,4 +1,7 @@
-"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--fork-server` to fork many."""
+"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--fork-server` to fork many of them.
+
+`--separate <uid>` tries whether a pod could be separated, and ends with 1 and the reason if not.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,25 @@ import os
 import sys
 from pathlib import Path
 
-from runtime_agent.supervisor import fork_server, run
+from runtime_agent.supervisor import fork_server, isolation, run
 
 
 def main() -> int:
     """The exit status of the process."""
-    if len(sys.argv) != 2:
-        usage = "python -I -m runtime_agent.supervisor <pod directory>|--fork-server"
-        sys.stderr.write(f"usage: {usage}\n")
-        return 2
-    if sys.argv[1] == "--fork-server":
-        return fork_server.serve()
-    directory = Path(sys.argv[1]).resolve()
-    if os.getpgrp() != os.getpid():
-        os.setsid()
-    fork_server.redirect(directory)
-    return run.supervise(directory)
+    match sys.argv[1:]:
+        case ["--fork-server"]:
+            return fork_server.serve()
+        case ["--separate", uid]:
+            return isolation.attempt(int(uid))
+        case [name]:
+            directory = Path(name).resolve()
+            if os.getpgrp() != os.getpid():
+                os.setsid()
+            fork_server.redirect(directory)
+            return run.supervise(directory)
+        case _:
+            sys.stderr.write(f"usage: {__doc__}\n")
+            return 2
 
 
 if __name__ == "__main__":
