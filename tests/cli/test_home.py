@@ -50,7 +50,7 @@ def test_credentials_are_private_and_for_their_server_only(tmp_path: Path) -> No
 
 def test_a_broken_file_is_named_with_the_mend(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text("{")
-    with pytest.raises(ValueError, match=r"state\.json is not valid JSON.*mend or remove"):
+    with pytest.raises(ValueError, match=r"state\.json is not valid JSON.*fix or remove"):
         read_json(tmp_path / "state.json")
 
 
