@@ -61,6 +61,11 @@ class PlumbingMetrics:
             "muster_batch_seconds", "Time of one batch.", buckets=SECONDS, registry=registry
         )
         self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
+        self.refusals = Gauge(
+            "muster_bus_refusals",
+            "What the bus refuses this service now, for want of a right or a password.",
+            registry=registry,
+        )
         self.channels_away = Gauge(
             "muster_bus_channels_away",
             "Partitions, or whole topics, that take no records now.",
