@@ -25,6 +25,7 @@ from bus_logins import an_administrator, bus_settings, kafka_client, running_clo
 from cli.embedded.apache import AGENT, NODE, ApacheKafka
 from cli.embedded.process import free_port
 from confluent_kafka.admin import (
+    AclBinding,
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
@@ -263,6 +264,30 @@ async def test_a_refused_record_waits_and_is_shown_until_the_right_is_granted(
     assert told.count("what='publish job-submitted'") == 1
     assert "grant User:launcher its rights" in told
     await bus.close()
+
+
+@pytest.mark.apache
+@pytest.mark.xdist_group("acls")
+async def test_a_denial_revokes_one_agent_at_once(apache_kafka: ApacheKafka) -> None:
+    set_up(apache_kafka, 1)
+    producer = AIOKafkaProducer(**kafka_client(apache_kafka.bootstrap, AGENT))
+    await producer.start()
+    await producer.send_and_wait("node-heartbeat", b"{}", b"k")
+    every = (ResourceType.TOPIC, "*", ResourcePatternType.LITERAL, f"User:{AGENT}", "*")
+    denial = AclBinding(*every, AclOperation.ALL, AclPermissionType.DENY)
+    administrator = an_administrator(apache_kafka)
+    for future in administrator.create_acls([denial]).values():
+        future.result(WAIT_S)
+    with pytest.raises(TopicAuthorizationFailedError):
+        await until_refused(producer)
+    await producer.stop()
+
+
+async def until_refused(producer: AIOKafkaProducer) -> None:
+    """The broker knows of a change a moment later."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            await producer.send_and_wait("node-heartbeat", b"{}", b"k")
 
 
 @pytest.mark.apache

@@ -24,7 +24,7 @@ from documents.compatibility import breaks
 ACLS = """\
 # Who may do what on Kafka
 
-Generated from the table of topics; [kafka.md](kafka.md) tells how it is applied. All else is denied.
+Generated from the table of topics; [kafka.md](kafka.md) tells how to apply it. All else is denied.
 Services and agents may also read the configuration of the topics that they use (DescribeConfigs).
 `agent-<node>` stands for one user for each node. Kafka's rights tell topics apart, not keys.
 
