@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
+from runtime_agent.devices import SimulatedDevices
 from runtime_agent.domain.ending import Loss
 from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod, Stopping
@@ -35,12 +37,15 @@ def a_pod(command: str, name: str = "pod", **more: Any) -> Pod:
     return Pod(name, "job", "job-0", PodPhase.ACCEPTED, run, **more)
 
 
+GPUS = SimulatedDevices("n", 2)
+
+
 @pytest.fixture
 def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     settings = AgentSettings(
         launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
-    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell")
+    return SupervisedPods(settings, node.pods, node.nursery, GPUS, tmp_path / "no-doorbell")
 
 
 @pytest.fixture
@@ -195,7 +200,7 @@ def test_a_damaged_record_ends_its_pod_and_hurts_nobody_else(
 def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
     parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c")}
-    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", parents)
+    held = SupervisedPods(settings, node.pods, node.nursery, GPUS, tmp_path / "bell", parents)
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None
@@ -203,3 +208,11 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
         "/m": {"memory.limit_in_bytes": str(64 * 1024 * 1024)},
         "/c": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
     }
+
+
+def test_a_pod_for_a_gpu_that_has_gone_is_not_prepared(runner: SupervisedPods) -> None:
+    pod = a_pod("true")
+    assert pod.run is not None
+    pod = replace(pod, run=pod.run.model_copy(update={"gpus": (0, 64)}))
+    with pytest.raises(OSError, match="no longer has GPU 64"):
+        runner.launch(pod)

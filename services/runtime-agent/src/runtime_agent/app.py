@@ -26,7 +26,7 @@ from muster.service import Runtime, run_service
 from muster.settings import read
 
 from runtime_agent.api.logs import LogServer
-from runtime_agent.devices import capacity, open_devices
+from runtime_agent.devices import Devices, NvmlDevices, SimulatedDevices, capacity
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
 from runtime_agent.handlers import Handlers
@@ -193,9 +193,9 @@ def _make(
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
-    devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
+    devices = _devices(settings, journal)
     nursery = Nursery()
-    runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
+    runner = _runner(settings, directories, nursery, devices, doorbell.path)
     memory = Memory(
         journal=journal,
         node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
@@ -219,13 +219,27 @@ def _make(
         metrics=metrics,
         has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
-        on_gpus=lambda count: setattr(memory, "gpu_count", count),
+        on_gpus=lambda indices: setattr(memory, "gpus", indices),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     watch = Watch(
         handlers, runner, directories, settings, metrics, runtime.metrics, reader.caught_up
     )
     return Agent(settings, directories, journal, handlers, watch, relay, reporter, reader, nursery)
+
+
+def _devices(settings: AgentSettings, journal: Journal) -> Devices:
+    if settings.fake_gpus:
+        return SimulatedDevices(settings.node, settings.fake_gpus)
+    import pynvml  # only here: nodes that pretend need not load it
+
+    return NvmlDevices(
+        pynvml,
+        settings.device_timeout_s,
+        boot=proc.boot_id(),
+        home=settings.agent_home,
+        memory=journal.gpus(),
+    )
 
 
 def _open_journal(path: Path) -> Journal:
@@ -249,14 +263,14 @@ def _runner(
     settings: AgentSettings,
     directories: PodDirectories,
     nursery: Nursery,
-    simulated_gpus: bool,
+    devices: Devices,
     doorbell: Path,
 ) -> Runner:
     if settings.agent_pretend:
         _log.warning("no process is started: every pod is pretended and succeeds at once")
         return PretendedPods(doorbell)
     return SupervisedPods(
-        settings, directories, nursery, simulated_gpus, doorbell, _cgroup_parents(settings)
+        settings, directories, nursery, devices, doorbell, _cgroup_parents(settings)
     )
 
 

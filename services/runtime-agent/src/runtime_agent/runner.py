@@ -12,6 +12,7 @@ from typing import Protocol
 import structlog
 from muster.contracts.pods import PodRun
 
+from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
@@ -80,7 +81,7 @@ class SupervisedPods:
     settings: AgentSettings
     directories: PodDirectories
     nursery: Nursery
-    simulated_gpus: bool
+    devices: Devices
     doorbell: Path
     cgroup_parents: Mapping[cgroup.Controller, Path] = field(default_factory=dict)
     simulated: bool = field(default=False, init=False)
@@ -106,13 +107,17 @@ class SupervisedPods:
             raise
 
     def _prepare(self, pod: Pod, run: PodRun) -> None:
+        names = self.devices.names
+        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+            raise OSError(f"the node no longer has GPU {min(gone)}")
         place = Place(
             pod=pod.pod,
             job=pod.job,
             node=self.settings.node,
             address=self.settings.address,
             work_dir=str(self.directories.work_path(pod.pod)),
-            simulated_gpus=self.simulated_gpus,
+            simulated_gpus=self.devices.simulated,
+            gpu_names=names,
             inherited=_inherited(self.settings, os.environ),
         )
         spec = PodSpec(
