@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.passwords import ADMIN
+
 from cli.client import Client, CommandError, Exit
 from cli.embedded.process import EmbeddedServerError, is_alive
 from cli.home import (
@@ -22,7 +24,7 @@ from cli.home import (
     write_json,
     write_private,
 )
-from cli.jobs import log_in
+from cli.logins import give_back, log_in
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
 from cli.standalone.screen import Screen
@@ -30,7 +32,6 @@ from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeInUseError, HomeState, owning
 from cli.standalone.whole import Whole
 
-ADMIN = "admin"
 STATUS_S = 1.0
 MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
@@ -198,17 +199,17 @@ class _Up:
                 return None
             return mine
         try:
-            token = log_in(client, ADMIN, password)
+            lasting = _lasting_login(client, password)
         except CommandError as error:
             self.screen.say(f"The local login failed ({error}): log in by `muster login`.")
             return None
-        write_credentials(self.home, Credentials(client.url, token, ADMIN))
+        write_credentials(self.home, lasting)
         self.state.mark_done("login")
         (self.home / "first-password").unlink(missing_ok=True)
         if self.settings.admin_password is None:
             self.screen.say(f"The administrator is `{ADMIN}` with the password {password}")
             self.screen.say("  (shown this once; commands on this machine need none)")
-        return Client(client.url, token)
+        return Client(client.url, lasting.token)
 
     def _tell_addresses(self) -> None:
         notes = self.whole.notes
@@ -252,3 +253,14 @@ class _Up:
                 for part in self.whole.parts
             },
         }
+
+
+def _lasting_login(client: Client, password: str) -> Credentials:
+    """An application token that does not expire: who reads this folder has its database's password
+    too, and it is to be of use after any pause.
+    """
+    login = log_in(client, ADMIN, password)
+    mine = Client(client.url, login.token)
+    token = mine.send("POST", "/tokens/application", {"name": "muster up"}).json()["token"]
+    give_back(login)
+    return Credentials(client.url, token, ADMIN)
