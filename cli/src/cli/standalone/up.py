@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.passwords import ADMIN
+from muster.process import hide_memory
 
 from cli.client import Client, CommandError, Exit
 from cli.embedded.process import EmbeddedServerError, is_alive
@@ -49,6 +50,7 @@ class Wishes:
 
 def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
     """Run until a signal ends it (or the sample job, where wished)."""
+    hide_memory()  # it has every service's secrets
     home = find_home()
     try:
         with owning(home):

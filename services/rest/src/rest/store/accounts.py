@@ -65,6 +65,7 @@ async def find_caller(pool: Pool, digest: bytes, use_s: float) -> tuple[Caller, 
         return None
     caller = Caller(
         username=row["username"],
+        number=row["number"],
         is_admin=row["is_admin"],
         is_application=row["is_application"],
         token=row["id"],
@@ -237,7 +238,7 @@ async def purge_tokens(conn: Connection) -> None:
 
 
 _CALLER = """
-    SELECT username, is_admin, is_application, token.id, virtual_clusters,
+    SELECT username, number, is_admin, is_application, token.id, virtual_clusters,
            used_at IS NULL OR used_at < now() - $2 * interval '1 s' AS is_use_due
     FROM token JOIN account USING (username)
     WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now()) AND removed_at IS NULL
