@@ -17,7 +17,7 @@ def token(**more: Any) -> dict[str, Any]:
         "name": "",
         "application": True,
         "createdTime": now_ms - 80 * DAY_MS,
-        "expirationTime": now_ms + 2000 * DAY_MS,
+        "expirationTime": now_ms + 900 * DAY_MS,
         "usedTime": None,
     } | more
 

@@ -132,7 +132,7 @@ async def test_tokens_are_made_shown_and_revoked(rest: Any, tmp_path: Path) -> N
     async with rest.with_token(token) as program:
         assert (await program.get("/api/v2/jobs")).status_code == 200
         rows = (await people.run("admin", "tokens", "--user", "ann")).out.splitlines()
-        assert rows[0].split() == ["ID", "KIND", "MADE", "USED", "EXPIRES", "NAME"]
+        assert rows[0].split() == ["ID", "KIND", "AGE", "USED", "EXPIRES", "NAME"]
         [row] = [each for each in rows if each.endswith("nightly")]
         assert (" application " in row, " in 29d" in row, token in "".join(rows)) == (
             True,

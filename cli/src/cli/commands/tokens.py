@@ -37,12 +37,12 @@ def list_(*, user: OfUser = None, output: Output = Format.TABLE) -> None:
         return
     now_ms = int(time.time() * 1000)
     print_table(
-        ("ID", "KIND", "MADE", "USED", "EXPIRES", "NAME"),
+        ("ID", "KIND", "AGE", "USED", "EXPIRES", "NAME"),
         [
             (
                 each["id"],
                 "application" if each["application"] else "login",
-                f"{length(each['createdTime'], now_ms)} ago",
+                length(each["createdTime"], now_ms),
                 f"{length(each['usedTime'], now_ms)} ago" if each["usedTime"] else "never",
                 f"in {length(now_ms, each['expirationTime'])}"
                 if each["expirationTime"]
