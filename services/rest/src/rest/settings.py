@@ -1,5 +1,6 @@
 """REST's settings. Units are in the names."""
 
+from muster.passwords import AdminPassword
 from muster.settings import DatabaseSettings
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
 
@@ -14,8 +15,8 @@ class RestSettings(DatabaseSettings):
         validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
         description="The API; 0: any free port.",
     )
-    admin_password: SecretStr | None = Field(
-        None, min_length=6, description="Of the user admin, who is made at the first start."
+    admin_password: AdminPassword | None = Field(
+        None, description="Of the user admin, who is made where no user is an admin."
     )
     webhook_key: SecretStr = Field(
         SecretStr(""), description="Webhook secrets are made from it; the same as Alerting's."
@@ -62,17 +63,30 @@ class RestSettings(DatabaseSettings):
     submit_timeout_s: PositiveFloat = Field(20.0, description="Then the answer is 503.")
     idempotency_hours: PositiveInt = Field(24, description="Keys are remembered this long.")
 
-    token_life_s: PositiveInt = Field(7 * 86_400, description="Of a login, at the most.")
+    token_life_s: PositiveInt = Field(
+        7 * 86_400, le=7 * 86_400, description="Of a login, at the most; it can be renewed."
+    )
+    login_s: PositiveInt = Field(
+        90 * 86_400, description="A login is renewed for so long after its password was given."
+    )
+    token_use_s: PositiveFloat = Field(
+        300.0, description="The last use of a token is written at most so often."
+    )
     token_cache_s: PositiveFloat = Field(
         1.0, description="A token revoked at another replica still works here for this long."
     )
     token_cache_entries: PositiveInt = 10_000
     logins_per_user: PositiveInt = Field(1000, description="Older ones are logged out.")
     application_tokens: PositiveInt = Field(100, description="Of one user.")
-    login_attempts: PositiveInt = Field(
-        10, description="Failed logins in login_window_s; then 429."
+    password_attempts: PositiveInt = Field(
+        10,
+        description="Wrong passwords of one user from one address in password_window_s; then 429."
+        " Ten times as many of one user, and from one address.",
     )
-    login_window_s: PositiveFloat = 60.0
+    password_window_s: PositiveFloat = Field(300.0, description="From the first one on.")
+    password_failures_audited: PositiveInt = Field(
+        100, description="In password_window_s; more are only counted, or an attack fills the disk."
+    )
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
     log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
