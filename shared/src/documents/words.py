@@ -64,15 +64,10 @@ RENAMED = {
 UNFINISHED = frozenset(
     [
         "CHANGELOG.md",
-        "CONTRIBUTING.md",
-        "README.md",
         "cli/README.md",
-        "deploy/k8s/README.md",
         "docs/glossary.md",
         "docs/performance.md",
-        "docs/runbook.md",
         "docs/scheduler.md",
-        "docs/schemas/README.md",
         "docs/simulator.md",
         "docs/traces.md",
         "services/alerting/README.md",
