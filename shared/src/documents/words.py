@@ -65,7 +65,6 @@ UNFINISHED = frozenset(
     [
         "CHANGELOG.md",
         "cli/README.md",
-        "docs/glossary.md",
         "docs/performance.md",
         "docs/scheduler.md",
         "docs/simulator.md",
