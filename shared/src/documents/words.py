@@ -63,7 +63,6 @@ RENAMED = {
 
 UNFINISHED = frozenset(
     [
-        "CHANGELOG.md",
         "cli/README.md",
         "docs/performance.md",
         "docs/scheduler.md",
