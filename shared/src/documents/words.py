@@ -64,10 +64,8 @@ RENAMED = {
 UNFINISHED = frozenset(
     [
         "cli/README.md",
-        "docs/performance.md",
         "docs/scheduler.md",
         "docs/simulator.md",
-        "docs/traces.md",
         "services/alerting/README.md",
         "services/alerting/src/alerting/metrics.py",
         "services/alerting/src/alerting/settings.py",
