@@ -65,7 +65,6 @@ UNFINISHED = frozenset(
     [
         "cli/README.md",
         "docs/scheduler.md",
-        "docs/simulator.md",
         "services/alerting/README.md",
         "services/alerting/src/alerting/metrics.py",
         "services/alerting/src/alerting/settings.py",
