@@ -226,8 +226,9 @@ def wanted(pod: str, command: str, journal: str, **run: Any) -> PodRequest:
         min_failed_instances=1, min_succeeded_instances=-1,
     )  # fmt: skip
     fields: dict[str, Any] = {
-        "user": "ada", "job_name": "ada~try", "virtual_cluster": "default", "role": "worker",
-        "index": 0, "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
+        "user": "ada", "user_number": 1, "job_name": "ada~try",
+        "virtual_cluster": "default", "role": "worker", "index": 0,
+        "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
         "memory_mb": 64, "roles": (shape,), "peers": (),
     }  # fmt: skip
     return PodRequest(

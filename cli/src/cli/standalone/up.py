@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.process import hide_memory
+
 from cli.client import Client, CommandError, Exit
 from cli.embedded.process import EmbeddedServerError, is_alive
 from cli.home import (
@@ -48,6 +50,7 @@ class Wishes:
 
 def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
     """Run until a signal ends it (or the sample job, where wished)."""
+    hide_memory()  # it has every service's secrets
     home = find_home()
     try:
         with owning(home):

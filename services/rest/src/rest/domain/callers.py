@@ -17,9 +17,11 @@ MAX_PASSWORD_CHARACTERS = 256
 class Caller:
     """A user who is known by a token. ``token`` is its id; an application token may not make or
     revoke tokens. ``virtual_clusters``: where their jobs may go; an admin's go anywhere.
+    ``number``: which of the nodes' uids their tasks run under.
     """
 
     username: str
+    number: int
     is_admin: bool
     is_application: bool
     token: str
