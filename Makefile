@@ -64,13 +64,13 @@ contracts: install ## Check the architecture
 deps: install ## Check that each member declares what it imports
 	@for member in $(MEMBERS); do (cd $$member && $(CURDIR)/$(BIN)/deptry --no-ansi src) || exit 1; done
 
-generated: install ## Check that schemas and the AsyncAPI document are up to date and break no old reader
+generated: install ## Check that generated files are up to date and break no old reader
 	$(BIN)/python -m documents.publish --check
 
 words: install ## Check that pages, published texts and commit subjects keep plain words
 	$(BIN)/python -m documents.words
 
-generate: install ## Write schemas and the AsyncAPI document anew
+generate: install ## Write schemas, the AsyncAPI document and the settings page
 	$(BIN)/python -m documents.publish
 
 test: install ## Run every test that needs no Java

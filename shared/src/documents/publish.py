@@ -1,8 +1,9 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json`` and ``docs/asyncapi.json`` are generated. ``docs/schemas/examples/``
-has a record of each topic, written by hand. ``docs/schemas/released/<version>/`` is what readers of
-a released version rely on: its schemas, its topics and, in ``golden/``, its records.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json`` and ``docs/settings.md`` are generated.
+``docs/schemas/examples/`` has a record of each topic, written by hand.
+``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
+topics and, in ``golden/``, its records.
 
 ``--check`` writes nothing and fails when a document is stale or a change breaks a released version.
 ``--release VERSION`` adds what is there now to the released versions.
@@ -15,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from documents import asyncapi, schemas
+from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
 
 MEND = "run `make generate` and commit what it writes"
@@ -28,7 +29,8 @@ def generated(docs: Path) -> dict[Path, str]:
         for model in schemas.published_models()
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
-    return {path: _text(content) for path, content in made.items()}
+    texts = {path: _text(content) for path, content in made.items()}
+    return texts | {docs / "settings.md": settings_page.page()}
 
 
 def examples(docs: Path) -> dict[str, Any]:
