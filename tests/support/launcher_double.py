@@ -40,9 +40,12 @@ HEARD = (
 
 
 def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
+    """Of an agent below a folder that it shares with its tasks."""
+    home.parent.chmod(0o777)
     return AgentSettings(
         kafka_bootstrap=bootstrap,
         agent_home=home,
+        task_paths=str(home.parent),
         node="node-a",
         http_port=free_port(),
         fake_gpus=2,
@@ -254,6 +257,7 @@ def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subpro
         "PATH": os.environ["PATH"],
         "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
         "MUSTER_AGENT_HOME": str(settings.agent_home),
+        "MUSTER_TASK_PATHS": settings.task_paths,
         "MUSTER_NODE": settings.node,
         "MUSTER_HTTP_PORT": str(settings.http_port),
         "MUSTER_FAKE_GPUS": "2",

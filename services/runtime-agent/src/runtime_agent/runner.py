@@ -129,7 +129,7 @@ class SupervisedPods:
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
             uid=uid,
-            exposed=[sys.prefix, sys.base_prefix],
+            exposed=[sys.prefix, sys.base_prefix, *_named(self.settings.task_paths)],
             user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, run.command)
@@ -295,8 +295,12 @@ def tail_lines(path: Path) -> tuple[str, ...]:
 
 
 def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    names = (name.strip() for name in settings.pod_environment.split(","))
+    names = _named(settings.pod_environment)
     return {name: environment[name] for name in names if name in environment}
+
+
+def _named(text: str) -> list[str]:
+    return [name for each in text.split(",") if (name := each.strip())]
 
 
 @dataclass

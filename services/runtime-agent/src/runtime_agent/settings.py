@@ -143,6 +143,11 @@ class AgentSettings(ServiceSettings):
         description="Where the agent is root, each task runs under a uid of its user: this one plus"
         " the user's number. The same on all nodes that share storage.",
     )
+    task_paths: str = Field(
+        "",
+        description="Folders that tasks reach, with commas, which lie below /tmp or a folder closed"
+        " to others; say shared storage. The agent's own Python is always reached.",
+    )
     task_uid_count: PositiveInt = Field(1_000_000, description="So many uids are for tasks.")
     cgroup_parent: Path | None = Field(
         None, description="A delegated control group to make the pods' groups in; else found."
