@@ -67,7 +67,6 @@ UNFINISHED = frozenset(
         "docs/scheduler.md",
         "services/alerting/README.md",
         "services/alerting/src/alerting/metrics.py",
-        "services/launcher/README.md",
         "services/rest/README.md",
         "services/rest/src/rest/api/build.py",
         "services/rest/src/rest/api/cluster.py",
