@@ -64,7 +64,6 @@ RENAMED = {
 UNFINISHED = frozenset(
     [
         "cli/README.md",
-        "docs/scheduler.md",
         "services/alerting/README.md",
         "services/alerting/src/alerting/metrics.py",
         "services/rest/README.md",
@@ -78,7 +77,6 @@ UNFINISHED = frozenset(
         "services/rest/src/rest/api/models.py",
         "services/rest/src/rest/api/subscriptions.py",
         "services/runtime-agent/README.md",
-        "services/scheduler/README.md",
         "services/scheduler/src/scheduler/api/cells.py",
         "services/scheduler/src/scheduler/api/configuration.py",
         "services/scheduler/src/scheduler/api/exporting.py",
