@@ -216,7 +216,7 @@ async def a_muster(
     database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
     """All five services; `settings` by service name, with `_` for `-`."""
-    home.chmod(0o777)  # what tasks share with the test lies there
+    home.chmod(0o777)  # noqa: ASYNC240  what tasks share with the test lies there
     muster = Muster(database_url, bootstrap, home)
     muster.choose_port(Service.SCHEDULER)
     muster.settings = {
