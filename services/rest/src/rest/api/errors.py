@@ -54,7 +54,7 @@ RETRY_AFTER_S = 1
 
 
 class ProblemBody(BaseModel):
-    """One thing that is wrong, and the mend."""
+    """One problem and its fix."""
 
     path: str
     message: str
