@@ -19,7 +19,7 @@ from typing import Any
 from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
 
-MEND = "run `make generate` and commit what it writes"
+FIX = "run `make generate` and commit what it writes"
 
 
 def generated(docs: Path) -> dict[Path, str]:
@@ -43,7 +43,7 @@ def stale(docs: Path) -> list[str]:
     """What is not as it would be generated now."""
     made = generated(docs)
     problems = [
-        f"{path} is stale: {MEND}"
+        f"{path} is stale: {FIX}"
         for path, text in made.items()
         if not path.is_file() or path.read_text() != text
     ]

@@ -65,11 +65,9 @@ UNFINISHED = frozenset(
     [
         "cli/README.md",
         "services/alerting/README.md",
-        "services/alerting/src/alerting/metrics.py",
         "services/rest/README.md",
         "services/runtime-agent/README.md",
         "services/scheduler/src/scheduler/domain/core/README.md",
-        "services/scheduler/src/scheduler/metrics.py",
         "shared/README.md",
         "tests/simulation/README.md",
     ]

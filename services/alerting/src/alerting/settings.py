@@ -39,10 +39,10 @@ class AlertingSettings(DatabaseSettings):
     stale_after_s: PositiveFloat = Field(
         86_400.0, description="The age above which an event is not notified."
     )
-    dead_quiet_s: PositiveFloat = Field(
+    dead_letters_over_s: PositiveFloat = Field(
         3_600.0, description="The time without a dead letter after which the alert ends."
     )
-    drift_quiet_s: PositiveFloat = Field(
+    drift_over_s: PositiveFloat = Field(
         300.0, description="The time without a drift message after which the alert ends."
     )
     clash_over_s: PositiveFloat = Field(
@@ -148,9 +148,9 @@ class AlertingSettings(DatabaseSettings):
         return Policy(
             stuck_after_s=self.stuck_after_s,
             stale_after_s=self.stale_after_s,
-            dead_quiet_s=self.dead_quiet_s,
+            dead_letters_over_s=self.dead_quiet_s,
             lost_forget_s=self.lost_forget_s,
-            drift_quiet_s=self.drift_quiet_s,
+            drift_over_s=self.drift_quiet_s,
             clash_over_s=self.clash_over_s,
         )
 

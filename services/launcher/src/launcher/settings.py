@@ -72,7 +72,7 @@ class LauncherSettings(DatabaseSettings):
     kept_days: PositiveInt = Field(
         9, description="How long ended jobs are kept; longer than the exchange keeps subjects."
     )
-    lost_words_days: PositiveInt = Field(
+    lost_messages_days: PositiveInt = Field(
         8, description="How long the end of a pod is republished to an agent that does not answer."
     )
 

@@ -22,7 +22,7 @@ _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
     ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
-    ("probe_window_s", "leader_deaf_s"),
+    ("probe_window_s", "leader_cut_off_s"),
     ("probe_window_s", "lease_timeout_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
@@ -49,7 +49,7 @@ class SchedulerSettings(DatabaseSettings):
         " batch.",
     )
     cycle_poll_s: PositiveFloat = Field(1.0, description="The longest time without a cycle.")
-    cycle_words: PositiveInt = Field(
+    cycle_messages: PositiveInt = Field(
         500, description="The most messages on gangs that one cycle takes."
     )
     cycle_gangs: PositiveInt = Field(
@@ -157,7 +157,7 @@ class SchedulerSettings(DatabaseSettings):
     leader_take_s: PositiveFloat = Field(
         2.0, description="How long after expiry a standby may take leadership."
     )
-    leader_deaf_s: PositiveFloat = Field(
+    leader_cut_off_s: PositiveFloat = Field(
         20.0,
         description="How long a leader may be cut off from the bus while a standby is not. Then the"
         " standby replaces it.",

@@ -24,7 +24,7 @@ class RolePeers(Model):
 
     Each pod of a gang gets the places of all tasks, so there are lists in the order of the tasks'
     indices instead of an object for each task. ``addresses`` has each node's address once.
-    ``addressOf`` says for each task which of ``addresses``, counted from 0, is its node's; null: the task has no place
+    ``addressOf`` has for each task the index of its node in ``addresses``; null: it has no place
     yet. ``ports`` is label → for each task its port numbers. So of ``{"addresses": ["10.0.0.11",
     "10.0.0.12"], "addressOf": [0, 1, 0], "ports": {"http": [[20000], [20000], [20001]]}}`` the task
     with index 2 is at 10.0.0.11 and its port http is 20001. Tasks beyond the end of ``addressOf``

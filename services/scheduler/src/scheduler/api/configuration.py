@@ -56,8 +56,8 @@ class Configurations:
 
     async def show(self, _: Request) -> Response:
         """The configuration in use: its ``revision`` and ``version`` (null: none is set).
-        ``newest`` is the newest received, ``problems`` the reasons against it. ``inForce``: virtual clusters
-        and policy in use, from any source.
+        ``newest`` is the newest received, ``problems`` the reasons against it.
+        ``inForce``: virtual clusters and policy in use, from any source.
         """
         state, configuring = self._decider.state, self._decider.configuring
         answer = {
