@@ -148,9 +148,9 @@ class AlertingSettings(DatabaseSettings):
         return Policy(
             stuck_after_s=self.stuck_after_s,
             stale_after_s=self.stale_after_s,
-            dead_letters_over_s=self.dead_quiet_s,
+            dead_letters_over_s=self.dead_letters_over_s,
             lost_forget_s=self.lost_forget_s,
-            drift_over_s=self.drift_quiet_s,
+            drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
         )
 
