@@ -55,7 +55,7 @@ RETRY_AFTER_S = 1
 
 
 class ProblemBody(BaseModel):
-    """One thing that is wrong, and the mend."""
+    """One problem and its fix."""
 
     path: str
     message: str

@@ -165,8 +165,8 @@ async def _note(  # noqa: PLR0913 - an entry has these
 
 @router.post("/tokens/renew", response_model=Renewed)
 async def renew_token(here: Here, caller: Person, address: Address) -> Renewed:
-    """Give the login that is presented its life anew. That goes for 90 days after its password was
-    given: then it expires, whoever has it.
+    """Extend the login whose token is presented. 90 days after its password was given it expires,
+    however often it was extended.
     """
     settings = here.settings
     async with transaction(here.pool) as conn:

@@ -152,8 +152,8 @@ async def change_myself(change: OwnChange, here: Here, caller: Person, address: 
 
 @router.put("", status_code=201, response_model=Done)
 async def change_user(change: UserChange, here: Here, caller: Admin, address: Address) -> Done:
-    """Change a user, as an admin. An application token may set no password and make, or take back,
-    no admin. Who is no admin any more loses their subscriptions, which told of everybody's jobs.
+    """Change a user, as an admin. An application token may not set a password, nor make or demote
+    an admin. A demoted admin loses their subscriptions, which covered all users' jobs.
     """
     if change.data.password is not None or change.data.admin is not None:
         check_person(caller)
