@@ -43,7 +43,9 @@ def runner(node: Any, tmp_path: Path) -> SupervisedPods:
         launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
     free = Confinement({}, (), "for this test")
-    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell", free)
+    return SupervisedPods(
+        settings, node.pods, node.fork_server, False, tmp_path / "no-doorbell", free
+    )
 
 
 @pytest.fixture
@@ -83,12 +85,12 @@ def test_a_pod_that_was_stopped_before_its_launch_never_runs(
 def test_a_pod_that_no_supervisor_takes_up_fails_as_not_launched(
     hasty: SupervisedPods, node: Any, patience: Patience, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node.nursery, "start", lambda _directory: None)
+    monkeypatch.setattr(node.fork_server, "start", lambda _directory: None)
     seen = end_of(hasty, a_pod("true"), patience)
     assert seen.ending is not None
     assert "3 attempts" in str(seen.ending.start_error)
     monkeypatch.undo()
-    node.nursery.start(node.pods.path("pod"))
+    node.fork_server.start(node.pods.path("pod"))
     assert node.pods.observe("pod").start is None
 
 
@@ -199,7 +201,7 @@ def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
     parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c"), "processes": Path("/p")}
     confined = Confinement(parents, ("swap",), "for this test")
-    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", confined)
+    held = SupervisedPods(settings, node.pods, node.fork_server, False, tmp_path / "bell", confined)
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None

@@ -45,23 +45,25 @@ def owning(**nodes: int) -> dict[str, Any]:
 
 async def set_(others: Others, version: int, content: dict[str, Any] | None) -> None:
     """What REST says; None: it was removed."""
-    word, revision = None, 100 + version
+    message, revision = None, 100 + version
     if content is not None:
         value = SchedulingConfig(
             version=version, content=content, by="admin", at=datetime(2026, 1, 1, tzinfo=UTC)
         )
-        word = SettingChanged(
+        message = SettingChanged(
             setting=SCHEDULING_SETTING,
             revision=revision,
             value=value.model_dump(mode="json", by_alias=True),
         )
     ident = f"rest/setting/{SCHEDULING_SETTING}/{revision}"
-    await others.bus.broadcast("settings-changed", SCHEDULING_SETTING, word, event_id=ident, at=0.0)
+    await others.bus.broadcast(
+        "settings-changed", SCHEDULING_SETTING, message, event_id=ident, at=0.0
+    )
 
 
 def asked(kit: Kit, name: str, vc: str, **more: Any) -> Any:
-    word = kit.gang(name, *kit.pods(name, 1, gpus=2), **more)
-    return word.model_copy(update={"virtual_cluster": vc})
+    message = kit.gang(name, *kit.pods(name, 1, gpus=2), **more)
+    return message.model_copy(update={"virtual_cluster": vc})
 
 
 async def shown(client: httpx2.AsyncClient) -> dict[str, Any]:

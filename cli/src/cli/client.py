@@ -176,7 +176,7 @@ def refusal(answer: Answer) -> CommandError:
         content = {}
     message = content.get("message") or f"HTTP {answer.status}: {answer.text()[:200]}"
     problems = content.get("errors") or ()
-    details = tuple(told(each) for each in problems) if len(problems) > 1 else ()
+    details = tuple(problem_text(each) for each in problems) if len(problems) > 1 else ()
     if answer.status in FORBIDDEN:
         code = Exit.UNAUTHORISED
         if answer.status == 401 and content.get("code") != REFUSED_LOGIN:
@@ -186,7 +186,7 @@ def refusal(answer: Answer) -> CommandError:
     return CommandError(code, str(message), details)
 
 
-def told(problem: Mapping[str, Any]) -> str:
+def problem_text(problem: Mapping[str, Any]) -> str:
     """One problem of a request, with its place."""
     line = f"line {problem['line']}: " if problem.get("line") else ""
     path = f"{problem['path']}: " if problem.get("path") else ""

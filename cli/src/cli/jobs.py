@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from cli.client import API, Client, CommandError, Exit, job_path, told
+from cli.client import API, Client, CommandError, Exit, job_path, problem_text
 
 AWAY_S, AWAY_POLL_S = 60.0, 0.5  # how long a server may be away while one of its jobs is followed
 FINAL = ("SUCCEEDED", "STOPPED", "FAILED")
@@ -38,7 +38,7 @@ def _renamed(text: str, name: str) -> str:
     try:
         return renamed(text, name)
     except ProtocolError as error:
-        details = tuple(told(asdict(problem)) for problem in error.problems)
+        details = tuple(problem_text(asdict(problem)) for problem in error.problems)
         raise CommandError(Exit.REFUSED, str(error), details[1:] and details) from None
 
 

@@ -29,7 +29,7 @@ Services and agents may also read the configuration of the topics that they use 
 `agent-<node>` stands for one user for each node. Kafka's rights tell topics apart, not keys.
 
 """
-MEND = "run `make generate` and commit what it writes"
+FIX = "run `make generate` and commit what it writes"
 
 
 def generated(docs: Path) -> dict[Path, str]:
@@ -53,7 +53,7 @@ def stale(docs: Path) -> list[str]:
     """What is not as it would be generated now."""
     made = generated(docs)
     problems = [
-        f"{path} is stale: {MEND}"
+        f"{path} is stale: {FIX}"
         for path, text in made.items()
         if not path.is_file() or path.read_text() != text
     ]

@@ -107,7 +107,7 @@ class Publisher:
                 why = f"{type(outcome).__name__}: {outcome}"
                 _log.error("the bus rejects a record", topic=record.topic, key=record.key, why=why)
                 self._metrics.rejected.labels(record.topic).inc()
-        self._metrics.channels_away.set(len(self._away))
+        self._metrics.channels_unavailable.set(len(self._away))
         return outcomes
 
     async def run(self) -> None:
@@ -133,7 +133,7 @@ class Publisher:
         self._away.pop(away, None)
         if isinstance(outcome, Transient):  # perhaps by another channel than before
             self._away.setdefault(channel, record)
-        self._metrics.channels_away.set(len(self._away))
+        self._metrics.channels_unavailable.set(len(self._away))
         if away not in self._away:
             _log.info("the bus takes records again", channel=str(away))
             for hook in self.on_open:

@@ -115,9 +115,9 @@ def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
         ids.clear()
 
     def is_wanted(record: ConsumerRecord) -> bool:
-        said = _value(record.value) if is_full_name else None
-        if isinstance(said, dict) and (said.get("user"), said.get("name")) == (user, name):
-            ids.add(str(said.get("job")))
+        value = _value(record.value) if is_full_name else None
+        if isinstance(value, dict) and (value.get("user"), value.get("name")) == (user, name):
+            ids.add(str(value.get("job")))
         text = (record.key or b"") + b" " + (record.value or b"")
         return any(each.encode() in text for each in ids)
 
@@ -146,8 +146,8 @@ def _print_record(record: ConsumerRecord) -> None:
     at = datetime.fromtimestamp(record.timestamp / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
     key = (record.key or b"").decode(errors="replace")
     is_terminal = sys.stdout.isatty()
-    told = _told(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
-    line = f"{at}  {record.topic:19}  {key}  {told}"
+    shown = _shown(_value(record.value), key, VALUE if is_terminal else sys.maxsize)
+    line = f"{at}  {record.topic:19}  {key}  {shown}"
     most = ROWS * shutil.get_terminal_size().columns
     if is_terminal and len(line) > most:
         line = line[: most - 1] + "…"
@@ -155,15 +155,15 @@ def _print_record(record: ConsumerRecord) -> None:
     sys.stdout.flush()
 
 
-def _told(said: object, key: str, most: int) -> str:
+def _shown(value: object, key: str, most: int) -> str:
     """What a record says: its plain values and reasons, also those one level deeper, each of `most`
     characters at the most, and how many entries its lists have.
     """
-    if said is None:
+    if value is None:
         return "(removed)"
-    if not isinstance(said, dict):
-        return str(said)
-    parts = {name: value for name, value in said.items() if name not in BOOKKEEPING}
+    if not isinstance(value, dict):
+        return str(value)
+    parts = {name: value for name, value in value.items() if name not in BOOKKEEPING}
     deeper = {
         f"{name}.{each}": part
         for name, value in parts.items()

@@ -17,7 +17,7 @@ from muster.contracts.notices import REDRIVE_SETTING, RESYNC_SETTING, SettingCha
 from muster.contracts.topics import TOPICS, Service
 from muster.db import Connection, open_pool
 from muster.records import headers
-from muster.recovery import redrive as redrive_words
+from muster.recovery import redrive as redrive_messages
 from muster.recovery import resync_all
 from muster.settings import DatabaseSettings
 
@@ -32,7 +32,7 @@ SETTINGS = "settings-changed"
 
 def redrive() -> None:
     """Bring the words back that a reader could not handle, once its fault is mended."""
-    _on_each_schema(redrive_words, "said again")
+    _on_each_schema(redrive_messages, "said again")
     asyncio.run(_ask_by_setting(REDRIVE_SETTING))
 
 
@@ -73,8 +73,8 @@ async def _ask_by_setting(setting: str) -> None:
     says its settings above their old revisions at a resync.
     """
     settings, now = kafka_settings(), time.time()
-    word = SettingChanged(setting=setting, revision=int(now * 1000), value={})
-    value, event_id = word.model_dump_json().encode(), f"cli/{setting}/{word.revision}"
+    message = SettingChanged(setting=setting, revision=int(now * 1000), value={})
+    value, event_id = message.model_dump_json().encode(), f"cli/{setting}/{message.revision}"
     record = Outgoing(SETTINGS, setting, value, event_id, now)
     made = headers(TOPICS[SETTINGS], record, "cli")
     producer = AIOKafkaProducer(**settings.kafka_client(), request_timeout_ms=TIMEOUT_MS)

@@ -29,7 +29,7 @@ from cli.standalone.programs import (
     has_gpu_driver,
     programs,
 )
-from cli.standalone.servers import ServerKeeper
+from cli.standalone.servers import ServerRunner
 from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeState
 
@@ -60,14 +60,14 @@ class Whole:
         state: HomeState,
         *,
         keep_jobs: bool,
-        say: Callable[[str], None],
+        show: Callable[[str], None],
     ) -> None:
         self.home = home
         self._settings = settings
         self._state = state
         self._keep_jobs = keep_jobs
-        self._say = say
-        self._keepers: list[ServerKeeper] = []
+        self._show = show
+        self._runners: list[ServerRunner] = []
         self._services: list[ServiceProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._apache: ApacheKafka | None = None
@@ -76,7 +76,7 @@ class Whole:
     @property
     def parts(self) -> list[Part]:
         """Everything that was started, for the screen."""
-        return [keeper.part for keeper in self._keepers] + [each.part for each in self._services]
+        return [runner.part for runner in self._runners] + [each.part for each in self._services]
 
     async def start(self, admin_password: str | None) -> None:
         """Start everything; returns when all services are ready.
@@ -104,10 +104,10 @@ class Whole:
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
         )
-        self._tasks = [asyncio.create_task(keeper.run()) for keeper in self._keepers]
+        self._tasks = [asyncio.create_task(runner.run()) for runner in self._runners]
         await self._migrate(database_url)
         for program in programs(self.home, endpoints, choices):
-            service = ServiceProcess(program, self._say)
+            service = ServiceProcess(program, self._show)
             self._services.append(service)
             self._tasks.append(asyncio.create_task(service.run()))
         await self._await_ready()
@@ -118,16 +118,16 @@ class Whole:
         others = [each for each in self._services if each not in agent]
         await asyncio.gather(*(each.stop() for each in agent))
         await asyncio.gather(*(each.stop() for each in others))
-        for keeper in reversed(self._keepers):
-            keeper.stop()
+        for runner in reversed(self._runners):
+            runner.stop()
         await asyncio.gather(*self._tasks)
 
     def kill(self) -> None:
         """End everything at once; the next start finds the state again."""
         for service in self._services:
             service.kill()
-        for keeper in self._keepers:
-            keeper.kill()
+        for runner in self._runners:
+            runner.kill()
 
     def _choices(self, admin_password: str | None) -> Choices:
         fake_gpus = self._settings.fake_gpus
@@ -180,7 +180,7 @@ class Whole:
         )
         server = EmbeddedPostgres(self.home / "postgres", port=port)
         server.start()
-        self._keepers.append(ServerKeeper("database", server, self._say))
+        self._runners.append(ServerRunner("database", server, self._show))
         return server.dsn
 
     def _start_broker(self) -> str:
@@ -194,7 +194,7 @@ class Whole:
         )
         server = self._broker(port)
         server.start()
-        self._keepers.append(ServerKeeper("kafka", server, self._say))
+        self._runners.append(ServerRunner("kafka", server, self._show))
         return server.bootstrap
 
     def _broker(self, port: int) -> EmbeddedBroker | ApacheKafka:
@@ -231,8 +231,10 @@ class Whole:
                 process.kill()
                 await process.wait()
         if process.returncode != 0:
-            words = output.decode(errors="replace").strip().splitlines()[-3:]
-            raise EmbeddedServerError("The database's migrations failed: " + " / ".join(words))
+            output_lines = output.decode(errors="replace").strip().splitlines()[-3:]
+            raise EmbeddedServerError(
+                "The database's migrations failed: " + " / ".join(output_lines)
+            )
 
     async def _await_ready(self) -> None:
         try:

@@ -33,8 +33,8 @@ class AlertingSettings(DatabaseSettings):
 
     stuck_after_s: PositiveFloat = Field(900.0, description="No change for so long is stuck.")
     stale_after_s: PositiveFloat = Field(86_400.0, description="What is older is no news.")
-    dead_quiet_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
-    drift_quiet_s: PositiveFloat = Field(
+    dead_letters_over_s: PositiveFloat = Field(3_600.0, description="Then dead letters are over.")
+    drift_over_s: PositiveFloat = Field(
         300.0, description="The Scheduler's books are right again when it repeats nothing so long."
     )
     clash_over_s: PositiveFloat = Field(
@@ -119,9 +119,9 @@ class AlertingSettings(DatabaseSettings):
         return Policy(
             stuck_after_s=self.stuck_after_s,
             stale_after_s=self.stale_after_s,
-            dead_quiet_s=self.dead_quiet_s,
+            dead_letters_over_s=self.dead_letters_over_s,
             lost_forget_s=self.lost_forget_s,
-            drift_quiet_s=self.drift_quiet_s,
+            drift_over_s=self.drift_over_s,
             clash_over_s=self.clash_over_s,
         )
 

@@ -65,7 +65,7 @@ class LauncherSettings(DatabaseSettings):
     kept_days: PositiveInt = Field(
         9, description="Ended jobs are kept; longer than the exchange keeps its subjects."
     )
-    lost_words_days: PositiveInt = Field(
+    lost_messages_days: PositiveInt = Field(
         8, description="So long a pod's agent is told of its end that does not answer."
     )
 

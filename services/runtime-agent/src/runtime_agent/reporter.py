@@ -70,12 +70,12 @@ class Reporter:
         if new:
             self.changed()
 
-    def on_returned(self, word: Model | None) -> None:
+    def on_returned(self, message: Model | None) -> None:
         """The Scheduler has given the node a new lease after it was lost."""
-        if not isinstance(word, NodeReturned) or word.node != self.facts.node:
+        if not isinstance(message, NodeReturned) or message.node != self.facts.node:
             return
-        if word.lease > self._lease:
-            self._lease = word.lease
+        if message.lease > self._lease:
+            self._lease = message.lease
             self.has_returned.set()
             self.changed()
 
@@ -133,8 +133,8 @@ class Reporter:
             for port in numbers
         }
         first, last = self.facts.port_range
-        strangers = {p for p in listening_ports() - given if first <= p <= last}
-        self._foreign |= dict.fromkeys(strangers, now + self.settings.foreign_port_s)
+        foreign = {p for p in listening_ports() - given if first <= p <= last}
+        self._foreign |= dict.fromkeys(foreign, now + self.settings.foreign_port_s)
 
     async def run_heartbeats(self) -> None:
         """Say that the agent is alive until cancelled."""

@@ -17,7 +17,7 @@ from runtime_agent.confinement import Confinement
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
-from runtime_agent.nursery import Nursery
+from runtime_agent.fork_server import ForkServer
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup
@@ -81,7 +81,7 @@ class SupervisedPods:
 
     settings: AgentSettings
     directories: PodDirectories
-    nursery: Nursery
+    fork_server: ForkServer
     simulated_gpus: bool
     doorbell: Path
     confinement: Confinement
@@ -91,7 +91,7 @@ class SupervisedPods:
     _renewed_s: float = 0.0
 
     def launch(self, pod: Pod) -> None:
-        """Prepare the directory and ask the nursery; once asked, looks see to the rest."""
+        """Prepare the directory and ask the fork server; once asked, looks see to the rest."""
         if pod.pod not in self._attempts:
             self._attempt(pod)
 
@@ -102,7 +102,7 @@ class SupervisedPods:
         attempt.at_s = time.monotonic()
         try:
             self._prepare(pod, pod.run)
-            self.nursery.start(self.directories.path(pod.pod))
+            self.fork_server.start(self.directories.path(pod.pod))
         except OSError as error:
             attempt.error = str(error)
             raise
@@ -250,7 +250,7 @@ class SupervisedPods:
         now_s = time.monotonic()
         if attempt.count and now_s - self._renewed_s > self.settings.launch_timeout_s:
             self._renewed_s = now_s
-            self.nursery.close()  # one that hangs is replaced
+            self.fork_server.close()  # one that hangs is replaced
         try:
             self._attempt(pod)
         except OSError as error:

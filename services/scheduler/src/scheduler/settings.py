@@ -22,7 +22,7 @@ _IN_ORDER = (
     ("leader_renew_s", "leader_expiry_s"),
     ("leader_renew_s", "changes_kept_s"),
     ("probe_s", "probe_window_s"),
-    ("probe_window_s", "leader_deaf_s"),
+    ("probe_window_s", "leader_cut_off_s"),
     ("probe_window_s", "lease_timeout_s"),
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
@@ -42,7 +42,7 @@ class SchedulerSettings(DatabaseSettings):
         0.005, description="Cycles begin at least this far apart; what comes meanwhile is batched."
     )
     cycle_poll_s: PositiveFloat = Field(1.0, description="A cycle looks this often, unasked.")
-    cycle_words: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
+    cycle_messages: PositiveInt = Field(500, description="Gangs' words taken into one cycle.")
     cycle_gangs: PositiveInt = Field(
         500,
         description="Ways in which places for gangs are sought, and gangs told why they wait, each,"
@@ -125,7 +125,7 @@ class SchedulerSettings(DatabaseSettings):
     )
     leader_expiry_s: PositiveFloat = Field(1.5, description="It lasts so long after a renewal.")
     leader_take_s: PositiveFloat = Field(2.0, description="So long after that it may be taken.")
-    leader_deaf_s: PositiveFloat = Field(
+    leader_cut_off_s: PositiveFloat = Field(
         20.0, description="Who leads without the bus for so long is replaced by who has it as long."
     )
     changes_kept_s: PositiveFloat = Field(

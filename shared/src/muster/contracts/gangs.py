@@ -95,7 +95,7 @@ class PodDecisionState(OpenEnum):
     PLACED = "placed"
     WAITING = "waiting"
     REFUSED = "refused"
-    GIVE_BACK = "give-back"
+    PREEMPTED = "preempted"
     LOST = "lost"
     UNKNOWN = "unknown"
 

@@ -24,8 +24,8 @@ class AlertEvent(OpenEnum):
     NODE_RETURNED = "node-returned"
     NODE_REMOVED = "node-removed"
     NODE_NAME_CLASH = "node-name-clash"
-    RECORD_DEAD = "record-dead"
-    BOOKS_DRIFTED = "books-drifted"
+    RECORD_REJECTED = "record-rejected"
+    ACCOUNTING_DRIFTED = "accounting-drifted"
     UNKNOWN = "unknown"
 
 

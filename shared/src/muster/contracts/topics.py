@@ -15,8 +15,8 @@ from muster.contracts.nodes import (
     NodeReturned,
 )
 from muster.contracts.notices import (
+    AccountingDrifted,
     AlertNotice,
-    BooksDrifted,
     DeadLetter,
     RevisionAcknowledged,
     SettingChanged,
@@ -202,8 +202,8 @@ _ALL = [
         readers=(Service.ALERTING,),
     ),
     Topic(
-        "books-drifted",
-        BooksDrifted,
+        "accounting-drifted",
+        AccountingDrifted,
         "gang",
         "The audit found accounting that differs from placements.",
         senders=(Service.SCHEDULER,),

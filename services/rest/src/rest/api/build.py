@@ -33,7 +33,7 @@ REFUSAL_CONTENT = {
     "application/json": {"schema": {"$ref": f"#/components/schemas/{ErrorBody.__name__}"}}
 }
 
-UNTOLD: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
+NO_TELEMETRY: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False}
 """FastAPI's own telemetry: the edge has one span and one measure of each request, and FastAPI's
 would be a tenth of a submission's cost.
 """
@@ -51,7 +51,7 @@ def build_app(context: Context, extra_routes: Sequence[BaseRoute]) -> ASGIApp:
         redirect_slashes=False,
         docs_url=None,  # these pages load their scripts from the internet
         redoc_url=None,
-        telemetry=UNTOLD,
+        telemetry=NO_TELEMETRY,
     )
     app.state.context = context
     app.router.routes.extend(extra_routes)

@@ -150,7 +150,7 @@ async def queue(here: Here, _caller: User, limit: Limit = 1000) -> Response:
     """What waits and why, and when it is expected to start, in the Scheduler's own words. `limit`
     in the answer: it shows no more at once, whatever is asked for.
     """
-    return await _told(here, "/queue", {"limit": limit})
+    return await _from_scheduler(here, "/queue", {"limit": limit})
 
 
 @router.get("/cluster/gangs", response_model=dict[str, Any])
@@ -159,10 +159,10 @@ async def gangs(here: Here, _caller: User, limit: Limit = 1000, after: After = N
     answer (`limit` in it), ask with its `next` as `after`.
     """
     query = {"limit": limit} | ({} if after is None else {"after": after})
-    return await _told(here, "/gangs", query)
+    return await _from_scheduler(here, "/gangs", query)
 
 
-async def _told(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
+async def _from_scheduler(here: Context, path: str, query: Mapping[str, str | int]) -> Response:
     answer = await here.peers.must_ask_scheduler(path, query)
     if answer is None:
         raise Transient("The Scheduler does not tell this.")

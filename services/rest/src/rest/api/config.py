@@ -262,16 +262,16 @@ async def _running(
     here: Context, newest: Version | None
 ) -> tuple[dict[str, Any] | None, str | None]:
     try:
-        told = await here.configuration.running()
+        running = await here.configuration.running()
     except (Rejected, Transient) as error:
         return None, str(error)
     revision = None if newest is None else newest.revision
     content = {
-        "asOf": told.asOf,
-        "isTaken": told.revision == revision and told.isHonoured,
-        "version": told.version if told.isHonoured else None,
-        "problems": [each.model_dump() for each in told.problems],
-        "inForce": told.inForce,
+        "asOf": running.asOf,
+        "isTaken": running.revision == revision and running.isHonoured,
+        "version": running.version if running.isHonoured else None,
+        "problems": [each.model_dump() for each in running.problems],
+        "inForce": running.inForce,
     }
     return content, None
 

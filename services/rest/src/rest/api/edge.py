@@ -112,7 +112,7 @@ class _Body:
         self, receive: Receive, headers: Headers, limit: int, hold: Callable[[int], None]
     ) -> None:
         self._receive = receive
-        self._said = headers.get("content-length", "")
+        self._declared = headers.get("content-length", "")
         self._limit = limit
         self._hold = hold
         self._is_whole = False
@@ -120,7 +120,7 @@ class _Body:
         self.until = 0.0
 
     async def __call__(self) -> Message:
-        if self._said.isdigit() and int(self._said[:20]) > self._limit:
+        if self._declared.isdigit() and int(self._declared[:20]) > self._limit:
             raise await _too_large(self._receive, self._limit)
         if self._is_whole:
             return await self._receive()

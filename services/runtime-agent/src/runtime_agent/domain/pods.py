@@ -106,7 +106,7 @@ class Decision:
     """The pod as it is now, what to say about it (None: nothing new), and what to do."""
 
     pod: Pod
-    word: PodStatus | None = None
+    message: PodStatus | None = None
     effects: tuple[Effect, ...] = ()
 
 
@@ -238,7 +238,7 @@ def ended(
     started_at = pod.started_at or started_at
     now = replace(pod, phase=Phase.ENDED, run=None, started_at=started_at)
     state = PodState.SUCCEEDED if verdict.code == 0 else PodState.FAILED
-    word = _status(now, around, state).model_copy(
+    message = _status(now, around, state).model_copy(
         update={
             "ended_at": at,
             "exit_code": ending.exit_code,
@@ -247,7 +247,7 @@ def ended(
             "report_revision": around.next_report,
         }
     )
-    return Decision(now, word, (Forget(pod.pod),) if now.is_forgotten else ())
+    return Decision(now, message, (Forget(pod.pod),) if now.is_forgotten else ())
 
 
 def _refuse(
@@ -265,9 +265,9 @@ def _end_unstarted(pod: Pod, around: Surroundings) -> Decision:
 def _over(pod: Pod, ending: Ending, around: Surroundings) -> Decision:
     verdict = judge(ending)
     now = replace(pod, phase=Phase.ENDED, run=None)
-    word = _status(now, around, PodState.FAILED)
+    message = _status(now, around, PodState.FAILED)
     return Decision(
-        now, word.model_copy(update={"verdict": verdict, "report_revision": around.next_report})
+        now, message.model_copy(update={"verdict": verdict, "report_revision": around.next_report})
     )
 
 

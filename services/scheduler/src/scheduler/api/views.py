@@ -16,11 +16,11 @@ from scheduler.domain.core.forecast import AHEAD_NAMED, gpus_wanted
 from scheduler.domain.core.holdings import Live
 from scheduler.domain.core.machines import Machine
 from scheduler.domain.core.model import CellUse
+from scheduler.domain.messages import message_of
 from scheduler.domain.moments import time_of
 from scheduler.domain.nodes import Node
 from scheduler.domain.requests import Asked
 from scheduler.domain.state import State
-from scheduler.domain.words import word_of
 
 WHAT_IFS = 3
 """Waiting gangs of a job of which it is told what would have to be otherwise: each may take 50 ms.
@@ -129,7 +129,9 @@ def _otherwise(state: State, gang: str) -> Answer:
 
 def _gang(state: State, gang: Asked) -> Answer:
     request = gang.request
-    reason = (state.reason_of(gang.name) if state.is_waiting(gang.name) else None) or gang.said
+    reason = (
+        state.reason_of(gang.name) if state.is_waiting(gang.name) else None
+    ) or gang.published_reason
     return {
         "gang": gang.name,
         "job": request.job,
@@ -143,7 +145,7 @@ def _gang(state: State, gang: Asked) -> Answer:
 
 
 def _why(state: State, gang: Asked, epoch: int) -> Answer:
-    word = _dump(word_of(state, gang, epoch))
+    word = _dump(message_of(state, gang, epoch))
     live = state.cluster.gangs.get(gang.name)
     answer = _gang(state, gang) | {
         "state": _state(state, gang),
@@ -252,7 +254,7 @@ def _node(state: State, node: Node) -> Answer:
         "memoryMB": 0 if size is None else size.memory_mb,
         "memoryMBFree": _left(machine, "memoryMB"),
         "pods": sorted(node.holds),
-        "unknownPods": sorted(node.strangers),
+        "unknownPods": sorted(node.orphaned),
     }
 
 

@@ -22,11 +22,11 @@ DECIDED, DEFERRED, REFUSED, PREEMPTED = (
     "gang-preempted",
 )
 
-PLACES_TOLD = 256
+POSITIONS_PUBLISHED = 256
 """Where no more gangs wait each is told its place, in some ms for all; of more who asks is told."""
 
 
-def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
+def message_of(state: State, gang: Asked, epoch: int) -> GangDecision:
     """Each pod of the gang: placed, to be given back, lost, waiting or refused."""
     unplaced = PodDecisionState.REFUSED if gang.is_refused else PodDecisionState.WAITING
     is_leaving = gang.preemption is not None
@@ -48,7 +48,7 @@ def word_of(state: State, gang: Asked, epoch: int) -> GangDecision:
         gang_class=None if gang_class is None else GangClass(gang_class.value),
         lender=None if live is None or gang_class is None else live.lender,
         pods=tuple(pods),
-        reason=gang.said if is_waiting else None,
+        reason=gang.published_reason if is_waiting else None,
         preemption=gang.preemption,
         wait=_wait(state, gang),
     )
@@ -62,7 +62,7 @@ def _wait(state: State, gang: Asked) -> Wait | None:
     if gang.name in state.withheld:
         return Wait(as_of=cluster.cycle)
     forecast, live = cluster.forecast, cluster.gangs[gang.name]
-    is_short = len(cluster.queue.gangs) <= PLACES_TOLD
+    is_short = len(cluster.queue.gangs) <= POSITIONS_PUBLISHED
     ahead = forecast.ahead(cluster, live) if is_short else None
     kept_at = forecast.kept_at(cluster, live)
     return Wait(
@@ -86,7 +86,7 @@ def ended(request: GangRequest, epoch: int) -> GangDecision:
 def placed(hold: Hold, *, is_leaving: bool = False) -> PodDecision:
     """A pod that was placed, or lost since."""
     place = hold.placement
-    state = PodDecisionState.GIVE_BACK if is_leaving else PodDecisionState.PLACED
+    state = PodDecisionState.PREEMPTED if is_leaving else PodDecisionState.PLACED
     return PodDecision(
         pod=place.pod,
         state=PodDecisionState.LOST if hold.is_lost else state,

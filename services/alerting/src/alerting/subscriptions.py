@@ -34,7 +34,7 @@ class Entry:
     secrets: tuple[str, ...] = ()
 
 
-class Book:
+class Subscriptions:
     """All subscriptions. ``changed`` is set when one from the bus is to be kept."""
 
     def __init__(self, key: SecretStr, metrics: AlertingMetrics) -> None:

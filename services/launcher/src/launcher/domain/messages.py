@@ -19,7 +19,7 @@ from muster.contracts.topics import Kind
 from muster.contracts.verdicts import Verdict
 from muster.decisions import Publish
 
-from launcher.domain.model import HOLDING, Job, Life, Placement, StopCause, Task
+from launcher.domain.model import HOLDING, Job, JobWithTasks, Placement, StopCause, Task
 from launcher.domain.states import JOB_SHOWN, TASK_SHOWN, JobPhase
 from launcher.domain.verdicts import SUCCEEDED, stop_verdict
 
@@ -34,31 +34,35 @@ EVIDENCE_BYTES = 500
 """Of a task's verdict in `job-updated`; muster.protocol.sizes counts on it."""
 
 
-def say_job(life: Life) -> Publish:
+def job_message(job_with_tasks: JobWithTasks) -> Publish:
     """The job's state, as users see it; the last word of a final one."""
-    job = life.job
+    job = job_with_tasks.job
     return Publish(
         Kind.JOB,
         job.id,
         JOB_UPDATED,
         job.id,
-        _job_status(life),
+        _job_status(job_with_tasks),
         is_open=not job.is_final,
         delayed_repeats=job.is_final,
     )
 
 
-def say_gang(
-    life: Life, gang: str, tasks: Iterable[Task], topic: str, end: GangEnd | None = None
+def gang_message(
+    job_with_tasks: JobWithTasks,
+    gang: str,
+    tasks: Iterable[Task],
+    topic: str,
+    end: GangEnd | None = None,
 ) -> Publish:
     """All pods that a gang of these tasks wants or holds, and which ended ones are free; without
     pods it is over, and ``end`` is how.
     """
-    job, found = life.job, tuple(tasks)
+    job, found = job_with_tasks.job, tuple(tasks)
     groups = {job.role(role).group for role in {task.role for task in found}}
-    pods = tuple(_ask_of(life, task) for task in found if task.phase in HOLDING)
+    pods = tuple(_ask_of(job_with_tasks, task) for task in found if task.phase in HOLDING)
     saved = [task.checkpointed_at for task in found if task.checkpointed_at is not None]
-    word = GangRequest(
+    message = GangRequest(
         gang=gang,
         job=job.id,
         name=job.name,
@@ -78,22 +82,22 @@ def say_gang(
         pods=pods,
         released=tuple(task.release for task in found if task.release is not None),
     )
-    return Publish(Kind.GANG, gang, topic, gang, word, is_open=bool(pods))
+    return Publish(Kind.GANG, gang, topic, gang, message, is_open=bool(pods))
 
 
-def say_no_gang(gang: str, job: str) -> Publish:
+def no_gang_message(gang: str, job: str) -> Publish:
     """The Scheduler tells of a gang that nobody wants. The answer is always the same message."""
-    word = GangRequest(
+    message = GangRequest(
         gang=gang, job=job, name="", user="", virtual_cluster="", priority=0, submitted_at=_NEVER
     )
-    return Publish(Kind.GANG, gang, GANG_RELEASED, gang, word, is_open=False)
+    return Publish(Kind.GANG, gang, GANG_RELEASED, gang, message, is_open=False)
 
 
-def _ask_of(life: Life, task: Task) -> PodAsk:
+def _ask_of(job_with_tasks: JobWithTasks, task: Task) -> PodAsk:
     """What the task's pod needs."""
-    role = life.job.role(task.role)
+    role = job_with_tasks.job.role(task.role)
     return PodAsk(
-        pod=life.pod(task),
+        pod=job_with_tasks.pod(task),
         role=task.role,
         gpus=role.gpus,
         gpu_types=role.gpu_types,
@@ -102,13 +106,13 @@ def _ask_of(life: Life, task: Task) -> PodAsk:
         memory_mb=role.memory_mb,
         ports=role.ports,
         resources=role.resources,
-        surplus=life.job.is_surplus(task),
+        surplus=job_with_tasks.job.is_surplus(task),
     )
 
 
-def say_runs(life: Life, tasks: Iterable[Task]) -> list[Publish]:
+def run_messages(job_with_tasks: JobWithTasks, tasks: Iterable[Task]) -> list[Publish]:
     """Run these tasks' pods; all are told of every task that has a place."""
-    job = life.job
+    job = job_with_tasks.job
     roles = tuple(
         RoleShape(
             name=role.name,
@@ -123,13 +127,13 @@ def say_runs(life: Life, tasks: Iterable[Task]) -> list[Publish]:
         )
         for role in job.spec.task_roles
     )
-    peers = _peers(life)
-    return [_say_run(life, task, roles, peers) for task in tasks]
+    peers = _peers(job_with_tasks)
+    return [_run_message(job_with_tasks, task, roles, peers) for task in tasks]
 
 
-def _peers(life: Life) -> tuple[RolePeers, ...]:
+def _peers(job_with_tasks: JobWithTasks) -> tuple[RolePeers, ...]:
     places: dict[str, dict[int, Placement]] = {}
-    for task in life.tasks.values():
+    for task in job_with_tasks.tasks.values():
         if task.placement is not None:
             places.setdefault(task.role, {})[task.index] = task.placement
     return tuple(_role_peers(role, placed) for role, placed in places.items())
@@ -153,10 +157,13 @@ def _role_peers(role: str, placed: Mapping[int, Placement]) -> RolePeers:
     )
 
 
-def _say_run(
-    life: Life, task: Task, roles: tuple[RoleShape, ...], peers: tuple[RolePeers, ...]
+def _run_message(
+    job_with_tasks: JobWithTasks,
+    task: Task,
+    roles: tuple[RoleShape, ...],
+    peers: tuple[RolePeers, ...],
 ) -> Publish:
-    job, role, place = life.job, life.job.role(task.role), _place(task)
+    job, role, place = job_with_tasks.job, job_with_tasks.job.role(task.role), _place(task)
     run = PodRun(
         user=job.user,
         user_number=job.spec.user_number,
@@ -174,19 +181,19 @@ def _say_run(
         roles=roles,
         peers=peers,
     )
-    return _say_pod(life, task, run)
+    return _pod_message(job_with_tasks, task, run)
 
 
-def say_stop(life: Life, task: Task, reason: str, grace_s: float) -> Publish:
+def stop_message(job_with_tasks: JobWithTasks, task: Task, reason: str, grace_s: float) -> Publish:
     """Stop the task's pod. Its agent has what it runs, or never will."""
     stop = PodStop(reason=reason, grace_s=grace_s)
-    return _say_pod(life, task, stop)
+    return _pod_message(job_with_tasks, task, stop)
 
 
-def say_lost(life: Life, task: Task, grace_s: float) -> Publish:
+def lost_message(job_with_tasks: JobWithTasks, task: Task, grace_s: float) -> Publish:
     """Its node was lost: should it still run, and come back, it is to stop."""
     stop = PodStop(reason="node-lost", grace_s=grace_s)
-    return _say_pod(life, task, stop, is_open=False)
+    return _pod_message(job_with_tasks, task, stop, is_open=False)
 
 
 def _place(task: Task) -> Placement:
@@ -195,36 +202,38 @@ def _place(task: Task) -> Placement:
     return task.placement
 
 
-def _say_pod(life: Life, task: Task, ask: PodRun | PodStop, *, is_open: bool = True) -> Publish:
+def _pod_message(
+    job_with_tasks: JobWithTasks, task: Task, ask: PodRun | PodStop, *, is_open: bool = True
+) -> Publish:
     place = _place(task)
     run, stop = (ask, None) if isinstance(ask, PodRun) else (None, ask)
-    word = PodRequest(
-        pod=life.pod(task),
-        job=life.job.id,
-        gang=life.gang(task),
+    message = PodRequest(
+        pod=job_with_tasks.pod(task),
+        job=job_with_tasks.job.id,
+        gang=job_with_tasks.gang(task),
         node=place.node,
         journal=place.journal,
         action=PodAction.STOP if run is None else PodAction.RUN,
         run=run,
         stop=stop,
     )
-    return Publish(Kind.POD, word.pod, POD_REQUESTED, word.node, word, is_open=is_open)
+    return Publish(Kind.POD, message.pod, POD_REQUESTED, message.node, message, is_open=is_open)
 
 
-def say_over(word: PodStatus, grace_s: float | None) -> Publish:
+def ended_message(message: PodStatus, grace_s: float | None) -> Publish:
     """An agent speaks of a pod that is over for the Launcher: forget it; with ``grace_s`` it still
     runs and is to stop first.
     """
     request = PodRequest(
-        pod=word.pod,
-        job=word.job,
-        gang=word.gang,
-        node=word.node,
-        journal=word.journal,
+        pod=message.pod,
+        job=message.job,
+        gang=message.gang,
+        node=message.node,
+        journal=message.journal,
         action=PodAction.FORGET if grace_s is None else PodAction.STOP,
         stop=None if grace_s is None else PodStop(reason="over", grace_s=grace_s),
     )
-    return Publish(Kind.POD, word.pod, POD_REQUESTED, word.node, request, is_open=False)
+    return Publish(Kind.POD, message.pod, POD_REQUESTED, message.node, request, is_open=False)
 
 
 def final_verdict(job: Job) -> Verdict | None:
@@ -238,8 +247,8 @@ def final_verdict(job: Job) -> Verdict | None:
     return job.outcome.verdict
 
 
-def _job_status(life: Life) -> JobStatus:
-    job = life.job
+def _job_status(job_with_tasks: JobWithTasks) -> JobStatus:
+    job = job_with_tasks.job
     return JobStatus(
         job=job.id,
         name=job.name,
@@ -259,7 +268,7 @@ def _job_status(life: Life) -> JobStatus:
         attempt_created_at=job.attempt_created_at,
         attempt_launched_at=job.attempt_launched_at,
         attempt_completed_at=job.attempt_completed_at,
-        task_roles=_role_statuses(life),
+        task_roles=_role_statuses(job_with_tasks),
         verdict=final_verdict(job),
         trigger=job.outcome.trigger if job.outcome else None,
         dead_letter=job.dead_letter,
@@ -278,27 +287,28 @@ def _backoff(job: Job) -> Reason | None:
     )
 
 
-def _role_statuses(life: Life) -> tuple[TaskRoleStatus, ...]:
+def _role_statuses(job_with_tasks: JobWithTasks) -> tuple[TaskRoleStatus, ...]:
     return tuple(
         TaskRoleStatus(
             name=role.name,
-            min_instances=role.min_instances if life.job.spec.gang else None,
+            min_instances=role.min_instances if job_with_tasks.job.spec.gang else None,
             tasks=tuple(
-                _task_status(life, life.tasks[role.name, index]) for index in range(role.instances)
+                _task_status(job_with_tasks, job_with_tasks.tasks[role.name, index])
+                for index in range(role.instances)
             ),
         )
-        for role in life.job.spec.task_roles
-        if (role.name, 0) in life.tasks
+        for role in job_with_tasks.job.spec.task_roles
+        if (role.name, 0) in job_with_tasks.tasks
     )
 
 
-def _task_status(life: Life, task: Task) -> TaskStatus:
+def _task_status(job_with_tasks: JobWithTasks, task: Task) -> TaskStatus:
     place = task.placement
     return TaskStatus(
         index=task.index,
         state=TASK_SHOWN[task.phase],
         attempt=task.attempt,
-        pod=life.pod(task),
+        pod=job_with_tasks.pod(task),
         node=place.node if place else None,
         address=place.address if place else None,
         log_url=place.log_url if place else None,

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
     rule,
 )
 from launcher.domain.decide import decide
-from launcher.domain.model import ACTIVE, DONE, Life, Policy, wake_at
+from launcher.domain.model import ACTIVE, DONE, JobWithTasks, Policy, wake_at
 from launcher_jobs import least_of, specs, verdicts
 from launcher_peers import FakeAgents, FakeScheduler, stopped
 from muster.contracts.gangs import GangDecision, GangRequest
@@ -49,14 +49,14 @@ class Lives(RuleBasedStateMachine):
     @initialize(spec=specs())
     def submit(self, spec: JobSpec) -> None:
         self.now = NOW
-        self.life: Life | None = None
+        self.job_with_tasks: JobWithTasks | None = None
         self.scheduler = FakeScheduler()
         self.agents = FakeAgents()
-        self.heard: dict[tuple[str, str], int] = {}
+        self.received: dict[tuple[str, str], int] = {}
         self.spoken: dict[tuple[Kind, str], Publish] = {}
         self.log: list[GangRequest | PodRequest] = []
         self.statuses: list[JobStatus] = []
-        self.words: list[StateMessage] = []
+        self.messages: list[StateMessage] = []
         self.runs: set[str] = set()
         self.lost: set[str] = set()
         self.dead: set[str] = set()
@@ -71,112 +71,123 @@ class Lives(RuleBasedStateMachine):
             submitted_at=NOW,
             spec=spec,
         )
-        self.tell(self.request)
+        self.receive(self.request)
 
-    def tell(self, given: Input) -> None:
+    def receive(self, given: Input) -> None:
         """Give the Launcher an input, as the exchange would: a word only where it is new."""
         if isinstance(given, StateMessage):
             kind, subject = _subject(given)
-            if given.revision <= self.heard.get((kind, subject), 0):
+            if given.revision <= self.received.get((kind, subject), 0):
                 return
-            self.heard[kind, subject] = given.revision
-        before = self.life
+            self.received[kind, subject] = given.revision
+        before = self.job_with_tasks
         decision = decide(JOB, before, given, now=self.now, policy=POLICY)
         self.check_final(before, decision.state, decision.messages)
-        self.life = decision.state
-        for say in decision.messages:
-            self.note(say)
+        self.job_with_tasks = decision.state
+        for publish in decision.messages:
+            self.note(publish)
 
     def check_final(
-        self, before: Life | None, after: Life | None, says: tuple[Publish, ...]
+        self,
+        before: JobWithTasks | None,
+        after: JobWithTasks | None,
+        published: tuple[Publish, ...],
     ) -> None:
         if before is None or not before.job.is_final:
             return
         assert after is not None
         assert after.job.phase is before.job.phase, "a final state moved"
         assert after.tasks == before.tasks, "a task of a final job moved"
-        assert not [s for s in says if s.kind is Kind.JOB], "a final job was said anew"
+        assert not [s for s in published if s.kind is Kind.JOB], "a final job was said anew"
 
-    def note(self, say: Publish) -> None:
-        old = self.spoken.get((say.kind, say.subject))
+    def note(self, publish: Publish) -> None:
+        old = self.spoken.get((publish.kind, publish.subject))
         revision = old.message.revision + 1 if old else 1
-        word = say.message.model_copy(update={"revision": revision})
-        self.spoken[say.kind, say.subject] = Publish(
-            say.kind, say.subject, say.topic, say.key, word, say.is_open, say.delayed_repeats
+        message = publish.message.model_copy(update={"revision": revision})
+        self.spoken[publish.kind, publish.subject] = Publish(
+            publish.kind,
+            publish.subject,
+            publish.topic,
+            publish.key,
+            message,
+            publish.is_open,
+            publish.delayed_repeats,
         )
-        match word:
+        match message:
             case PodRequest(action=PodAction.RUN):
-                self.check_run(word)
-                self.log.append(word)
+                self.check_run(message)
+                self.log.append(message)
             case PodRequest():
-                self.check_stop(word)
-                self.log.append(word)
+                self.check_stop(message)
+                self.log.append(message)
             case GangRequest():
-                assert word.submitted_at == NOW or not word.pods, "an attempt lost the job's age"
-                self.log.append(word)
+                assert message.submitted_at == NOW or not message.pods, (
+                    "an attempt lost the job's age"
+                )
+                self.log.append(message)
             case JobStatus():
-                self.statuses.append(word)
+                self.statuses.append(message)
 
-    def check_run(self, word: PodRequest) -> None:
-        assert word.pod not in self.runs, "a pod's name came back"
-        self.runs.add(word.pod)
-        assert word.run is not None
-        decided = self.scheduler.decisions[word.gang]
+    def check_run(self, message: PodRequest) -> None:
+        assert message.pod not in self.runs, "a pod's name came back"
+        self.runs.add(message.pod)
+        assert message.run is not None
+        decided = self.scheduler.decisions[message.gang]
         assert decided.pods, "a pod was run whose gang is over"
-        assert self.life is not None
-        if self.life.job.spec.gang:
+        assert self.job_with_tasks is not None
+        if self.job_with_tasks.job.spec.gang:
             placed = {
                 (role.role, index): role.addresses[at]
-                for role in word.run.peers
+                for role in message.run.peers
                 for index, at in enumerate(role.address_of)
                 if at is not None
             }
             needed = {
                 (role.name, index)
-                for role in self.life.job.spec.task_roles
+                for role in self.job_with_tasks.job.spec.task_roles
                 for index in range(least_of(role))
             }
             assert needed <= placed.keys(), "a gang was run before what it needs was placed"
             assert all(placed.values())
-            assert (word.run.role, word.run.index) in placed
+            assert (message.run.role, message.run.index) in placed
 
-    def check_stop(self, word: PodRequest) -> None:
-        if word.stop is not None and word.stop.reason == "preempted":
-            until = self.deadlines[word.gang]
-            assert word.stop.grace_s <= max(0.0, (until - self.now).total_seconds())
+    def check_stop(self, message: PodRequest) -> None:
+        if message.stop is not None and message.stop.reason == "preempted":
+            until = self.deadlines[message.gang]
+            assert message.stop.grace_s <= max(0.0, (until - self.now).total_seconds())
 
     # What the peers do.
 
     @rule()
     def deliver_newest(self) -> None:
         """What the Launcher said last arrives, and what it is told last."""
-        for say in list(self.spoken.values()):
-            if isinstance(say.message, GangRequest | PodRequest):
-                self.deliver(say.message)
-        for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
-            self.tell(word)
+        for publish in list(self.spoken.values()):
+            if isinstance(publish.message, GangRequest | PodRequest):
+                self.deliver(publish.message)
+        for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
+            self.receive(message)
 
     @rule(data=st.data())
     def deliver_any_to_peers(self, data: st.DataObject) -> None:
         self.deliver(data.draw(st.sampled_from(self.log)))
 
-    @precondition(lambda self: self.words)
+    @precondition(lambda self: self.messages)
     @rule(data=st.data())
     def deliver_any_to_launcher(self, data: st.DataObject) -> None:
-        self.tell(data.draw(st.sampled_from(self.words)))
+        self.receive(data.draw(st.sampled_from(self.messages)))
 
-    def deliver(self, word: GangRequest | PodRequest) -> None:
-        if isinstance(word, GangRequest):
-            self.scheduler.hear(word)
-        elif word.node not in self.dead:
-            self.agents.hear(word, self.now)
+    def deliver(self, message: GangRequest | PodRequest) -> None:
+        if isinstance(message, GangRequest):
+            self.scheduler.receive(message)
+        elif message.node not in self.dead:
+            self.agents.receive(message, self.now)
         self.gather()
 
     def gather(self) -> None:
         """Everything that the peers have said is on the bus for ever."""
-        for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
-            if word not in self.words[-40:]:
-                self.words.append(word)
+        for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values()):
+            if message not in self.messages[-40:]:
+                self.messages.append(message)
 
     @precondition(lambda self: self.scheduler.waiting())
     @rule(data=st.data(), node=st.sampled_from(NODES), count=st.sampled_from([None, 1]))
@@ -201,7 +212,7 @@ class Lives(RuleBasedStateMachine):
     def preempt(self, data: st.DataObject, preemptor: str | None) -> None:
         gang = data.draw(st.sampled_from(self.scheduler.placed()))
         self.deadlines[gang] = self.now + timedelta(seconds=10)
-        self.scheduler.give_back(gang, self.deadlines[gang], preemptor)
+        self.scheduler.preempt(gang, self.deadlines[gang], preemptor)
         self.gather()
 
     @precondition(lambda self: any(map(self.scheduler.surplus, self.scheduler.placed())))
@@ -212,14 +223,14 @@ class Lives(RuleBasedStateMachine):
         pods = self.scheduler.surplus(gang)
         only = data.draw(st.sets(st.sampled_from(pods), min_size=1))
         self.deadlines[gang] = self.now + timedelta(seconds=10)
-        self.scheduler.give_back(gang, self.deadlines[gang], preemptor, only)
+        self.scheduler.preempt(gang, self.deadlines[gang], preemptor, only)
         self.gather()
 
     @precondition(lambda self: self.scheduler.placed())
     @rule(node=st.sampled_from(NODES))
     def lose(self, node: str) -> None:
-        for word in self.scheduler.lose(node):
-            self.lost |= {pod.pod for pod in word.pods if pod.state == "lost"}
+        for message in self.scheduler.lose(node):
+            self.lost |= {pod.pod for pod in message.pods if pod.state == "lost"}
         self.dead.add(node)
         self.gather()
 
@@ -258,23 +269,23 @@ class Lives(RuleBasedStateMachine):
         self.ring()
 
     def ring(self) -> None:
-        assert self.life is not None
-        due = wake_at(self.life)
+        assert self.job_with_tasks is not None
+        due = wake_at(self.job_with_tasks)
         if due is not None and due <= self.now:
-            self.tell(Due())
-            again = wake_at(self.life)
+            self.receive(Due())
+            again = wake_at(self.job_with_tasks)
             assert again is None or again > self.now, "a timer rings for ever"
 
-    @precondition(lambda self: len(self.words) > 12)
+    @precondition(lambda self: len(self.messages) > 12)
     @rule()
     def stop(self) -> None:
-        self.tell(self.request.model_copy(update={"execution": Execution.STOP, "revision": 2}))
+        self.receive(self.request.model_copy(update={"execution": Execution.STOP, "revision": 2}))
 
     # What must hold at every step.
 
     @invariant()
     def no_task_has_two_live_pods(self) -> None:
-        if not hasattr(self, "life"):
+        if not hasattr(self, "job_with_tasks"):
             return
         tasks = [
             (name.role, name.index)
@@ -286,9 +297,9 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def retries_are_counted_right(self) -> None:
-        if not hasattr(self, "life") or self.life is None:
+        if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None:
             return
-        job = self.life.job
+        job = self.job_with_tasks.job
         assert job.accountable <= self.user_failures, "a retry was counted that no user owes"
         assert job.retries.user <= self.user_failures
         assert sum(job.retries.model_dump().values()) == job.attempt
@@ -297,55 +308,57 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def what_users_see_is_true(self) -> None:
-        if not hasattr(self, "life") or self.life is None or not self.statuses:
+        if not hasattr(self, "job_with_tasks") or self.job_with_tasks is None or not self.statuses:
             return
         seen = self.statuses[-1]
-        if self.life.job.is_final:
+        if self.job_with_tasks.job.is_final:
             assert seen.state in FINAL
             assert seen.verdict is not None
-            assert all(task.phase in DONE for task in self.life.tasks.values())
+            assert all(task.phase in DONE for task in self.job_with_tasks.tasks.values())
 
     # And in the end.
 
     def teardown(self) -> None:
         """From here on every word arrives, pods run to their end, and timers ring."""
-        if not hasattr(self, "life"):
+        if not hasattr(self, "job_with_tasks"):
             return
-        assert self.life is not None
+        assert self.job_with_tasks is not None
         for _ in range(MANY_STEPS):
             if self.is_at_rest():
                 break
-            if self.life.job.is_final:  # nodes that were lost come back with their pods
+            if self.job_with_tasks.job.is_final:  # nodes that were lost come back with their pods
                 self.dead.clear()
             self.fair_round()
-        assert self.life.job.is_final, f"the job never ends: {self.life}"
-        assert wake_at(self.life) is None
+        assert self.job_with_tasks.job.is_final, f"the job never ends: {self.job_with_tasks}"
+        assert wake_at(self.job_with_tasks) is None
         assert self.statuses[-1].state in FINAL
-        for (kind, subject), say in self.spoken.items():
-            assert not say.is_open, f"{kind} {subject} never ends"
+        for (kind, subject), publish in self.spoken.items():
+            assert not publish.is_open, f"{kind} {subject} never ends"
         assert not self.agents.live(), "a pod lives on"
         assert self.agents.forgotten == set(self.agents.statuses), "a pod is not forgotten"
-        assert not any(word.pods for word in self.scheduler.decisions.values()), "a gang lives on"
+        assert not any(message.pods for message in self.scheduler.decisions.values()), (
+            "a gang lives on"
+        )
 
     def is_at_rest(self) -> bool:
-        assert self.life is not None
+        assert self.job_with_tasks is not None
         is_told = all(
-            word.revision <= self.heard.get(_subject(word), 0)
-            for word in (*self.scheduler.decisions.values(), *self.agents.statuses.values())
+            message.revision <= self.received.get(_subject(message), 0)
+            for message in (*self.scheduler.decisions.values(), *self.agents.statuses.values())
         )
         is_heard = all(
-            say.message.revision <= self.peer_revision(say)
-            for say in self.spoken.values()
-            if say.kind is not Kind.JOB
+            publish.message.revision <= self.peer_revision(publish)
+            for publish in self.spoken.values()
+            if publish.kind is not Kind.JOB
         )
-        return self.life.job.is_final and is_told and is_heard and not self.agents.live()
+        return self.job_with_tasks.job.is_final and is_told and is_heard and not self.agents.live()
 
-    def peer_revision(self, say: Publish) -> int:
-        known = self.scheduler.gangs if say.kind is Kind.GANG else self.agents.requests
-        return known[say.subject].revision if say.subject in known else 0
+    def peer_revision(self, publish: Publish) -> int:
+        known = self.scheduler.gangs if publish.kind is Kind.GANG else self.agents.requests
+        return known[publish.subject].revision if publish.subject in known else 0
 
     def fair_round(self) -> None:
-        assert self.life is not None
+        assert self.job_with_tasks is not None
         self.deliver_newest()
         for gang in self.scheduler.waiting():
             self.scheduler.place(gang, "n3")
@@ -353,21 +366,23 @@ class Lives(RuleBasedStateMachine):
         for pod in self.live():
             if pod in self.agents.stopping:
                 self.end_pod(pod, stopped())
-            elif self.life.job.phase in ACTIVE:  # later a pod ends only when it is asked to
+            elif (
+                self.job_with_tasks.job.phase in ACTIVE
+            ):  # later a pod ends only when it is asked to
                 self.end_pod(pod, None)
         self.now += timedelta(minutes=16)
         self.ring()
 
 
-def _subject(word: StateMessage) -> tuple[str, str]:
-    match word:
+def _subject(message: StateMessage) -> tuple[str, str]:
+    match message:
         case JobRequest():
-            return ("job", word.job)
+            return ("job", message.job)
         case GangDecision():
-            return ("gang", word.gang)
+            return ("gang", message.gang)
         case PodStatus():
-            return ("pod", word.pod)
-    raise AssertionError(word)
+            return ("pod", message.pod)
+    raise AssertionError(message)
 
 
 TestLives = Lives.TestCase

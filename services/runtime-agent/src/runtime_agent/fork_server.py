@@ -1,7 +1,7 @@
-"""Asks the nursery, a small process beside the agent, to fork a supervisor for a pod.
+"""Asks the fork server, a small process beside the agent, to fork a supervisor for a pod.
 
-An ask may be lost when the nursery dies; the pod's directory then still says "prepared", and the
-ask is repeated. Two asks are as good as one: the second supervisor finds the lock taken.
+A fork server that dies loses the request; the pod's directory still says "prepared", and the agent
+repeats the request. A repeated request is harmless: the second supervisor finds the lock taken.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from pathlib import Path
 CLOSE_TIMEOUT_S = 1.0
 
 
-class Nursery:
+class ForkServer:
     """Starts the process when it is first needed, and again after it has died."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, directory: Path) -> None:
-        """Has a supervisor forked for the pod. Raises OSError where no process can be started."""
+        """Fork a supervisor for the pod. Raises OSError if no process can be started."""
         line = os.fsencode(directory) + b"\n"
         if self._process is None or not self._send(self._process, line):
             self.close()
             self._process = self._open()
             if not self._send(self._process, line):
-                raise OSError("the nursery of supervisors ended at once; see the agent's output")
+                raise OSError("the fork server ended at once; see the agent's output")
 
     @staticmethod
     def _open() -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "runtime_agent.supervisor", "--nursery"],
+            [sys.executable, "-I", "-m", "runtime_agent.supervisor", "--fork-server"],
             stdin=subprocess.PIPE,
             env={"PATH": os.defpath},  # pods can read it in /proc: nothing secret goes there
             start_new_session=True,
@@ -53,11 +53,11 @@ class Nursery:
 
     @property
     def pid(self) -> int | None:
-        """Of the nursery, None before the first start."""
+        """Process id of the fork server; None before its first start."""
         return None if self._process is None else self._process.pid
 
     def close(self) -> None:
-        """Lets the nursery end, or ends it; the supervisors stay."""
+        """End the fork server, by force after a second; the supervisors stay."""
         if self._process is None:
             return
         assert self._process.stdin is not None

@@ -20,8 +20,8 @@ from runtime_agent.supervisor.run import supervise
 SUPERVISOR_LOG = "supervisor.log"
 
 
-def tend() -> int:
-    """Serves until the agent is gone."""
+def serve() -> int:
+    """Fork a supervisor for each line, until the agent has ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps, this process never waits
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     proc.boot_id()  # read once for all
@@ -41,7 +41,7 @@ def _detach(directory: Path) -> NoReturn:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         redirect(directory)
         code = supervise(directory)
-    except BaseException:  # the log is the only place that can hear of it
+    except BaseException:  # the log is the only place to report it
         traceback.print_exc()
         sys.stderr.flush()
     finally:

@@ -38,7 +38,7 @@ _LEAST = "minInstances"
 
 
 @dataclass(frozen=True, slots=True)
-class RoleWishes:
+class RoleRequests:
     """What a task role wishes, wherever it is said."""
 
     gpu_types: tuple[str, ...] = ()
@@ -62,19 +62,19 @@ class Named:
     column: int
 
 
-def check_wishes(root: Node) -> Iterator[Problem]:
+def check_requests(root: Node) -> Iterator[Problem]:
     """Roles that are none, what is said twice, groups that can't be near one another, jobs that
     would be ended before they are done, and gangs that need more tasks than there are, or none.
     """
     for same in _SAME:
-        yield from _said_twice(root, same)
+        yield from _stated_twice(root, same)
     for base in (HIVED, MUSTER):
         for name in fields(root, *base, "taskRoles"):
             if name not in fields(root, "taskRoles"):
                 yield problem_at(root, (*base, "taskRoles", name), "names no task role of this job")
     for name in fields(root, "taskRoles"):
         for fields_of_role in _SAME_OF_ROLE:
-            yield from _said_twice(
+            yield from _stated_twice(
                 root, tuple((*base, "taskRoles", name, key) for base, key in fields_of_role)
             )
     yield from _mixed_groups(root)
@@ -82,10 +82,10 @@ def check_wishes(root: Node) -> Iterator[Problem]:
     yield from _of_wrong_size(root)
 
 
-def _said_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
-    said = [path for path in same if _is_said(root, path)]
-    for path in said[1:]:
-        message = f"can't be together with `{join_path(said[0])}`; keep one of them"
+def _stated_twice(root: Node, same: tuple[Path, ...]) -> Iterator[Problem]:
+    stated = [path for path in same if _is_stated(root, path)]
+    for path in stated[1:]:
+        message = f"can't be together with `{join_path(stated[0])}`; keep one of them"
         yield problem_at(root, path, message)
 
 
@@ -128,7 +128,7 @@ def _is_number(node: Node) -> bool:
     return isinstance(node.value, int | float) and not isinstance(node.value, bool)
 
 
-def _is_said(root: Node, path: Path) -> bool:
+def _is_stated(root: Node, path: Path) -> bool:
     node = look_up(root, path)
     return node is not None and node.value is not None
 
@@ -160,8 +160,8 @@ def priority_of(job: JobFile) -> tuple[int, str | None]:
         names = {number: name for name, number in PRIORITIES.items()}
         return own, names.get(own, str(own))
     hived = job.extras.hived_scheduler
-    said = hived.job_priority_class if hived else None
-    return PRIORITIES[said or DEFAULT_PRIORITY_CLASS], said
+    stated = hived.job_priority_class if hived else None
+    return PRIORITIES[stated or DEFAULT_PRIORITY_CLASS], stated
 
 
 def lazy_preemption_of(job: JobFile) -> bool | None:
@@ -171,11 +171,11 @@ def lazy_preemption_of(job: JobFile) -> bool | None:
     return own if own is not None or hived is None else hived.lazy_preemption_enable
 
 
-def wishes_of(job: JobFile, name: str) -> RoleWishes:
+def requests_of(job: JobFile, name: str) -> RoleRequests:
     """What the task role wishes."""
     hived, own = _hived_role(job, name), _own_role(job, name)
     types = (hived.sku_type,) if hived.sku_type else own.gpu_types
-    return RoleWishes(
+    return RoleRequests(
         gpu_types=tuple(dict.fromkeys(types or ())),
         pin=hived.pinned_cell_id or own.pin,
         group=hived.affinity_group_name or own.group,
@@ -206,20 +206,20 @@ def named(job: JobFile, root: Node) -> tuple[Named, ...]:
 
 def _named_by(job: JobFile, name: str, root: Node) -> Iterator[Named]:
     hived, own = _hived_role(job, name), _own_role(job, name)
-    said: list[tuple[str | None, str | None, Path]] = [
+    stated: list[tuple[str | None, str | None, Path]] = [
         (hived.sku_type, None, (*HIVED, "taskRoles", name, "skuType")),
         (None, hived.pinned_cell_id, (*HIVED, "taskRoles", name, "pinnedCellId")),
         (None, own.pin, (*MUSTER, "taskRoles", name, "pin")),
     ]
     place: Path = (*MUSTER, "taskRoles", name, "gpuTypes")
-    said += [(gpu_type, None, (*place, at)) for at, gpu_type in enumerate(own.gpu_types or ())]
-    for gpu_type, pin, path in said:
+    stated += [(gpu_type, None, (*place, at)) for at, gpu_type in enumerate(own.gpu_types or ())]
+    for gpu_type, pin, path in stated:
         if gpu_type or pin:
             node = find(root, path)
             yield Named(name, gpu_type, pin, join_path(path), node.line, node.column)
 
 
-def wish_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
+def request_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
     """What is wished and has no effect."""
     yield from _hived_warnings(job, root)
     if priority_of(job)[0] == OPPORTUNISTIC and lazy_preemption_of(job) is not None:
@@ -231,7 +231,7 @@ def wish_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
         yield problem_at(root, (*MUSTER, "borrow"), message)
     for name, role in job.task_roles.items():
         yield from _role_warnings(job, name, role, root)
-    groups = {wishes_of(job, name).group for name in job.task_roles} - {None}
+    groups = {requests_of(job, name).group for name in job.task_roles} - {None}
     if job.extras.gang_allocation and len(groups) > 1:
         message = (
             "have several groups, and no effect: the job is one gang, placed together and near "
@@ -253,8 +253,8 @@ def _hived_warnings(job: JobFile, root: Node) -> Iterator[Problem]:
         yield problem_at(root, (*HIVED, "ignoreK8sSuggestedNodes"), message)
     for key in hived.model_extra or {}:
         yield problem_at(root, (*HIVED, key), "is kept, but nothing reads it")
-    for name, wishes in hived.task_roles.items():
-        for key in wishes.model_extra or {}:
+    for name, requests in hived.task_roles.items():
+        for key in requests.model_extra or {}:
             path = (*HIVED, "taskRoles", name, key)
             yield problem_at(root, path, "is kept, but nothing reads it")
 

@@ -18,7 +18,7 @@ from scheduler.domain.core.model import (
     Upgraded,
 )
 from scheduler.domain.formats.decisions import decision_fields
-from scheduler.domain.words import DECIDED, DEFERRED, PREEMPTED, REFUSED
+from scheduler.domain.messages import DECIDED, DEFERRED, PREEMPTED, REFUSED
 
 _log = structlog.get_logger()
 

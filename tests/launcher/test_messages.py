@@ -38,13 +38,19 @@ def runs(spec: JobSpec, address: Place, order: Iterable[int] = (0,)) -> list[Pod
         submitted_at=NOW, spec=spec,
     )  # fmt: skip
     decision = decide(JOB, None, request, now=NOW, policy=POLICY)
-    gangs = [say.message for say in decision.messages if isinstance(say.message, GangRequest)]
-    told: list[PodRequest] = []
+    gangs = [
+        publish.message for publish in decision.messages if isinstance(publish.message, GangRequest)
+    ]
+    story: list[PodRequest] = []
     for gang, places in _placed([gangs[number] for number in order], address):
-        word = GangDecision(revision=1, gang=gang, job=JOB, epoch=1, pods=places)
-        decision = decide(JOB, decision.state, word, now=NOW, policy=POLICY)
-        told += [say.message for say in decision.messages if isinstance(say.message, PodRequest)]
-    return told
+        message = GangDecision(revision=1, gang=gang, job=JOB, epoch=1, pods=places)
+        decision = decide(JOB, decision.state, message, now=NOW, policy=POLICY)
+        story += [
+            publish.message
+            for publish in decision.messages
+            if isinstance(publish.message, PodRequest)
+        ]
+    return story
 
 
 def _placed(
@@ -71,11 +77,11 @@ def a_node_each(number: int) -> str:
 
 
 def test_a_pod_is_told_each_address_once_and_whose_it_is() -> None:
-    told = runs(a_spec((a_role("w", 5, 2),)), lambda number: f"10.0.0.{number // 2}")
-    assert len(told) == 5
-    for word in told:
-        assert word.run is not None
-        (peers,) = word.run.peers
+    story = runs(a_spec((a_role("w", 5, 2),)), lambda number: f"10.0.0.{number // 2}")
+    assert len(story) == 5
+    for message in story:
+        assert message.run is not None
+        (peers,) = message.run.peers
         assert peers.addresses == ("10.0.0.0", "10.0.0.1", "10.0.0.2")
         assert peers.address_of == (0, 0, 1, 1, 2)
         assert peers.ports == {"http": ((20000,),) * 5, "p" * 100: ((20000, 20001),) * 5}
@@ -96,11 +102,11 @@ def test_a_task_that_starts_singly_is_told_of_those_that_have_a_place() -> None:
 
 
 def test_a_gang_of_500_is_told_of_itself_in_few_bytes() -> None:
-    told = runs(
+    story = runs(
         JobSpec(task_roles=(a_role("w", 500, 0, ports={"http": 1}),)),
         lambda number: f"10.0.0.{number // 8}",
     )
-    assert max(size(word) for word in told) < 500 * 16
+    assert max(size(message) for message in story) < 500 * 16
 
 
 @pytest.mark.parametrize(
@@ -121,9 +127,9 @@ def test_a_job_just_small_enough_fits_its_pods_records(
     over = largest_record(a_spec(with_command(found, MAX_RECORD_BYTES)))[1] - MAX_RECORD_BYTES
     spec = a_spec(with_command(found, MAX_RECORD_BYTES - over))
     assert largest_record(spec) == ("pod-requested", MAX_RECORD_BYTES)
-    told = runs(spec, a_node_each)
-    assert len(told) == sum(role.instances for role in found)
-    largest = max(size(word) for word in (told[0], told[-1]))
+    story = runs(spec, a_node_each)
+    assert len(story) == sum(role.instances for role in found)
+    largest = max(size(message) for message in (story[0], story[-1]))
     assert MAX_RECORD_BYTES - slack_bytes < largest <= MAX_RECORD_BYTES
 
 

@@ -12,19 +12,19 @@ from scheduler.domain.requests import Asked
 from scheduler.domain.rules import Rules
 
 
-class Telling:
+class Notices:
     """``untold``: gangs that have not been told their reason, in order."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.untold: dict[str, None] = {}
-        self._said: deque[tuple[float, str]] = deque()
+        self.unpublished: dict[str, None] = {}
+        self._published: deque[tuple[float, str]] = deque()
 
     def note(self, gang: Asked, reason: Reason | None, now: float) -> None:
         """The gang was told this now, or before a restart."""
-        gang.said, gang.said_at = reason, now
+        gang.published_reason, gang.published_at = reason, now
         if reason is not None:
-            self._said.append((now, gang.name))
+            self._published.append((now, gang.name))
 
     def due(
         self,
@@ -39,49 +39,49 @@ class Telling:
         nobody is told again and again. While a cycle is under way nobody is forgotten who has no
         reason: it may wait and be tried in what is left of it.
         """
-        told, again = 0, [] if is_under_way else self._stale(gangs, reason_of, now)
-        for name in [*self.untold, *again]:
+        published, again = 0, [] if is_under_way else self._stale(gangs, reason_of, now)
+        for name in [*self.unpublished, *again]:
             gang = gangs.get(name)
             reason = None if gang is None or gang.is_refused else reason_of(name)
             if gang is None or reason is None:
                 if not is_under_way:
-                    self.untold.pop(name, None)
+                    self.unpublished.pop(name, None)
                 continue
-            if not is_settled and gang.said is not None:
+            if not is_settled and gang.published_reason is not None:
                 continue
-            if told == self.rules.cycle_gangs:
-                self.untold[name] = None
+            if published == self.rules.cycle_gangs:
+                self.unpublished[name] = None
                 continue
-            self.untold.pop(name, None)
-            if gang.said != reason and self._is_news(gang, reason, now):
-                told += 1
+            self.unpublished.pop(name, None)
+            if gang.published_reason != reason and self._is_news(gang, reason, now):
+                published += 1
                 self.note(gang, reason, now)
                 yield name, reason
 
     def _is_news(self, gang: Asked, reason: Reason, now: float) -> bool:
-        if gang.said is None or gang.said.code != reason.code:
+        if gang.published_reason is None or gang.published_reason.code != reason.code:
             return True
-        return now - gang.said_at >= self.rules.defer_again_s
+        return now - gang.published_at >= self.rules.defer_again_s
 
     def _stale(
         self, gangs: dict[str, Asked], reason_of: Callable[[str], Reason | None], now: float
     ) -> list[str]:
         """Gangs whose last word is old enough to be said again; a bounded number."""
         names: list[str] = []
-        while self._said and len(names) < self.rules.defer_again_gangs:
-            at, name = self._said[0]
+        while self._published and len(names) < self.rules.defer_again_gangs:
+            at, name = self._published[0]
             if now - at < self.rules.defer_again_s:
                 break
-            self._said.popleft()
+            self._published.popleft()
             gang = gangs.get(name)
-            if gang is None or gang.said is None or gang.said_at != at:
+            if gang is None or gang.published_reason is None or gang.published_at != at:
                 continue
             reason = reason_of(name)
             if reason is None:
                 continue
-            if gang.said == reason:
+            if gang.published_reason == reason:
                 self.note(gang, reason, now)
-            elif name not in self.untold:
+            elif name not in self.unpublished:
                 names.append(name)
         return names
 
@@ -94,7 +94,7 @@ TIMES = {
 """Numbers of a reason that are seconds of the clock, and how its text has them."""
 
 
-def told(
+def published_reason(
     reason: model.Reason, gangs: Mapping[str, Asked], expected_at: float | None = None
 ) -> Reason:
     """A reason as it is said, with the expected start where it is known; the gang that it is about
@@ -120,11 +120,11 @@ def _named(text: str, gang: object, gangs: Mapping[str, Asked]) -> str:
     return text.replace(asked.name, f"{asked.request.user}~{asked.request.name}")
 
 
-def give_back(
+def note_preemption(
     gang: Asked, decision: model.Preempted | model.Shrunk, gangs: Mapping[str, Asked]
 ) -> None:
     """A gang is told to leave, or some of its pods are."""
-    when, said = moment(decision.until), told(decision.reason, gangs)
+    when, said = moment(decision.until), published_reason(decision.reason, gangs)
     reason = said.model_copy(update={"text": _named(said.text, decision.for_gang, gangs)})
     if isinstance(decision, model.Shrunk):
         if gang.leaving and gang.preemption is not None:  # others are awaited, earlier
@@ -135,9 +135,9 @@ def give_back(
     gang.preemption = Preemption(gang=decision.for_gang, until=when, reason=reason)
 
 
-def until_left(reason: model.Reason) -> Reason:
+def until_released(reason: model.Reason) -> Reason:
     """The same for a gang with a reservation, in the words of a clock and a calendar."""
     if reason.numbers["until"] is not None:
-        return told(reason, {})
+        return published_reason(reason, {})
     text = "It starts when what ended pods held is free."
     return Reason(code=reason.code, text=text, numbers=dict(reason.numbers))

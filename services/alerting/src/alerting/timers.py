@@ -8,18 +8,18 @@ import structlog
 from muster.db import is_transient
 from muster.service import Runtime
 
-from alerting.book import Book
 from alerting.domain import jobs
 from alerting.domain.deliveries import GiveUp
-from alerting.handlers import Listener, Told
+from alerting.handlers import Listener, Notified
 from alerting.metrics import AlertingMetrics
 from alerting.settings import AlertingSettings
 from alerting.store import alerts, cleaning, deliveries, watches
+from alerting.subscriptions import Subscriptions
 
 _log = structlog.get_logger()
 
 
-class Keeper:
+class Timers:
     """Looks at the time. Silence counts only while the bus answers, and some time after it came:
     what was not read yet is no silence.
     """
@@ -27,17 +27,17 @@ class Keeper:
     def __init__(
         self,
         runtime: Runtime,
-        book: Book,
+        subscriptions: Subscriptions,
         listener: Listener,
         metrics: AlertingMetrics,
-        after: Callable[[Told], None],
+        after: Callable[[Notified], None],
     ) -> None:
         assert isinstance(runtime.settings, AlertingSettings)
         self._settings = runtime.settings
         self._bus = runtime.bus
         self._pool = runtime.pool
         self._relay = runtime.relay
-        self._book = book
+        self._subscriptions = subscriptions
         self._listener = listener
         self._metrics = metrics
         self._after = after
@@ -82,12 +82,12 @@ class Keeper:
 
     async def _pass_time(self) -> None:
         async with self._relay.transaction() as opened:
-            told = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
-        self._after(told)
+            notified = await self._listener.pass_time(opened, self._settings.alert_timer_batch)
+        self._after(notified)
 
     async def _clean(self) -> None:
         settings = self._settings
-        told = Told()
+        notified = Notified()
         async with self._relay.transaction() as opened:
             conn = opened.conn
             expired = await cleaning.expire(conn, settings.give_up_after_s, settings.clean_rows)
@@ -95,14 +95,14 @@ class Keeper:
                 conn,
                 days=settings.retention_days,
                 rows=settings.clean_rows,
-                subscriptions=[it.subscription.id for it in self._book.entries()],
+                subscriptions=[it.subscription.id for it in self._subscriptions.entries()],
             )
             for watch in await watches.forget_jobs(
                 conn, settings.open_job_days, settings.clean_rows
             ):
-                told.add((), jobs.forgotten(watch, now=opened.now))
-            await alerts.save_alerts(opened, told.alerts)
-        self._after(told)
+                notified.add((), jobs.forgotten(watch, now=opened.now))
+            await alerts.save_alerts(opened, notified.alerts)
+        self._after(notified)
         if expired:
             self._metrics.given_up.labels("any", GiveUp.EXPIRED).inc(expired)
             _log.warning("deliveries were too old", count=expired)
