@@ -1,6 +1,7 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json``, ``docs/asyncapi.json`` and ``docs/kafka-acls.md`` are generated.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/settings.md`` and
+``docs/kafka-acls.md`` are generated.
 ``docs/schemas/examples/`` has a record of each topic, written by hand.
 ``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
 topics and, in ``golden/``, its records.
@@ -18,7 +19,7 @@ from typing import Any
 
 from muster.contracts.acls import as_table
 
-from documents import asyncapi, schemas
+from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
 
 ACLS = """\
@@ -40,7 +41,9 @@ def generated(docs: Path) -> dict[Path, str]:
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
     files = {path: _text(content) for path, content in made.items()}
-    return files | {docs / "kafka-acls.md": ACLS + as_table(["<node>"])}
+    files[docs / "settings.md"] = settings_page.page()
+    files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
+    return files
 
 
 def examples(docs: Path) -> dict[str, Any]:

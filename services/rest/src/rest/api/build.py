@@ -25,8 +25,11 @@ PUBLIC = frozenset(
 """Paths that need no token."""
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorBody, "description": "Refused; the mend is in `errors`."},
-    "5XX": {"model": ErrorBody, "description": "Not now; try again."},
+    "4XX": {
+        "model": ErrorBody,
+        "description": "The request was rejected. `errors` lists each problem with its fix.",
+    },
+    "5XX": {"model": ErrorBody, "description": "The service can't answer now. Try again later."},
 }
 
 REFUSAL_CONTENT = {

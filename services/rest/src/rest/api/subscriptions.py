@@ -215,7 +215,9 @@ def _subscription(
     if not caller.is_admin:
         forbidden = sorted(event.value for event in ADMIN_EVENTS.intersection(events))
         if forbidden:
-            problem = Problem("events", f"{', '.join(forbidden)}: only admins can be told of this")
+            problem = Problem(
+                "events", f"{', '.join(forbidden)}: only admins can subscribe to this"
+            )
             message = "Only admins can subscribe to events of the cluster."
             raise Rejected("ForbiddenUserError", message, (problem,))
         filter_ = filter_.model_copy(update={"users": (owner,)})
