@@ -109,7 +109,7 @@ demo: .venv/.installed $(KAFKA_NEEDS) ## The same, but end after the sample job,
 
 kafka: .kafka/.prepared ## Fetch Apache Kafka's jars from Maven Central and prepare quick starts
 
-.kafka/.prepared: deploy/kafka/pom.xml | .venv/.installed
+.kafka/.prepared: deploy/kafka/pom.xml cli/src/cli/embedded/apache.py | .venv/.installed
 	@rm -rf .kafka/jars .kafka/template .kafka/classes.jsa
 	mvn -q -B -f deploy/kafka/pom.xml -Dmaven.repo.local=$(CURDIR)/.kafka/m2 dependency:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.kafka/jars

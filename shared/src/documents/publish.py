@@ -1,6 +1,7 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json``, ``docs/asyncapi.json`` and ``docs/settings.md`` are generated.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/kafka-acls.md`` and
+``docs/settings.md`` are generated.
 ``docs/schemas/examples/`` has a record of each topic, written by hand.
 ``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
 topics and, in ``golden/``, its records.
@@ -16,9 +17,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from muster.contracts.acls import as_table
+
 from documents import asyncapi, schemas, settings_page
 from documents.compatibility import breaks
 
+ACLS = """\
+# Who may do what on Kafka
+
+Generated from the table of topics; [kafka.md](kafka.md) tells how to apply it. All else is denied.
+Services and agents may also read the configuration of the topics that they use (DescribeConfigs).
+`agent-<node>` stands for one user for each node. Kafka's rights tell topics apart, not keys.
+
+"""
 FIX = "run `make generate` and commit what it writes"
 
 
@@ -30,6 +41,7 @@ def generated(docs: Path) -> dict[Path, str]:
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
     texts = {path: _text(content) for path, content in made.items()}
+    texts[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
     return texts | {docs / "settings.md": settings_page.page()}
 
 

@@ -1,9 +1,11 @@
 """Settings that every service has: from the environment (``MUSTER_…``) and from secret files."""
 
 import socket
+import ssl
 import sys
+from enum import StrEnum
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from pydantic import (
     Field,
@@ -19,8 +21,17 @@ SECRETS_DIR = Path("/run/secrets")
 PREFIX = "MUSTER_"
 
 
-class ServiceSettings(BaseSettings):
-    """What a service needs to reach the bus and to be watched. Units are in the names."""
+class SecurityProtocol(StrEnum):
+    """How a client connects to Kafka. SASL logs in, by SCRAM-SHA-512; SSL encrypts, by TLS."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+
+class KafkaSettings(BaseSettings):
+    """Where Kafka is, and how a client logs in."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -34,6 +45,85 @@ class ServiceSettings(BaseSettings):
         "127.0.0.1:9092",
         description="Kafka brokers to connect to first: host:port, separated by commas.",
     )
+    kafka_security_protocol: SecurityProtocol = Field(
+        SecurityProtocol.PLAINTEXT, description="SASL_SSL logs in and encrypts."
+    )
+    kafka_user: str = Field("", description="The user that logs in, with SASL.")
+    kafka_password: SecretStr = Field(SecretStr(""), description="The user's password.")
+    kafka_ca_file: Path | None = Field(
+        None, description="PEM of who signed Kafka's certificate; else the system's authorities."
+    )
+    kafka_certificate_file: Path | None = Field(
+        None, description="PEM of this client's own certificate, where Kafka asks for one."
+    )
+    kafka_key_file: Path | None = Field(None, description="PEM of its private key.")
+
+    @model_validator(mode="after")
+    def _security_is_whole(self) -> Self:
+        """Raises ValueError that names the setting and the fix."""
+        protocol = self.kafka_security_protocol
+        for name, value in (
+            ("MUSTER_KAFKA_USER", self.kafka_user),
+            ("MUSTER_KAFKA_PASSWORD", self.kafka_password.get_secret_value()),
+        ):
+            if "SASL" in protocol and not value:
+                raise ValueError(f"{name} is missing: {protocol} needs it")
+            if "SASL" not in protocol and value:
+                raise ValueError(
+                    f"{name} has no effect with {protocol}:"
+                    " set MUSTER_KAFKA_SECURITY_PROTOCOL=SASL_SSL"
+                )
+        files = (self.kafka_ca_file, self.kafka_certificate_file, self.kafka_key_file)
+        if "SSL" not in protocol and any(files):
+            raise ValueError(
+                "MUSTER_KAFKA_CA_FILE, MUSTER_KAFKA_CERTIFICATE_FILE and MUSTER_KAFKA_KEY_FILE have"
+                f" no effect with {protocol}: set MUSTER_KAFKA_SECURITY_PROTOCOL=SASL_SSL"
+            )
+        if (self.kafka_certificate_file is None) != (self.kafka_key_file is None):
+            raise ValueError(
+                "MUSTER_KAFKA_CERTIFICATE_FILE and MUSTER_KAFKA_KEY_FILE need each other: set both"
+            )
+        self.kafka_client()
+        return self
+
+    def kafka_client(self) -> dict[str, Any]:
+        """The options of every aiokafka client: where Kafka is, TLS and log-in.
+
+        Raises ValueError that names the setting whose file can't be used.
+        """
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.kafka_bootstrap,
+            "security_protocol": self.kafka_security_protocol.value,
+        }
+        if "SSL" in self.kafka_security_protocol:
+            options["ssl_context"] = self._tls()
+        if "SASL" in self.kafka_security_protocol:
+            options |= {
+                "sasl_mechanism": "SCRAM-SHA-512",
+                "sasl_plain_username": self.kafka_user,
+                "sasl_plain_password": self.kafka_password.get_secret_value(),
+            }
+        return options
+
+    def _tls(self) -> ssl.SSLContext:
+        name, files = "MUSTER_KAFKA_CA_FILE", str(self.kafka_ca_file)
+        try:
+            context = ssl.create_default_context(cafile=self.kafka_ca_file)
+            if self.kafka_certificate_file is not None:
+                name = "MUSTER_KAFKA_CERTIFICATE_FILE or MUSTER_KAFKA_KEY_FILE"
+                files = f"{self.kafka_certificate_file}, {self.kafka_key_file}"
+                context.load_cert_chain(
+                    self.kafka_certificate_file, self.kafka_key_file, password=_no_password
+                )
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+            raise ValueError(f"{name} can't be used: {files}: {reason}; name a PEM file") from error
+        return context
+
+
+class ServiceSettings(KafkaSettings):
+    """What a service needs to reach the bus and to be watched. Units are in the names."""
+
     http_host: str = Field(
         "127.0.0.1", description="The address on which the HTTP endpoints listen."
     )
@@ -82,6 +172,11 @@ class ServiceSettings(BaseSettings):
     shutdown_s: PositiveFloat = Field(10.0, description="The longest time that a stop takes.")
 
 
+def _no_password() -> str:
+    """OpenSSL would ask a terminal for the password of an encrypted key, and wait."""
+    raise ValueError("the key is encrypted: store it without a password, readable by its user only")
+
+
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
@@ -92,11 +187,19 @@ def read(kind: type[Settings]) -> Settings:
     try:
         return kind()
     except ValidationError as error:
-        for wrong in error.errors(include_input=False, include_url=False, include_context=False):
-            name = "_".join(str(step) for step in wrong["loc"]).upper()
-            name = name if name.startswith(PREFIX) else PREFIX + name
-            sys.stderr.write(f"{name}: {wrong['msg']}\n")
+        sys.stderr.write("".join(f"{problem}\n" for problem in problems(error)))
         sys.exit(2)
+
+
+def problems(error: ValidationError) -> list[str]:
+    """What is wrong with settings, each with its variable."""
+    found = []
+    for wrong in error.errors(include_input=False, include_url=False, include_context=False):
+        name = "_".join(str(step) for step in wrong["loc"]).upper()
+        name = name if name.startswith(PREFIX) else PREFIX + name
+        # What is wrong with several settings together names them by itself.
+        found.append(f"{name}: {wrong['msg']}" if wrong["loc"] else wrong["msg"].partition(", ")[2])
+    return found
 
 
 class DatabaseSettings(ServiceSettings):

@@ -258,6 +258,7 @@ class _Up:
             "phase": self._phase,
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
+            "kafkaIsClosed": bool(notes and notes.kafka_is_closed),
             "database": notes.database if notes else None,
             "simulatedGpus": notes.simulated_gpus if notes else None,
             "services": {

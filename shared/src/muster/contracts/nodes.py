@@ -6,7 +6,11 @@ from muster.contracts.model import Model
 
 
 class Gpu(Model):
-    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out."""
+    """One GPU of a node. ``pod`` holds it; ``simulated`` GPUs are pretended, to try things out.
+
+    A GPU in MIG mode is not listed but each of its MIG devices, with the profile in ``model`` and
+    ``mig_profile`` ("1g.10gb") and the UUID of their GPU as ``mig_parent``.
+    """
 
     index: int
     uuid: str
@@ -16,6 +20,8 @@ class Gpu(Model):
     problem: str | None = None
     simulated: bool = False
     pod: str | None = None
+    mig_profile: str | None = None
+    mig_parent: str | None = None
 
 
 class PodOnNode(Model):

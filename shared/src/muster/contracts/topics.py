@@ -173,8 +173,8 @@ _ALL = [
         "node-heartbeat",
         NodeHeartbeat,
         "node",
-        "The node's agent is alive.",
-        senders=(Service.RUNTIME_AGENT,),
+        "The node's agent is alive, or the Scheduler's probe returns.",
+        senders=(Service.RUNTIME_AGENT, Service.SCHEDULER),
         readers=(Service.SCHEDULER,),
     ),
     Topic(
