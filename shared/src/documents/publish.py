@@ -1,7 +1,7 @@
 """Writes the documents that are made from the contracts: ``python -m documents.publish``.
 
-``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/kafka-acls.md`` and
-``docs/settings.md`` are generated.
+``docs/schemas/<Model>.json``, ``docs/asyncapi.json``, ``docs/settings.md`` and
+``docs/kafka-acls.md`` are generated.
 ``docs/schemas/examples/`` has a record of each topic, written by hand.
 ``docs/schemas/released/<version>/`` is what readers of a released version rely on: its schemas, its
 topics and, in ``golden/``, its records.
@@ -40,9 +40,10 @@ def generated(docs: Path) -> dict[Path, str]:
         for model in schemas.published_models()
     }
     made[docs / "asyncapi.json"] = asyncapi.document(version("muster-shared"), examples(docs))
-    texts = {path: _text(content) for path, content in made.items()}
-    texts[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
-    return texts | {docs / "settings.md": settings_page.page()}
+    files = {path: _text(content) for path, content in made.items()}
+    files[docs / "settings.md"] = settings_page.page()
+    files[docs / "kafka-acls.md"] = ACLS + as_table(["<node>"])
+    return files
 
 
 def examples(docs: Path) -> dict[str, Any]:

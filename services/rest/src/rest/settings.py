@@ -1,5 +1,6 @@
 """REST's settings. Units are in the names."""
 
+from muster.passwords import AdminPassword
 from muster.settings import DatabaseSettings
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
 
@@ -14,8 +15,8 @@ class RestSettings(DatabaseSettings):
         validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
         description="The API; 0: any free port.",
     )
-    admin_password: SecretStr | None = Field(
-        None, min_length=6, description="Of the user admin, who is made at the first start."
+    admin_password: AdminPassword | None = Field(
+        None, description="Of the user admin, who is made where no user is an admin."
     )
     webhook_key: SecretStr = Field(
         SecretStr(""),
@@ -83,18 +84,32 @@ class RestSettings(DatabaseSettings):
     )
     idempotency_hours: PositiveInt = Field(24, description="How long idempotency keys are kept.")
 
-    token_life_s: PositiveInt = Field(7 * 86_400, description="Of a login, at the most.")
+    token_life_s: PositiveInt = Field(
+        7 * 86_400, le=7 * 86_400, description="How long a login is valid unless it is renewed."
+    )
+    login_s: PositiveInt = Field(
+        90 * 86_400, description="How long after its password was given a login can be renewed."
+    )
+    token_use_s: PositiveFloat = Field(
+        300.0, description="The least time between two writes of a token's last use."
+    )
     token_cache_s: PositiveFloat = Field(
         1.0, description="A token revoked at another replica still works here for this long."
     )
     token_cache_entries: PositiveInt = Field(10_000, description="The most cached tokens.")
     logins_per_user: PositiveInt = Field(1000, description="Older ones are logged out.")
     application_tokens: PositiveInt = Field(100, description="Of one user.")
-    login_attempts: PositiveInt = Field(
-        10, description="Failed logins in login_window_s; then 429."
+    password_attempts: PositiveInt = Field(
+        10,
+        description="The most wrong passwords for one user from one address in password_window_s;"
+        " then 429. For one user, and from one address, the limit is ten times as high.",
     )
-    login_window_s: PositiveFloat = Field(
-        60.0, description="The time in which failed logins are counted."
+    password_window_s: PositiveFloat = Field(
+        300.0, description="The time in which wrong passwords are counted, from the first one."
+    )
+    password_failures_audited: PositiveInt = Field(
+        100,
+        description="The most audit entries of wrong passwords in password_window_s.",
     )
     password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 

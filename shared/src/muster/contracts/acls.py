@@ -66,8 +66,8 @@ def agent_user(node: str) -> str:
 
 def acls(agents: Sequence[str]) -> list[Acl]:
     """All rights, by user: of the services, of the agents on these nodes, and of the operator.
-    All else is denied. Only an administrator makes or alters topics. Nobody has a right on the
-    cluster or on transactional ids, which Muster does not use.
+    What is not listed is denied. Only an administrator creates or alters topics. Nobody has a right
+    on the cluster or on transactional ids, which Muster does not use.
     """
     found: list[Acl] = []
     for service in Service:
