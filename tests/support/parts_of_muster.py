@@ -24,7 +24,7 @@ from cli.embedded.binaries import readable_binaries
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import end_leftovers, free_port
-from cli.jobs import log_in
+from cli.logins import log_in
 from cli.standalone.processes import Patience, Program, ServiceProcess
 from cli.standalone.programs import EMBEDDED_BUS, SERVICES, Choices, Endpoints, programs
 from muster.contracts.topics import EVERY_TOPIC
@@ -247,9 +247,7 @@ def _programs(home: Path, parts: Parts) -> dict[str, Program]:
         found[each.name] = replace(each, environment={**each.environment, **QUICK})
     first = found[AGENTS[0]]
     home.parent.chmod(0o777)  # what tasks share with the test lies there
-    first = replace(
-        first, environment={**first.environment, "MUSTER_TASK_PATHS": str(home.parent)}
-    )
+    first = replace(first, environment={**first.environment, "MUSTER_TASK_PATHS": str(home.parent)})
     own = {"MUSTER_NODE": "node-1", "MUSTER_PORT_LAST": "24999", "MUSTER_MACHINE_ID": "machine-1"}
     found[AGENTS[0]] = replace(first, environment={**first.environment, **own})
     own = {
@@ -290,8 +288,8 @@ async def parts_up(home: Path, say: Callable[[str], None]) -> AsyncIterator[tupl
                 parts.start(name)
             await parts.ready(*parts.programs)
             rest = Client(f"http://127.0.0.1:{parts.ports['rest']}")
-            token = await asyncio.to_thread(log_in, rest, "admin", PASSWORD)
-            http = Http(parts.ports["rest"], token)
+            login = await asyncio.to_thread(log_in, rest, "admin", PASSWORD)
+            http = Http(parts.ports["rest"], login.token)
             yield parts, http
             await http.close()
         finally:

@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from alerting.app import build as build_alerting
 from alerting.settings import AlertingSettings
+from bus_logins import bus_settings, user_of
 from cli.embedded.process import free_port
 from launcher.app import build as build_launcher
 from launcher.settings import LauncherSettings
@@ -96,7 +97,7 @@ class Muster:
         maker, build = _SERVICES[service]
         self.choose_port(service)
         common = {
-            "kafka_bootstrap": self.bootstrap,
+            **bus_settings(self.bootstrap, user_of(service)),
             "database_url": self.database_url,
             "http_port": self.ports[service],
             "internal_token": self.internal_token,
@@ -216,7 +217,7 @@ async def a_muster(
     database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
     """All five services; `settings` by service name, with `_` for `-`."""
-    home.chmod(0o777)  # what tasks share with the test lies there
+    home.chmod(0o777)  # noqa: ASYNC240  what tasks share with the test lies there
     muster = Muster(database_url, bootstrap, home)
     muster.choose_port(Service.SCHEDULER)
     muster.settings = {

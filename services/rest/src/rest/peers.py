@@ -135,7 +135,7 @@ class Peers:
             async with self._client.stream("GET", url, params=query) as answer:
                 code = RECORD_REFUSALS.get(answer.status_code)
                 if code is not None:
-                    raise Rejected(code, _told(await answer.aread()))
+                    raise Rejected(code, _error_text(await answer.aread()))
                 if answer.status_code != 200:
                     raise Transient(f"The Scheduler answers {answer.status_code}; try again later.")
                 yield OpenRecord(answer.headers.get(AS_OF), _content(answer))
@@ -206,7 +206,7 @@ async def _read(answer: httpx2.Response) -> Any:
 RECORD_REFUSALS = {400: "InvalidParametersError", 404: "NoRecordError"}
 
 
-def _told(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """The Scheduler's words."""
     try:
         return str(json.loads(body)["message"])

@@ -6,8 +6,8 @@ from muster.protocol.document import MAX_BYTES
 from muster.protocol.parse import ParsedJob, parse_job
 from muster.protocol.problems import ProtocolError
 from muster.protocol.rename import renamed
+from muster.protocol.requests import PRIORITIES, Named
 from muster.protocol.shape import JobFile, job_file_schema
-from muster.protocol.wishes import PRIORITIES, Named
 
 __all__ = [
     "MAX_BYTES",

@@ -95,7 +95,7 @@ class ExitSpec(Shown):
 
 
 class ExitMessages(Shown):
-    """What the parts said about the end."""
+    """The services' messages about the end."""
 
     container: str | None
     runtime: str | None
@@ -217,8 +217,8 @@ class LogLocations(Shown):
 
 
 class Why(Shown):
-    """Why a job is where it is. ``scheduler``: its own words, as they are; ``schedulerProblem``
-    says where they are missing though it was asked.
+    """The reason of a job's state. ``scheduler``: the Scheduler's answer as it is;
+    ``schedulerProblem``: why it is missing.
     """
 
     name: str
@@ -239,7 +239,10 @@ class ShownGpu(BaseModel):
 
 
 class ShownNode(BaseModel):
-    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it."""
+    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it.
+    ``missingLimits``: memory, swap, cpu or processes, where the node can't limit a pod's.
+    ``singleUser``: why all tasks run as the agent's user; null: each runs under its user's uid.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -247,6 +250,8 @@ class ShownNode(BaseModel):
     state: str
     order: str | None
     simulated: bool
+    missingLimits: list[str]
+    singleUser: str | None
     gpuTotal: int
     gpuUsed: int
     gpuAvailable: int
