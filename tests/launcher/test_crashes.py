@@ -146,7 +146,9 @@ class World:
 
     def start_agent(self) -> None:
         node = Node("n1", "boot", 30.0)
-        memory = Memory(self.journal, node, has=lambda name: name in self.directories, gpu_count=8)
+        memory = Memory(
+            self.journal, node, has=lambda name: name in self.directories, gpus=frozenset(range(8))
+        )
         self.pending: list[Outgoing] = []
         self.handlers = Handlers(memory, self.pending.extend, lambda: None)
         self.has_begun = False

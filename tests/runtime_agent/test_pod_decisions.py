@@ -20,7 +20,7 @@ SHAPE = RoleShape(
     name="w", instances=1, gpus=1, cpu=1, memory_mb=1, min_failed_instances=1,
     min_succeeded_instances=-1,
 )  # fmt: skip
-AROUND = Surroundings(node="n", journal="j", boot="b", gpu_count=4, next_report=7)
+AROUND = Surroundings(node="n", journal="j", boot="b", gpus=frozenset(range(4)), next_report=7)
 
 
 def a_request(

@@ -110,7 +110,7 @@ async def test_what_is_set_is_taken_refused_where_it_cannot_be_and_removed(
         assert measured(runtime, "configuration_version") == 1
         alone = await client.post("/configuration/check", content="policy: {graceSeconds: 6}\n")
         (warning,) = alone.json()["warnings"]
-        assert "leaves out speech, in which gangs are (1)" in warning["message"]
+        assert "leaves out speech, which has gangs (1)" in warning["message"]
 
         await set_(others, 2, owning(default=3))
         await until(lambda: measured(runtime, "configuration_behind") == 1)
@@ -261,7 +261,7 @@ async def test_a_text_is_checked_against_the_hardware_and_nothing_is_changed(
         assert (good["content"], good["errors"]) == (owning(speech=2), [])
         (warning,) = good["warnings"]
         assert warning["path"] == "virtualClusters"
-        assert "leaves out default, in which gangs are (1)" in warning["message"]
+        assert "leaves out default, which has gangs (1)" in warning["message"]
         bad = await check("virtualClusters:\n  speech:\n    cells: [{type: node, count: 3}]\n")
         assert bad["content"] is None
         assert [(each["path"], each["line"]) for each in bad["errors"]] == [

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -255,8 +255,12 @@ async def an_agent(settings: AgentSettings) -> AsyncIterator[None]:
         yield
 
 
-def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """The agent as its own process, which can be killed; `within` is a command that runs it."""
+def agent_process(
+    settings: AgentSettings, within: Sequence[str] = (), more: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """The agent as its own process, which can be killed; `within` is a command that runs it, `more`
+    has variables of its environment.
+    """
     environment = {
         "PATH": os.environ["PATH"],
         "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
@@ -270,6 +274,7 @@ def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subpro
         "MUSTER_LOG_LEVEL": "WARNING",
         "MUSTER_MEMORY_LIMITS": "false",
         "MUSTER_CPU_LIMITS": "false",
+        **(more or {}),
     }
     command = [*within, sys.executable, "-m", "runtime_agent"]
     return subprocess.Popen(command, env=environment)

@@ -6,9 +6,9 @@ Failures carry the exit code of the command, so that scripts can tell them apart
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -67,6 +67,8 @@ class Client:
 
     url: str
     token: str = ""
+    renew: Callable[[], None] | None = field(default=None, compare=False)
+    """What is done before each request: a login that expires is renewed."""
 
     def __post_init__(self) -> None:
         """Raises CommandError where no request could be made with these."""
@@ -116,6 +118,8 @@ class Client:
         timeout_s: float = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
         """A request whose answer is read by the caller, whatever its status."""
+        if self.renew is not None:
+            self.renew()
         connection = self._connection(timeout_s)
         authorisation = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         is_sent = False

@@ -143,12 +143,3 @@ def task_log(client: Client, job: str, role: str | None, index: int, stream: str
     """A task's log as it is now."""
     logs = task_logs(detail(client, job), job, role, index)
     return client.call("GET", log_target(client, logs, stream)).text()
-
-
-def log_in(client: Client, user: str, password: str) -> str:
-    """An application token for the user, made with the password; CommandError where refused."""
-    answer = client.send(
-        "POST", "/authn/basic/login", {"username": user, "password": password}
-    ).json()
-    made = Client(client.url, answer["token"]).send("POST", "/tokens/application", {}).json()
-    return str(made["token"])

@@ -67,6 +67,11 @@ class PlumbingMetrics:
             "muster_batch_seconds", "Seconds of one batch.", buckets=SECONDS, registry=registry
         )
         self.bus_up = Gauge("muster_bus_up", "1 while the bus answers.", registry=registry)
+        self.refusals = Gauge(
+            "muster_bus_refusals",
+            "What the bus refuses this service now, for want of a right or a password.",
+            registry=registry,
+        )
         self.channels_unavailable = Gauge(
             "muster_bus_channels_unavailable",
             "Partitions, or whole topics, that accept no records.",

@@ -25,6 +25,7 @@ from aiokafka.errors import (
     PolicyViolationError,
     RecordListTooLargeError,
     RecordTooLargeError,
+    TopicAuthorizationFailedError,
     UnknownError,
     UnsupportedForMessageFormatError,
 )
@@ -34,6 +35,7 @@ from muster.contracts.topics import DEAD_LETTER, TOPICS, Service, Topic, dead_le
 from muster.errors import Transient
 from muster.metrics import PlumbingMetrics
 from muster.records import headers
+from muster.refusals import NOT_AUTHORIZED, Refusals, RefusedError
 from muster.settings import ServiceSettings
 
 _log = structlog.get_logger()
@@ -71,10 +73,13 @@ class Publisher:
     not there; whoever makes it takes the mark away.
     """
 
-    def __init__(self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics) -> None:
+    def __init__(
+        self, settings: ServiceSettings, me: Service, metrics: PlumbingMetrics, refusals: Refusals
+    ) -> None:
         self._settings = settings
         self._me = me
         self._metrics = metrics
+        self._refusals = refusals
         self.on_open: list[Callable[[Channel], None]] = []
         self.lacks_topics = False
         self._away: dict[Channel, Outgoing] = {}
@@ -183,6 +188,9 @@ class Publisher:
             if outcome is None:
                 self._taken_at = monotonic()
                 self._metrics.published.labels(record.topic).inc()
+                self._refusals.note(f"publish {record.topic}", None)
+            elif isinstance(outcome, RefusedError):
+                self._refusals.note(f"publish {record.topic}", str(outcome))
 
     async def _channels_of(
         self,
@@ -199,7 +207,8 @@ class Publisher:
             # Another look may have been under way, which did not ask for these topics yet.
             await producer.client.force_metadata_update()
         counts = {topic: len(cluster.partitions_for_topic(topic) or ()) for topic in topics}
-        self.lacks_topics = self.lacks_topics or not all(counts.values())
+        allowed = counts.keys() - cluster.unauthorized_topics
+        self.lacks_topics = self.lacks_topics or not all(counts[topic] for topic in allowed)
         return [
             Channel(r.topic, count, partition_of(r.key, count))
             if (count := counts.get(r.topic))
@@ -217,6 +226,9 @@ class Publisher:
     ) -> None:
         """Hand over the records of one channel, in order, as far as it goes."""
         place = TopicPartition(channel.topic, channel.number)
+        if channel.topic in producer.client.cluster.unauthorized_topics:
+            sent[way[0]] = _failed(TopicAuthorizationFailedError(channel.topic))
+            return
         for n in way:
             # Without a leader the producer would ask for it all the while, and wait.
             if producer.client.cluster.leader_for_partition(place) in (None, NO_LEADER):
@@ -236,8 +248,7 @@ class Publisher:
                 headers=[(name, value.encode()) for name, value in made.items()],
             )
         except KafkaError as error:
-            sent = asyncio.get_running_loop().create_future()
-            sent.set_exception(error)
+            sent = _failed(error)
         return sent
 
     async def _open_producer(self) -> AIOKafkaProducer:
@@ -247,7 +258,7 @@ class Publisher:
                 if monotonic() - self._failed_at < self._settings.bus_watch_s / 2:
                     raise Transient("it was unavailable a moment ago")
                 producer = AIOKafkaProducer(
-                    bootstrap_servers=self._settings.kafka_bootstrap,
+                    **self._settings.kafka_client(),
                     client_id=f"muster-{self._me.value}",
                     acks="all",
                     partitioner=_partition,
@@ -278,6 +289,12 @@ async def _stop(producer: AIOKafkaProducer) -> None:
         await producer.client.close()
 
 
+def _failed(error: KafkaError) -> asyncio.Future[Any]:
+    failed: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    failed.set_exception(error)
+    return failed
+
+
 def _partition(key: bytes, every: Sequence[int], _available: Sequence[int]) -> int:
     """As the producer would by itself, but for the price."""
     return every[partition_of(key.decode(), len(every))]
@@ -292,4 +309,5 @@ def _outcome(sent: asyncio.Future[Any] | None, reason: str) -> Outcome:
     error = sent.exception()
     if error is None or isinstance(error, REJECTIONS):
         return error
-    return Transient(str(error) or type(error).__name__)
+    kind = RefusedError if isinstance(error, NOT_AUTHORIZED) else Transient
+    return kind(str(error) or type(error).__name__)

@@ -153,7 +153,7 @@ class Runtime:
 
     async def is_ready(self) -> dict[str, bool]:
         """What the service needs, and whether it answers."""
-        ready = {"bus": self.bus.is_up}
+        ready = {"bus": self.bus.is_up, "bus_rights": not self.bus.refusals.reasons}
         if self._pool is not None:
             ready["database"] = await answers(self._pool)
         return ready

@@ -13,10 +13,14 @@ from typing import Annotated, Any
 from aiokafka import AIOKafkaConsumer, ConsumerRecord
 from aiokafka.errors import KafkaError
 from cyclopts import App, Parameter
+from muster.contracts.acls import OPERATOR
 from muster.contracts.topics import DEAD_LETTER, TOPICS
+from muster.settings import KafkaSettings, problems
+from pydantic import ValidationError
 
 from cli.client import CommandError, Exit
 from cli.commands.session import Output
+from cli.embedded.apache import login
 from cli.home import find_home, read_json
 from cli.output import Format, cut
 
@@ -75,13 +79,13 @@ app.command(
 async def _follow(
     topics: list[str], job: str | None, offset: str, show: Callable[[ConsumerRecord], None]
 ) -> None:
-    bootstrap = kafka_bootstrap()
+    settings = kafka_settings()
     # There is nothing to save, and a client that is connecting may swallow a cancellation.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, os._exit, int(Exit.INTERRUPTED))
     is_wanted = about(job)
     consumer = AIOKafkaConsumer(
         *topics,
-        bootstrap_servers=bootstrap,
+        **settings.kafka_client(),
         auto_offset_reset=offset,
         request_timeout_ms=TIMEOUT_MS,
     )
@@ -94,7 +98,7 @@ async def _follow(
     except (KafkaError, TimeoutError) as error:
         raise CommandError(
             Exit.UNREACHABLE,
-            f"Kafka does not answer at {bootstrap} ({error or 'too late'}): "
+            f"Kafka does not answer at {settings.kafka_bootstrap} ({error or 'too late'}): "
             "start Muster by `muster up`, or set MUSTER_KAFKA_BOOTSTRAP.",
         ) from error
     finally:
@@ -120,10 +124,22 @@ def about(job: str | None) -> Callable[[ConsumerRecord], bool]:
     return is_wanted
 
 
-def kafka_bootstrap() -> str:
-    """Where Kafka is, as the environment or the running Muster says."""
-    running = read_json(find_home() / "running.json")
-    return os.environ.get("MUSTER_KAFKA_BOOTSTRAP") or running.get("kafka") or "127.0.0.1:9092"
+def kafka_settings() -> KafkaSettings:
+    """Where Kafka is, and the log-in, as the environment or the running Muster says.
+
+    Raises CommandError where the environment is wrong.
+    """
+    home = find_home()
+    running = read_json(home / "running.json")
+    known: dict[str, Any] = {}
+    if not os.environ.get("MUSTER_KAFKA_BOOTSTRAP"):
+        known["kafka_bootstrap"] = running.get("kafka") or "127.0.0.1:9092"
+        if running.get("kafkaIsClosed"):
+            known |= login(home / "kafka", OPERATOR)
+    try:
+        return KafkaSettings(**known)
+    except ValidationError as error:
+        raise CommandError(Exit.USAGE, "; ".join(problems(error))) from error
 
 
 def _print_record(record: ConsumerRecord) -> None:

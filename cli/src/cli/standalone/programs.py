@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.settings import PREFIX
+
 from cli.standalone.processes import Program
 
 SERVICES = ("rest", "launcher", "scheduler", "runtime-agent", "alerting")
@@ -58,6 +60,7 @@ class Choices:
     internal_token: str
     webhook_key: str
     bus_settings: dict[str, str]
+    bus_logins: Mapping[str, Mapping[str, str]]  # by service; none: the bus knows no users
     topic_partitions: int
     fake_gpus: int
     keep_jobs: bool
@@ -107,6 +110,9 @@ def _environment(
         "MUSTER_HTTP_HOST": "127.0.0.1",
         "MUSTER_HTTP_PORT": str(endpoints.ports[name]),
         "MUSTER_INTERNAL_TOKEN": choices.internal_token,
+    }
+    settings |= {
+        PREFIX + key.upper(): value for key, value in choices.bus_logins.get(name, {}).items()
     }
     if name not in WITHOUT_DATABASE:
         settings["MUSTER_DATABASE_URL"] = endpoints.database_url

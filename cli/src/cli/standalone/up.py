@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.passwords import ADMIN
 from muster.process import hide_memory
 
 from cli.client import Client, CommandError, Exit
@@ -24,7 +25,7 @@ from cli.home import (
     write_json,
     write_private,
 )
-from cli.jobs import log_in
+from cli.logins import give_back, log_in
 from cli.separation import separation
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
@@ -33,7 +34,6 @@ from cli.standalone.settings import UpSettings
 from cli.standalone.state import HomeInUseError, HomeState, owning
 from cli.standalone.whole import Whole
 
-ADMIN = "admin"
 STATUS_S = 1.0
 MIB = 1 << 20
 LAST_END_S, LAST_POLL_S = 20.0, 0.1
@@ -212,17 +212,17 @@ class _Up:
                 return None
             return mine
         try:
-            token = log_in(client, ADMIN, password)
+            lasting = _lasting_login(client, password)
         except CommandError as error:
             self.screen.show(f"The local login failed ({error}): log in by `muster login`.")
             return None
-        write_credentials(self.home, Credentials(client.url, token, ADMIN))
+        write_credentials(self.home, lasting)
         self.state.mark_done("login")
         (self.home / "first-password").unlink(missing_ok=True)
         if self.settings.admin_password is None:
             self.screen.show(f"The administrator is `{ADMIN}` with the password {password}")
             self.screen.show("  (shown this once; commands on this machine need none)")
-        return Client(client.url, token)
+        return Client(client.url, lasting.token)
 
     def _print_addresses(self) -> None:
         notes = self.whole.notes
@@ -258,6 +258,7 @@ class _Up:
             "phase": self._phase,
             "rest": notes.rest if notes else None,
             "kafka": notes.kafka if notes else None,
+            "kafkaIsClosed": bool(notes and notes.kafka_is_closed),
             "database": notes.database if notes else None,
             "simulatedGpus": notes.simulated_gpus if notes else None,
             "services": {
@@ -265,3 +266,14 @@ class _Up:
                 for part in self.whole.parts
             },
         }
+
+
+def _lasting_login(client: Client, password: str) -> Credentials:
+    """An application token that does not expire: who reads this folder has its database's password
+    too, and it is to be of use after any pause.
+    """
+    login = log_in(client, ADMIN, password)
+    mine = Client(client.url, login.token)
+    token = mine.send("POST", "/tokens/application", {"name": "muster up"}).json()["token"]
+    give_back(login)
+    return Credentials(client.url, token, ADMIN)

@@ -6,10 +6,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from muster.contracts.topics import TOPICS, dead_letter_topic
+from muster.bus_admin import set_up_bus
+from muster.contracts.topics import EVERY_TOPIC, Service
+from muster.errors import Broken
+from muster.publisher import BUS_ERRORS
+from muster.settings import ServiceSettings
 
-from cli.embedded.apache import ApacheKafka
+from cli.embedded.apache import ADMINISTRATOR, AGENT, NODE, ApacheKafka
 from cli.embedded.broker import EmbeddedBroker
 from cli.embedded.postgres import EmbeddedPostgres
 from cli.embedded.process import EmbeddedServerError
@@ -39,6 +44,7 @@ class Notes:
     rest: str
     kafka: str
     kafka_is_own: bool
+    kafka_is_closed: bool
     database: str
     database_is_own: bool
     simulated_gpus: int
@@ -64,6 +70,7 @@ class Whole:
         self._runners: list[ServerRunner] = []
         self._services: list[ServiceProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
+        self._apache: ApacheKafka | None = None
         self.notes: Notes | None = None
 
     @property
@@ -80,6 +87,8 @@ class Whole:
         rest_port = self._state.fixed_port("rest", self._settings.port, "MUSTER_PORT")
         database_url = self._start_database()
         bootstrap = self._start_broker()
+        if self._apache is not None:
+            await self._set_up_bus(self._apache)
         ports = {"rest": rest_port}
         for name in SERVICES[1:]:
             ports[name] = self._state.port(name)
@@ -90,6 +99,7 @@ class Whole:
             rest=endpoints.url("rest"),
             kafka=bootstrap,
             kafka_is_own=self._settings.kafka_bootstrap is None,
+            kafka_is_closed=self._apache is not None,
             database=_without_password(database_url),
             database_is_own=self._settings.database_url is None,
             simulated_gpus=choices.fake_gpus,
@@ -127,12 +137,30 @@ class Whole:
             internal_token=self._secret("internal_token"),
             webhook_key=self._secret("webhook_key"),
             bus_settings=EMBEDDED_BUS if self._brings_embedded_broker() else {},
+            bus_logins=self._bus_logins(),
             topic_partitions=self._settings.topic_partitions,
             fake_gpus=fake_gpus,
             keep_jobs=self._keep_jobs,
             pods_grace_s=self._settings.pods_grace_s,
             admin_password=admin_password,
         )
+
+    def _bus_logins(self) -> dict[str, dict[str, str]]:
+        if self._apache is None:
+            return {}
+        return {
+            name: self._apache.login(AGENT if name == Service.RUNTIME_AGENT else name)
+            for name in SERVICES
+        }
+
+    async def _set_up_bus(self, kafka: ApacheKafka) -> None:
+        login: dict[str, Any] = kafka.login(ADMINISTRATOR)
+        partitions = self._settings.topic_partitions
+        settings = ServiceSettings(**login, topic_partitions=partitions)
+        try:
+            await set_up_bus(settings, [NODE])
+        except (Broken, *BUS_ERRORS) as error:
+            raise EmbeddedServerError(f"Apache Kafka was not set up: {error}") from error
 
     def _secret(self, name: str) -> str:
         """One that the environment gives, else this installation's own."""
@@ -171,9 +199,11 @@ class Whole:
 
     def _broker(self, port: int) -> EmbeddedBroker | ApacheKafka:
         if self._settings.kafka == "apache":
-            return ApacheKafka(self.home / "kafka", self._settings.kafka_installation(), port=port)
+            installation = self._settings.kafka_installation()
+            self._apache = ApacheKafka(self.home / "kafka", installation, port=port)
+            return self._apache
         return EmbeddedBroker(
-            [*TOPICS, *(dead_letter_topic(name).name for name in TOPICS)],
+            EVERY_TOPIC,
             port=port,
             partitions=self._settings.topic_partitions,
             log=self.home / "log" / "kafka.log",

@@ -26,91 +26,98 @@ from alerting.receivers.webhook import WebhookLimits
 
 
 class AlertingSettings(DatabaseSettings):
-    """When alerts fire, how receivers are reached, and how long deliveries are retried."""
+    """Limits of silence, and how receivers are reached and retried."""
 
-    http_port: NonNegativeInt = Field(8083, description="Health and metrics; 0: any free.")
-    database_connections: PositiveInt = 5
+    http_port: NonNegativeInt = Field(
+        8083, description="The port of health and metrics; 0: any free port."
+    )
+    database_connections: PositiveInt = Field(5, description="Connections of one process.")
 
     stuck_after_s: PositiveFloat = Field(
-        900.0, description="Time without a change after which a job is stuck."
+        900.0, description="The time without a change after which a job counts as stuck."
     )
     stale_after_s: PositiveFloat = Field(
-        86_400.0, description="Age beyond which nobody is notified of an event."
+        86_400.0, description="The age above which an event is not notified."
     )
     dead_letters_over_s: PositiveFloat = Field(
-        3_600.0, description="Time without a dead letter after which its alert is resolved."
+        3_600.0, description="The time without a dead letter after which the alert ends."
     )
     drift_over_s: PositiveFloat = Field(
-        300.0, description="Time without accounting-drifted after which its alert is resolved."
+        300.0, description="The time without a drift message after which the alert ends."
     )
     clash_over_s: PositiveFloat = Field(
         300.0,
-        description="Time without node-name-clashed after which its alert is resolved.",
+        description="The time without a node-name-clashed message after which the alert ends.",
     )
-    lost_forget_s: PositiveFloat = Field(
-        86_400.0, description="Time without node-lost after which a lost node is forgotten."
-    )
-    alert_timer_poll_s: PositiveFloat = Field(5.0, description="Interval of checking due timers.")
-    alert_timer_batch: PositiveInt = Field(200, description="Due rows handled in one transaction.")
+    lost_forget_s: PositiveFloat = Field(86_400.0, description="How long a lost node is kept.")
+    alert_timer_poll_s: PositiveFloat = Field(5.0, description="How often due timers are handled.")
+    alert_timer_batch: PositiveInt = Field(200, description="The most due rows in one transaction.")
     alert_settle_s: PositiveFloat = Field(
-        60.0, description="Time that the bus must be reachable before silence is measured."
+        60.0, description="How long the bus must be reachable before silence counts."
     )
 
-    subscriptions_file: Path | None = Field(None, description="YAML file with subscriptions.")
+    subscriptions_file: Path | None = Field(None, description="A YAML file with subscriptions.")
     subscriptions_poll_s: PositiveFloat = Field(
-        5.0, description="Interval of checking the subscriptions file."
+        5.0, description="How often the file is checked for a change."
     )
     subscriptions_wait_s: PositiveFloat = Field(
-        30.0, description="Longest wait at a start for the subscriptions on the bus."
+        30.0, description="How long a start waits for subscriptions on the bus."
     )
 
     webhook_key: SecretStr = Field(
-        SecretStr(""), description="Key that signing secrets are derived from; the same as in REST."
+        SecretStr(""),
+        description="The key from which webhook signing secrets are made; the same as REST's.",
     )
     webhook_allow_networks: str = Field(
         "", description="Private networks that webhooks may reach, such as 10.0.0.0/8, fd00::/8."
     )
-    webhook_ca_file: Path | None = Field(None, description="Additional CA certificates to trust.")
-    webhook_timeout_s: PositiveFloat = Field(
-        15.0, description="Timeout of one attempt, from name resolution to answer."
+    webhook_ca_file: Path | None = Field(
+        None, description="A private certificate authority to trust too."
     )
-    webhook_slots: PositiveInt = Field(64, description="Concurrent webhooks, at most.")
-    resolver_threads: PositiveInt = Field(16, description="Concurrent name resolutions, at most.")
+    webhook_timeout_s: PositiveFloat = Field(
+        15.0, description="The time limit of one attempt, including the name look-up."
+    )
+    webhook_slots: PositiveInt = Field(64, description="The most webhooks at a time.")
+    resolver_threads: PositiveInt = Field(16, description="The most name look-ups at a time.")
 
-    smtp_host: str | None = Field(None, description="Mail server; none: no mail is sent.")
-    smtp_port: PositiveInt = 587
-    smtp_tls: MailTls = Field(MailTls.STARTTLS, description="none, starttls or tls.")
-    smtp_username: str | None = None
-    smtp_password: SecretStr | None = None
-    smtp_sender: str = Field("muster@localhost", description="Sender address of mails.")
-    smtp_timeout_s: PositiveFloat = Field(30.0, description="Timeout of one mail.")
-    mail_slots: PositiveInt = Field(8, description="Concurrent mails, at most.")
+    smtp_host: str | None = Field(None, description="The mail server; without it no mail is sent.")
+    smtp_port: PositiveInt = Field(587, description="The mail server's port.")
+    smtp_tls: MailTls = Field(
+        MailTls.STARTTLS, description="Encryption to the mail server: none, starttls or tls."
+    )
+    smtp_username: str | None = Field(None, description="The user name at the mail server.")
+    smtp_password: SecretStr | None = Field(None, description="The password at the mail server.")
+    smtp_sender: str = Field("muster@localhost", description="The sender's address of mails.")
+    smtp_timeout_s: PositiveFloat = Field(30.0, description="The time limit of one mail.")
+    mail_slots: PositiveInt = Field(8, description="The most mails at a time.")
 
     receiver_slots: PositiveInt = Field(
-        2, description="Concurrent deliveries to one receiver, at most."
+        2, description="The most deliveries to one receiver at a time."
     )
-    delivery_poll_s: PositiveFloat = Field(1.0, description="Interval of checking for due retries.")
+    delivery_poll_s: PositiveFloat = Field(1.0, description="How often due retries are handled.")
     delivery_lease_s: PositiveFloat = Field(
-        120.0, description="Lease of a delivery; another worker takes it after expiry."
+        120.0, description="How long a replica holds a delivery; then another may take it."
     )
     give_up_after_s: PositiveFloat = Field(
-        259_200.0, description="Age at which a delivery is abandoned."
+        259_200.0, description="The age at which a failing delivery is given up."
     )
-    retry_after_max_s: PositiveFloat = 36_000.0
-    pause_failures: PositiveInt = Field(5, description="Failures in a row that pause a receiver.")
-    pause_s: PositiveFloat = Field(
-        5.0, description="First pause of a receiver; it doubles each time."
+    retry_after_max_s: PositiveFloat = Field(
+        36_000.0, description="The longest wait that a receiver's Retry-After sets."
     )
-    pause_max_s: PositiveFloat = 300.0
+    pause_failures: PositiveInt = Field(
+        5, description="Failures in a row after which a receiver is paused."
+    )
+    pause_s: PositiveFloat = Field(5.0, description="The first pause; each further one doubles.")
+    pause_max_s: PositiveFloat = Field(300.0, description="The longest pause.")
 
     retention_days: PositiveInt = Field(
-        8, description="Retention of events and alerts, in days; longer than that of topics."
+        8, description="How long ended rows are kept; longer than topics keep records."
     )
     open_job_days: PositiveInt = Field(
-        90, description="Days without a record after which an open job is forgotten."
+        90, description="How long a job without any message is kept."
     )
-    clean_rows_every_s: PositiveFloat = 600.0
-    clean_rows: PositiveInt = Field(5_000, description="Rows removed in one statement.")
+    clean_rows_every_s: PositiveFloat = Field(600.0, description="How often old rows are removed.")
+    clean_rows: PositiveInt = Field(5_000, description="The most rows removed in one statement.")
 
     @field_validator("webhook_allow_networks")
     @classmethod
@@ -124,7 +131,7 @@ class AlertingSettings(DatabaseSettings):
         try:
             Address(addr_spec=text)
         except (ValueError, IndexError, MessageError):
-            raise ValueError("not a mail address; write it like muster@example.org") from None
+            raise ValueError("this is no mail address; write it like muster@example.org") from None
         return text
 
     @model_validator(mode="after")

@@ -24,52 +24,56 @@ _IN_ORDER = (
 
 
 class LauncherSettings(DatabaseSettings):
-    """Grace, retries, timers and retention of jobs."""
+    """How jobs are stopped and retried, and how often the Launcher looks at its clock."""
 
-    http_port: NonNegativeInt = Field(8081, description="Health and metrics; 0: any free.")
+    http_port: NonNegativeInt = Field(
+        8081, description="The port of health and metrics; 0: any free port."
+    )
 
     stop_grace_s: NonNegativeFloat = Field(
-        30.0, description="Grace between the request to stop a task and its kill."
+        30.0, description="The time from the request to stop a task to its kill."
     )
     preempt_grace_longest_s: NonNegativeFloat = Field(
         3600.0,
-        description="Longest grace of a preempted task; the Scheduler's deadline may be earlier.",
+        description="The most grace of a preempted task, if the Scheduler's deadline is later.",
     )
     lost_grace_s: NonNegativeFloat = Field(
-        5.0, description="Grace of a pod that returns with a lost node."
+        5.0, description="The grace of pods that return with a lost node."
     )
     retry_backoff_first_s: PositiveFloat = Field(
-        1.0, description="Wait before the first retry that is not charged; it doubles each time."
+        1.0, description="The first wait before a retry without cost; each further one doubles."
     )
-    retry_backoff_longest_s: PositiveFloat = 300.0
+    retry_backoff_longest_s: PositiveFloat = Field(300.0, description="The longest such wait.")
     retry_backoff_reset_s: PositiveFloat = Field(
-        600.0, description="Run time of an attempt after which that wait starts again."
+        600.0, description="The run time of an attempt after which the waits restart at the first."
     )
     conflict_shortest_s: PositiveFloat = Field(
-        60.0, description="Shortest wait after a resource conflict; drawn at random."
+        60.0, description="The shortest wait after a conflict over resources; the wait is random."
     )
     conflict_longest_s: PositiveFloat = Field(
-        900.0, description="Longest wait after a resource conflict."
+        900.0, description="The longest wait after such a conflict."
     )
     quiet_s: PositiveFloat = Field(
-        0.4, description="Longest time that details of a job wait to be published together."
+        0.4,
+        description="How long a change of a job's details may wait to be published together with"
+        " others.",
     )
     quiet_new_s: PositiveFloat = Field(
-        2.0, description="Longest time that the first status of a new job waits."
+        2.0, description="The same for the wait of a new job, which its submitter knows already."
     )
 
-    job_timer_poll_s: PositiveFloat = Field(1.0, description="Interval of checking due timers.")
-    job_timer_batch: PositiveInt = Field(200, description="Due jobs handled in one transaction.")
+    job_timer_poll_s: PositiveFloat = Field(1.0, description="How often due timers are handled.")
+    job_timer_batch: PositiveInt = Field(200, description="The most due jobs in one transaction.")
     timer_postpone_s: PositiveFloat = Field(
-        60.0, description="Postponement of a due timer that fails."
+        60.0, description="The delay of a due job whose decision fails."
     )
-    clean_jobs_every_s: PositiveFloat = 600.0
-    clean_jobs: PositiveInt = Field(1000, description="Old jobs deleted in one statement.")
+    clean_jobs_every_s: PositiveFloat = Field(600.0, description="How often old jobs are deleted.")
+    clean_jobs: PositiveInt = Field(1000, description="The most jobs deleted at once.")
     kept_days: PositiveInt = Field(
-        9, description="Retention of ended jobs, in days; longer than closed_subjects_days."
+        9, description="How long ended jobs are kept; longer than the exchange keeps subjects."
     )
     lost_messages_days: PositiveInt = Field(
-        8, description="Days that the end of a pod is republished to an agent that never answers."
+        8, description="How long the end of a pod is republished to an agent that does not answer."
     )
 
     @model_validator(mode="after")

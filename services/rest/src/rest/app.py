@@ -15,6 +15,7 @@ from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
 from rest.handlers.configure import Configuration
 from rest.handlers.maintain import maintain
+from rest.handlers.passwords import Passwords
 from rest.handlers.publish import TOPIC as SETTINGS
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
@@ -50,13 +51,15 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
     virtual_clusters = KnownVirtualClusters(peers, settings)
     if settings.scheduler_url is not None:
         runtime.spawn("virtual clusters", virtual_clusters.run)
+    passwords = Passwords(runtime.pool, settings, metrics)
     context = Context(
         pool=runtime.pool,
         relay=runtime.relay,
         bus=runtime.bus,
         settings=settings,
         metrics=metrics,
-        access=Access(runtime.pool, settings, metrics),
+        access=Access(runtime.pool, settings, metrics, passwords),
+        passwords=passwords,
         submissions=submissions,
         publisher=publisher,
         cluster=cluster,

@@ -27,8 +27,17 @@ class RestMetrics:
             buckets=(1, 2, 5, 10, 25, 50, 100, 200),
             registry=registry,
         )
-        self.logins = Counter(
-            "muster_rest_logins", "Logins, by outcome.", ["outcome"], registry=registry
+        self.password_checks = Counter(
+            "muster_rest_password_checks",
+            "Checks of a password (logins, changes), by outcome.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.tokens = Counter(
+            "muster_rest_tokens_presented",
+            "Requests with a token, by its kind: login, application, refused.",
+            ["kind"],
+            registry=registry,
         )
         self.streams = Gauge("muster_rest_log_streams", "Followed logs.", registry=registry)
         self.peer_failures = Counter(

@@ -1,115 +1,134 @@
 """REST's settings. Units are in the names."""
 
+from muster.passwords import AdminPassword
 from muster.settings import DatabaseSettings
 from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
 
 
 class RestSettings(DatabaseSettings):
-    """Settings of REST, from the environment (``MUSTER_…``)."""
+    """The API, its limits, and its reads of other services."""
 
     http_port: int = Field(
         8080,
         ge=0,
         le=65535,
         validation_alias=AliasChoices("MUSTER_REST_PORT", "MUSTER_HTTP_PORT"),
-        description="Port of the API; 0: any free.",
+        description="The API; 0: any free port.",
     )
-    admin_password: SecretStr | None = Field(
-        None, min_length=6, description="Password of the user admin, created at the first start."
+    admin_password: AdminPassword | None = Field(
+        None, description="Of the user admin, who is made where no user is an admin."
     )
     webhook_key: SecretStr = Field(
         SecretStr(""),
-        description="Key that webhook secrets are derived from; the same as in Alerting.",
+        description="The key from which webhook secrets are made; the same as Alerting's.",
     )
     scheduler_url: str | None = Field(
-        None, description="URL of the Scheduler; without it there are no reasons, queue and quotas."
+        None,
+        description="The Scheduler's address for reasons, queue and quotas; none: REST does not"
+        " ask.",
     )
 
     body_bytes: PositiveInt = Field(
-        64 * 1024, description="Size of a request body, at most; 1 MiB for job files."
+        64 * 1024, description="The size limit of a request; a job file may have 1 MiB."
     )
-    body_timeout_s: PositiveFloat = Field(60.0, description="Time to receive a body; then 408.")
+    body_timeout_s: PositiveFloat = Field(
+        60.0, description="The time limit for receiving a body; then 408."
+    )
     bodies_bytes: PositiveInt = Field(
-        128 * 1024 * 1024, description="Size of all bodies being received together; beyond it 503."
+        128 * 1024 * 1024,
+        description="The most bytes of all requests that are being read; above it 503.",
     )
     page_default: PositiveInt = Field(5000, description="Jobs on a page by default.")
-    page_largest: PositiveInt = 50_000
+    page_largest: PositiveInt = Field(50_000, description="The most jobs on a page.")
     peer_timeout_s: PositiveFloat = Field(
-        5.0, description="Timeout of a read from an agent or the Scheduler."
+        5.0, description="The time limit of a request to an agent or the Scheduler."
     )
 
     virtual_clusters_every_s: PositiveFloat = Field(
-        10.0, description="Interval of reading the virtual clusters from the Scheduler."
+        10.0, description="How often REST reads the virtual clusters from the Scheduler."
     )
     virtual_clusters_again_s: PositiveFloat = Field(
-        1.0,
-        description="Least time between such reads when a job names an unknown virtual cluster.",
+        1.0, description="The least time between two reads when a job names an unknown one."
     )
 
     config_bytes: PositiveInt = Field(
-        256 * 1024, description="Size of a configuration of virtual clusters and policy, at most."
+        256 * 1024, description="The size limit of a scheduling configuration."
     )
-    config_versions: PositiveInt = Field(200, description="Versions of the configuration to keep.")
+    config_versions: PositiveInt = Field(
+        200, description="The most kept versions of the configuration."
+    )
     config_check_s: PositiveFloat = Field(
-        20.0, description="Timeout of the Scheduler's check of a configuration; then 503."
+        20.0, description="The time limit of the Scheduler's check; then 503."
     )
 
     config_what_if_s: PositiveFloat = Field(
-        30.0, description="Timeout of a what-if request to the Scheduler."
+        30.0, description="The time limit of one request for a what-if."
     )
     config_delay_s: PositiveFloat = Field(
         600.0,
-        description="Delay of a virtual cluster's gangs beyond which a change needs acceptDelays.",
+        description="The delay of a virtual cluster's gangs above which a change must be accepted.",
     )
 
-    submit_batch: PositiveInt = Field(100, description="Submissions in one transaction, at most.")
-    submit_batch_bytes: PositiveInt = Field(8 * 1024 * 1024, description="Of their files.")
+    submit_batch: PositiveInt = Field(100, description="The most submissions in one transaction.")
+    submit_batch_bytes: PositiveInt = Field(
+        8 * 1024 * 1024, description="The most bytes of their files."
+    )
     submit_queue: PositiveInt = Field(
-        2000, description="Waiting submissions, at most; beyond it 503."
+        2000, description="The most waiting submissions; above it 503."
     )
-    submit_queue_bytes: PositiveInt = Field(64 * 1024 * 1024, description="Of their files.")
+    submit_queue_bytes: PositiveInt = Field(
+        64 * 1024 * 1024, description="The most bytes of their files."
+    )
     submit_timeout_s: PositiveFloat = Field(
-        20.0, description="Time to store a submission; then 503."
+        20.0, description="The longest wait of a submission; then 503."
     )
-    idempotency_hours: PositiveInt = Field(
-        24, description="Retention of idempotency keys, in hours."
-    )
+    idempotency_hours: PositiveInt = Field(24, description="How long idempotency keys are kept.")
 
-    token_life_s: PositiveInt = Field(7 * 86_400, description="Lifetime of a login token, at most.")
+    token_life_s: PositiveInt = Field(
+        7 * 86_400, le=7 * 86_400, description="How long a login is valid unless it is renewed."
+    )
+    login_s: PositiveInt = Field(
+        90 * 86_400, description="How long after its password was given a login can be renewed."
+    )
+    token_use_s: PositiveFloat = Field(
+        300.0, description="The least time between two writes of a token's last use."
+    )
     token_cache_s: PositiveFloat = Field(
-        1.0, description="Time that a token revoked at another replica still works here."
+        1.0, description="A token revoked at another replica still works here for this long."
     )
-    token_cache_entries: PositiveInt = 10_000
-    logins_per_user: PositiveInt = Field(
-        1000, description="Login tokens of one user, at most; the oldest are revoked."
+    token_cache_entries: PositiveInt = Field(10_000, description="The most cached tokens.")
+    logins_per_user: PositiveInt = Field(1000, description="Older ones are logged out.")
+    application_tokens: PositiveInt = Field(100, description="Of one user.")
+    password_attempts: PositiveInt = Field(
+        10,
+        description="The most wrong passwords for one user from one address in password_window_s;"
+        " then 429. For one user, and from one address, the limit is ten times as high.",
     )
-    application_tokens: PositiveInt = Field(
-        100, description="Application tokens of one user, at most."
+    password_window_s: PositiveFloat = Field(
+        300.0, description="The time in which wrong passwords are counted, from the first one."
     )
-    login_attempts: PositiveInt = Field(
-        10, description="Failed logins in login_window_s; then 429."
+    password_failures_audited: PositiveInt = Field(
+        100,
+        description="The most audit entries of wrong passwords in password_window_s.",
     )
-    login_window_s: PositiveFloat = 60.0
-    password_hashes: PositiveInt = Field(
-        1, description="Concurrent password hashes, at most (46 MiB each)."
-    )
+    password_hashes: PositiveInt = Field(1, description="Passwords hashed at a time (46 MiB each).")
 
-    log_streams_per_user: PositiveInt = Field(20, description="Followed logs of one user, at most.")
-    log_streams_of_all: PositiveInt = Field(500, description="Followed logs of all users, at most.")
-    log_tail_bytes: PositiveInt = Field(
-        16 * 1024, description="Size of the end of a log that tail-mode shows."
+    log_streams_per_user: PositiveInt = Field(20, description="Followed logs at a time.")
+    log_streams_of_all: PositiveInt = Field(500, description="Of all users together.")
+    log_tail_bytes: PositiveInt = Field(16 * 1024, description="What tail-mode shows.")
+    log_bytes: PositiveInt = Field(16 * 1024 * 1024, description="Of one plain answer.")
+    stream_heartbeat_s: PositiveFloat = Field(
+        15.0, description="How often a silent stream sends a heartbeat."
     )
-    log_bytes: PositiveInt = Field(
-        16 * 1024 * 1024, description="Size of a log in one answer, at most."
-    )
-    stream_heartbeat_s: PositiveFloat = 15.0
 
     settings_repeat_s: PositiveFloat = Field(
-        300.0, description="Interval of republishing all settings."
+        300.0, description="How often settings are republished."
     )
     removed_days: PositiveInt = Field(
-        1, description="Days that the removal of a setting is republished."
+        1, description="How long removals of settings are republished."
     )
-    maintenance_s: PositiveFloat = Field(60.0, description="Interval of removing old rows.")
-    maintenance_rows: PositiveInt = 5000
-    audit_days: PositiveInt = Field(365, description="Retention of the audit log, in days.")
+    maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
+    maintenance_rows: PositiveInt = Field(
+        5000, description="The most rows removed in one statement."
+    )
+    audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")

@@ -27,7 +27,7 @@ from muster.settings import read
 
 from runtime_agent.api.logs import LogServer
 from runtime_agent.confinement import Confinement, confinement_of
-from runtime_agent.devices import capacity, open_devices
+from runtime_agent.devices import Devices, NvmlDevices, SimulatedDevices, capacity
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
 from runtime_agent.fork_server import ForkServer
@@ -195,7 +195,7 @@ def _make(
     relay = Relay(
         runtime.bus, settings, journal, lambda pod, revision: handlers.on_refused(pod, revision)
     )
-    devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
+    devices = _devices(settings, journal)
     fork_server = ForkServer()
     confinement = confinement_of(settings)
     runner: Runner
@@ -204,7 +204,7 @@ def _make(
         runner = PretendedPods(doorbell.path)
     else:
         runner = SupervisedPods(
-            settings, directories, fork_server, devices.simulated, doorbell.path, confinement
+            settings, directories, fork_server, devices, doorbell.path, confinement
         )
     memory = Memory(
         journal=journal,
@@ -229,7 +229,7 @@ def _make(
         metrics=metrics,
         has_begun=reader.has_begun,
         live=lambda: [entry.pod for entry in handlers.live()],
-        on_gpus=lambda count: setattr(memory, "gpu_count", count),
+        on_gpus=lambda indices: setattr(memory, "gpus", indices),
     )
     handlers = Handlers(memory, relay.publish, reporter.changed)
     watch = Watch(
@@ -237,6 +237,20 @@ def _make(
     )
     return Agent(
         settings, directories, journal, handlers, watch, relay, reporter, reader, fork_server
+    )
+
+
+def _devices(settings: AgentSettings, journal: Journal) -> Devices:
+    if settings.fake_gpus:
+        return SimulatedDevices(settings.node, settings.fake_gpus)
+    import pynvml  # only here: nodes that pretend need not load it
+
+    return NvmlDevices(
+        pynvml,
+        settings.device_timeout_s,
+        boot=proc.boot_id(),
+        home=settings.agent_home,
+        memory=journal.gpus(),
     )
 
 

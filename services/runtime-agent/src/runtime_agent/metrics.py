@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class AgentMetrics:
-    """What the agent counts. Label values are bounded: phases, rules and GPU numbers."""
+    """What the agent counts. Label values are bounded: phases, rules and Xids."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.pods = Gauge("muster_agent_pods", "Live pods, by phase.", ["phase"], registry=registry)
@@ -42,6 +42,17 @@ class AgentMetrics:
         self.gpus = Gauge("configured_gpu_count", "GPUs of this node.", registry=registry)
         self.gpus_unhealthy = Gauge(
             "muster_agent_gpus_unhealthy", "Unhealthy GPUs of this node.", registry=registry
+        )
+        self.gpu_driver_up = Gauge(
+            "muster_agent_gpu_driver_up",
+            "1: the GPU driver answered the last look, or the node has none. 0: it did not.",
+            registry=registry,
+        )
+        self.gpu_xids = Counter(
+            "muster_agent_gpu_xids",
+            "Xids that made a GPU unhealthy, by number.",
+            ["xid"],
+            registry=registry,
         )
         self.log_bytes = Gauge(
             "muster_agent_log_bytes", "Bytes of all logs on this node.", registry=registry

@@ -14,6 +14,7 @@ import structlog
 from muster.contracts.pods import PodRun
 
 from runtime_agent.confinement import Confinement
+from runtime_agent.devices import Devices
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
 from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
@@ -82,7 +83,7 @@ class SupervisedPods:
     settings: AgentSettings
     directories: PodDirectories
     fork_server: ForkServer
-    simulated_gpus: bool
+    devices: Devices
     doorbell: Path
     confinement: Confinement
     simulated: bool = field(default=False, init=False)
@@ -108,6 +109,9 @@ class SupervisedPods:
             raise
 
     def _prepare(self, pod: Pod, run: PodRun) -> None:
+        names = self.devices.names
+        if gone := set(run.gpus) - names.keys():  # a MIG device that was taken away meanwhile
+            raise OSError(f"the node no longer has GPU {min(gone)}")
         work = str(self.directories.work_path(pod.pod))
         uid = self._uid(run)
         inherited = _inherited(self.settings, os.environ)
@@ -117,7 +121,8 @@ class SupervisedPods:
             node=self.settings.node,
             address=self.settings.address,
             work_dir=work,
-            simulated_gpus=self.simulated_gpus,
+            simulated_gpus=self.devices.simulated,
+            gpu_names=names,
             inherited=inherited if uid is None else of_user(inherited, run.user, work),
         )
         limits = self._limits(run)

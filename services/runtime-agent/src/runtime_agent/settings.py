@@ -38,10 +38,10 @@ class OnStop(StrEnum):
 
 
 class AgentSettings(ServiceSettings):
-    """Settings of a node, its pods and its intervals."""
+    """The node, its pods, and intervals and limits of the agent."""
 
     http_port: NonNegativeInt = Field(
-        8084, description="Port of logs, health and metrics; 0: any free, if nobody reads logs."
+        8084, description="Logs, health and metrics; 0: any free, where nobody needs the logs."
     )
     node: str = Field(
         default_factory=socket.gethostname,
@@ -53,21 +53,20 @@ class AgentSettings(ServiceSettings):
         "127.0.0.1",
         min_length=1,
         max_length=LONGEST_NAME,
-        description="Address at which tasks on other nodes reach this node.",
+        description="Where other nodes' tasks reach this node.",
     )
     log_url: str | None = Field(
         None,
         max_length=LONGEST_URL,
-        description="URL at which REST reads logs; else http://<address>:<http port>.",
+        description="Where the front door reads logs; else http://<address>:<http port>.",
     )
     agent_home: Path = Field(Path(".muster/agent"), description="Journal, pods and their logs.")
     machine_id: str | None = Field(
         None,
         min_length=1,
-        description="What tells this machine from all others, also after a restart: an id, or the"
-        " absolute path of a file with one; else that of /etc/machine-id or"
-        " /var/lib/dbus/machine-id, else the node's name. On another machine a journal counts as"
-        " lost.",
+        description="An id of this machine that survives restarts, or the absolute path of a file"
+        " with one. By default /etc/machine-id, /var/lib/dbus/machine-id, or the node's"
+        " name. A journal of another machine counts as lost.",
     )
     agent_on_stop: OnStop = Field(
         OnStop.WITHDRAW,
@@ -82,8 +81,8 @@ class AgentSettings(ServiceSettings):
     )
     cpu: PositiveInt | None = Field(None, description="CPUs to offer; else those of the machine.")
     memory_mb: PositiveInt | None = Field(None, description="Memory to offer; else the machine's.")
-    port_first: PositiveInt = Field(20000, description="First port for pods.")
-    port_last: PositiveInt = Field(29999, description="Last port for pods, inclusive.")
+    port_first: PositiveInt = Field(20000, description="Ports that pods can be given: from …")
+    port_last: PositiveInt = Field(29999, description="… to, inclusive.")
 
     @model_validator(mode="after")
     def _ports_are_a_range(self) -> Self:
@@ -104,33 +103,29 @@ class AgentSettings(ServiceSettings):
             )
         return self
 
-    heartbeat_s: PositiveFloat = 10.0
-    report_s: PositiveFloat = Field(60.0, description="Longest time between two node reports.")
+    heartbeat_s: PositiveFloat = Field(10.0, description="How often the agent sends a heartbeat.")
+    report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")
     report_coalesce_s: NonNegativeFloat = Field(
-        0.02, description="Time within which changes are combined into one report."
+        0.02, description="Changes within this time make one report."
     )
-    device_timeout_s: PositiveFloat = Field(10.0, description="Timeout of the GPU driver.")
-    device_look_s: PositiveFloat = Field(15.0, description="Interval of checking the GPUs.")
+    device_timeout_s: PositiveFloat = Field(10.0, description="The GPU driver must answer by then.")
+    device_look_s: PositiveFloat = Field(15.0, description="How often the GPUs are looked at.")
     foreign_port_s: PositiveFloat = Field(
-        600.0, description="Time that a port used by a foreign process is reported."
+        600.0, description="How long a port is reported that another process held."
     )
 
-    pod_look_s: PositiveFloat = Field(1.0, description="Interval of checking pods.")
+    pod_look_s: PositiveFloat = Field(1.0, description="Pods are looked at this often, unasked.")
     checkpoint_every_s: PositiveFloat = Field(
-        30.0, description="Least time between two notices of a pod's checkpoint."
+        30.0, description="The least time between two messages on a pod's saved work."
     )
-    launch_timeout_s: PositiveFloat = Field(5.0, description="Time for a supervisor to start.")
-    launch_attempts: PositiveInt = Field(
-        5, description="Launch attempts before a pod fails with launch-failed."
-    )
-    grace_s: NonNegativeFloat = Field(
-        30.0, description="Default grace between SIGTERM and SIGKILL."
-    )
+    launch_timeout_s: PositiveFloat = Field(5.0, description="A supervisor is there by then.")
+    launch_attempts: PositiveInt = Field(5, description="Then the pod fails: launch-failed.")
+    grace_s: NonNegativeFloat = Field(30.0, description="Between SIGTERM and SIGKILL by default.")
     withdraw_grace_s: NonNegativeFloat = Field(
-        20.0, description="Grace of pods when the agent itself ends."
+        20.0, description="The same when the agent itself is asked to end."
     )
     supervisor_patience_s: PositiveFloat = Field(
-        30.0, description="Time after a grace before an inactive supervisor is killed."
+        30.0, description="A supervisor that has not acted this long after a grace is killed."
     )
     memory_limits: bool = Field(
         True, description="Hold pods to their memory, where control groups can be made."
@@ -166,32 +161,25 @@ class AgentSettings(ServiceSettings):
         256, description="With less room for pods and logs the node reports itself as unhealthy."
     )
     log_max_bytes: PositiveInt = Field(
-        256 * MEBIBYTE,
-        description="Size of each log file of a pod; the previous file is kept as well.",
+        256 * MEBIBYTE, description="Of each log file of a pod; the one before it is kept as well."
     )
     keep_logs_s: PositiveFloat = Field(
-        30 * 86400.0, description="Retention of an ended pod's logs and records."
+        30 * 86400.0, description="Logs and records of an ended pod are kept this long."
     )
     logs_max_mb: PositiveInt = Field(
-        20 * 1024,
-        description="Size of all pods' logs together; beyond it the oldest are removed.",
+        20 * 1024, description="Of all pods' logs together; beyond it the oldest ended pods' go."
     )
     keep_ended_s: PositiveFloat = Field(
-        8 * 86400.0, description="Retention of ended pods' names; longer than that of topics."
+        8 * 86400.0, description="Names of ended pods are known this long; longer than topics."
     )
-    clean_s: PositiveFloat = Field(60.0, description="Interval of removing old logs and names.")
-    clean_pods: PositiveInt = Field(500, description="Pods removed in one pass.")
-    follow_look_s: PositiveFloat = Field(0.2, description="Interval of reading a followed log.")
-    log_streams: PositiveInt = Field(200, description="Followed logs, at most.")
+    clean_s: PositiveFloat = Field(60.0, description="How often what is too old is removed.")
+    clean_pods: PositiveInt = Field(500, description="Pods removed in one go.")
+    follow_look_s: PositiveFloat = Field(0.2, description="A followed log is looked at this often.")
+    log_streams: PositiveInt = Field(200, description="Followed logs at a time.")
 
-    repeats_per_s: PositiveInt = Field(50, description="Messages republished a second, at most.")
-    retry_s: PositiveFloat = Field(
-        0.5, description="Time between two attempts to reach an unavailable bus."
-    )
-    partitions_look_s: PositiveFloat = Field(
-        60.0, description="Interval of checking the partition count."
-    )
+    repeats_per_s: PositiveInt = Field(50, description="The most messages republished a second.")
+    retry_s: PositiveFloat = Field(0.5, description="Between tries to reach a bus that is away.")
+    partitions_look_s: PositiveFloat = Field(60.0, description="The partition count is looked at.")
     old_partition_s: PositiveFloat = Field(
-        86400.0,
-        description="Time that the old partition is still read after a change of the count.",
+        86400.0, description="The partition before a change of their count is read this long."
     )

@@ -56,7 +56,7 @@ class Memory:
     journal: Journal
     node: Node
     has: Callable[[str], bool]
-    gpu_count: int = 0
+    gpus: frozenset[int] = frozenset()
     is_stopping: bool = False
     entries: dict[str, Entry] = field(default_factory=dict)
 
@@ -151,7 +151,7 @@ class Step:
             node=memory.node.name,
             journal=memory.journal.id,
             boot=memory.node.boot,
-            gpu_count=memory.gpu_count,
+            gpus=memory.gpus,
             next_report=memory.journal.next_report,
             is_stopping=memory.is_stopping,
             default_grace_s=memory.node.default_grace_s,

@@ -27,203 +27,214 @@ _IN_ORDER = (
     ("watch_s", "stall_s"),
     ("watch_s", "lease_timeout_s"),
 )
-"""A leadership is renewed before it expires, a standby looks before what it has to read is dropped,
-a probe is sent before the last one is missed, who misses it is not replaced at once, a bus that is
-away is known before nodes are lost for it, and leases are judged before the judge counts as away.
+"""Pairs of settings, the lower one first. A lease is renewed before it expires. A standby looks
+before changes are dropped. A probe is sent before the last one counts as missing. A leader that
+misses one is not replaced at once. A missing bus is noticed before nodes are lost for it. Leases
+are checked before the check counts as stalled.
 """
 
 
 class SchedulerSettings(DatabaseSettings):
-    """Cycles, leases, leadership, the record, and the bounds of answers."""
+    """When cycles run, when a node is lost, who leads."""
 
     http_port: NonNegativeInt = Field(
-        8082, description="Port of the API, health and metrics; 0: any free."
+        8082,
+        description="The port of its HTTP interface (queue, reasons, health, metrics); 0: any free"
+        " port.",
     )
 
     cycle_interval_s: NonNegativeFloat = Field(
         0.005,
-        description="Least time between the starts of two cycles; changes in between are batched.",
+        description="The least time between the starts of two cycles. Changes meanwhile form one"
+        " batch.",
     )
-    cycle_poll_s: PositiveFloat = Field(1.0, description="Longest time between two cycles.")
+    cycle_poll_s: PositiveFloat = Field(1.0, description="The longest time without a cycle.")
     cycle_messages: PositiveInt = Field(
-        500, description="Messages on gangs applied in one cycle, at most."
+        500, description="The most messages on gangs that one cycle takes."
     )
     cycle_gangs: PositiveInt = Field(
         500,
-        description="Placement attempts, and published wait reasons, in one transaction, each at"
-        " most.",
+        description="The most searches for places, and the most published wait reasons, in one"
+        " transaction.",
     )
     cycle_part_s: PositiveFloat = Field(
-        0.025, description="Longest part of a cycle in one transaction; the next one continues it."
+        0.025,
+        description="The time in one transaction after which the rest of a cycle moves to the next"
+        " one.",
     )
     audit_s: PositiveFloat = Field(
-        60.0, description="Interval of the audit, which compares accounting with all placements."
+        60.0, description="How often the self-audit compares accounting and placements."
     )
     audit_part_s: PositiveFloat = Field(
-        0.005, description="Longest part of an audit after one cycle; later cycles continue it."
+        0.005, description="The audit's time after one cycle; the rest follows after later cycles."
     )
     load_gangs: PositiveInt = Field(
-        1000, description="Gangs, or pods, loaded by one query at a takeover."
+        1000, description="Gangs, or pods, that a take-over loads at once."
     )
     catch_up_s: NonNegativeFloat = Field(
-        5.0, description="Time that a new leader waits for earlier node reports."
+        5.0, description="How long a new leader waits for earlier node reports."
     )
     collect_s: PositiveFloat = Field(
-        10.0, description="Interval of Python's garbage collection, preferably while idle."
+        10.0, description="How often Python collects garbage, preferably when idle."
     )
 
     cluster_file: Path | None = Field(
         None,
-        description="File with cells, virtual clusters and policy; none: derived from the nodes.",
+        description="The file with cells, virtual clusters and policy. Without it the nodes make"
+        " the cluster.",
     )
     cluster_file_poll_s: PositiveFloat = Field(
-        3.0, description="Interval of checking the cluster file for changes."
+        3.0, description="How often the cluster file is checked for a change."
     )
     remake_share: PositiveFloat = Field(
         0.1,
         le=1,
-        description="Share of time, 0 to 1, for rebuilding the cluster as nodes come and go.",
+        description="The most of the time that is spent on rebuilding the cluster as nodes join and"
+        " leave.",
     )
     preemption_grace_s: NonNegativeFloat = Field(
-        30.0, description="Grace of a preempted gang, without a cluster file."
+        30.0, description="Without a cluster file: the time from a preemption to the latest end."
     )
     lazy_preemption: bool = Field(
-        False, description="Downgrade before preemption by default, without a cluster file."
+        False,
+        description="Without a cluster file: gangs are downgraded before they are preempted, unless"
+        " the job states otherwise.",
     )
     overdue_s: PositiveFloat = Field(
         60.0,
-        description="Time to wait for an ended pod to free its resources before others are used.",
+        description="How long decisions wait for an ended pod's resources before they use other"
+        " nodes.",
     )
     settle_s: NonNegativeFloat = Field(
-        30.0, description="Time without cluster growth before a gang can be refused."
+        30.0, description="The time without new nodes after which a gang may be refused."
     )
     defer_again_s: PositiveFloat = Field(
-        60.0, description="Least time between two reasons of one gang that differ only in numbers."
+        60.0, description="The least time between two messages on a wait whose numbers changed."
     )
     defer_again_gangs: PositiveInt = Field(
-        50, description="Gangs with such a changed reason published in one cycle, at most."
+        50, description="The most gangs at a time in such messages."
     )
     foreign_port_s: PositiveFloat = Field(
-        600.0, description="Time that a port used by a foreign process is avoided."
+        600.0, description="How long a port is avoided that another process held."
     )
     port_rest_s: NonNegativeFloat = Field(
-        60.0, description="Time before a freed port is used again while other ports are free."
+        60.0, description="How long a freed port is avoided while others are free."
     )
 
-    lease_timeout_s: PositiveFloat = Field(60.0, description="Silence after which a node is lost.")
-    many_silent: PositiveFloat = Field(
-        0.2,
-        description="Share of nodes, 0 to 1: if more fall silent at once, none is declared lost.",
+    lease_timeout_s: PositiveFloat = Field(
+        60.0, description="The silence after which a node is lost."
     )
-    probe_s: PositiveFloat = Field(2.0, description="Interval of the probe over the bus.")
+    many_silent: PositiveFloat = Field(
+        0.2, description="The share of nodes above which a simultaneous silence loses none."
+    )
+    probe_s: PositiveFloat = Field(
+        2.0, description="How often the Scheduler sends its probe over the bus."
+    )
     probe_window_s: PositiveFloat = Field(
-        8.0,
-        description="Time without the probe after which the bus counts as cut off.",
+        8.0, description="How long a probe may be missing before silence stops counting."
     )
     stall_s: PositiveFloat = Field(
-        5.0, description="Pause of this process after which all leases start again."
+        5.0, description="A pause of the lease check after which all leases start anew."
     )
-    watch_s: PositiveFloat = Field(1.0, description="Interval of checking the leases.")
+    watch_s: PositiveFloat = Field(1.0, description="How often leases are checked.")
     lost_repeat_s: PositiveFloat = Field(
-        60.0, description="Interval of repeating node-lost and node-name-clashed."
+        60.0, description="How often node-lost and node-name-clashed are repeated."
     )
     clash_quiet_s: PositiveFloat = Field(
         180.0,
-        description="Silence of one of two machines with the same node name after which the clash"
-        " ends; agents report every 60 s.",
+        description="How long one of two machines with the same node name must be silent to end the"
+        " clash. Agents report every 60 s.",
     )
-    lost_kept_days: PositiveFloat = Field(
-        8.0, description="Days after which a lost node is removed."
-    )
+    lost_kept_days: PositiveFloat = Field(8.0, description="How long a lost node is kept.")
     returned_repeat_s: PositiveFloat = Field(
-        5.0, description="Interval of repeating node-returned until the node names its lease."
+        5.0, description="How often node-returned is repeated until the node names its lease."
     )
 
     leader_renew_s: PositiveFloat = Field(
-        0.5, description="Interval of renewing leadership, and of checking it on a standby."
+        0.5, description="How often the leader renews its lease, and a standby follows its changes."
     )
-    leader_expiry_s: PositiveFloat = Field(
-        1.5, description="Length of the leadership lease after a renewal."
-    )
+    leader_expiry_s: PositiveFloat = Field(1.5, description="How long a renewal is valid.")
     leader_take_s: PositiveFloat = Field(
-        2.0, description="Time after expiry before a standby takes leadership."
+        2.0, description="How long after expiry a standby may take leadership."
     )
     leader_cut_off_s: PositiveFloat = Field(
         20.0,
-        description="Time cut off from the bus before a connected standby replaces the leader.",
+        description="How long a leader may be cut off from the bus while a standby is not. Then the"
+        " standby replaces it.",
     )
     changes_kept_s: PositiveFloat = Field(
         60.0,
-        description="Retention of changes for standbys; a slower standby reads everything again.",
+        description="How long changes are kept for standbys. A standby that followed none for"
+        " longer reads everything again.",
     )
     deciding_timeout_s: PositiveFloat = Field(
-        3.0, description="Idle time after which the database ends a deciding transaction."
+        3.0, description="The idle time after which the database ends a deciding transaction."
     )
     run_time_runs: PositiveInt = Field(
-        16, description="Ended gangs of a kind from which its run time is learnt, newest first."
+        16, description="Run times are learnt from this many newest gangs of a kind."
     )
     run_time_keys: PositiveInt = Field(
         10_000,
-        description="Kinds of gangs (user, name pattern, shape), at most; the oldest are dropped.",
+        description="The most kinds of gangs (user, name pattern, shape). The oldest are dropped.",
     )
-    run_time_user_keys: PositiveInt = Field(500, description="Kinds of gangs of one user, at most.")
+    run_time_user_keys: PositiveInt = Field(500, description="The most kinds of one user.")
     run_time_days: PositiveFloat = Field(
-        90.0, description="Days without an ended gang after which a kind is forgotten."
+        90.0, description="The time without an ended gang after which a kind is forgotten."
     )
-    record_days: PositiveFloat = Field(14.0, description="Retention of the record, in days.")
+    record_days: PositiveFloat = Field(14.0, description="How long the record is kept.")
     record_mb: PositiveInt = Field(
-        10_000, description="Size of the record, at most; the oldest part is dropped."
+        10_000, description="The most that the record holds; above it the oldest part is removed."
     )
     record_snapshot_h: PositiveFloat = Field(
-        6.0, description="Hours between two snapshots in the record while cycles are recorded."
+        6.0,
+        description="The longest time between two snapshots of the record, if there are changes.",
     )
     record_wait_s: NonNegativeFloat = Field(
-        1.0, description="Longest delay before a cycle without decisions is recorded."
+        1.0,
+        description="How long cycles without decisions wait for a transaction that records them.",
     )
-    record_wait_cycles: PositiveInt = Field(
-        1000, description="Cycles without decisions that are recorded at once, without waiting."
-    )
+    record_wait_cycles: PositiveInt = Field(1000, description="The most such cycles that wait.")
     record_clean_s: PositiveFloat = Field(
-        60.0, description="Interval of removing old parts of the record."
+        60.0, description="How often old parts of the record are removed."
     )
     record_clean_cycles: PositiveInt = Field(
-        5000, description="Recorded cycles removed in one transaction."
+        5000, description="The most cycles removed in one transaction."
     )
-    record_exports: PositiveInt = Field(2, description="Concurrent exports of the record, at most.")
+    record_exports: PositiveInt = Field(2, description="The most exports of the record at a time.")
     record_stall_s: PositiveFloat = Field(
-        60.0, description="Time without progress after which an export is cancelled."
+        60.0, description="How long an export waits for a client that reads nothing."
     )
 
     whole_exports: PositiveInt = Field(
         1,
-        description="Concurrent exports of the present cluster, at most; decisions wait for them.",
+        description="The most exports of the present cluster at a time; decisions wait meanwhile.",
     )
     configuration_checks: PositiveInt = Field(
-        1, description="Concurrent checks of configurations, at most."
+        1, description="The most configuration checks at a time."
     )
     configuration_bytes: PositiveInt = Field(
-        512 * 1024, description="Size of a configuration to check, at most."
+        512 * 1024, description="The size limit of a configuration to check."
     )
     what_if_days: PositiveFloat = Field(
-        7.0, description="Days of the record that a what-if comparison replays."
+        7.0, description="How many days of the record a what-if covers."
     )
     what_if_s: PositiveFloat = Field(
-        300.0, description="Time limit of a what-if comparison; the answer states what is left out."
+        300.0,
+        description="The time limit of a what-if. At the limit it leaves out the newest part and"
+        " says so.",
     )
-    what_if_mb: PositiveInt = Field(
-        4096, description="Memory of the process of a what-if comparison, at most."
-    )
+    what_if_mb: PositiveInt = Field(4096, description="The memory limit of a what-if's process.")
     what_if_answer_s: PositiveFloat = Field(
-        10.0, description="Longest wait for a what-if answer before it is reported as running."
+        10.0, description="How long a request waits for a what-if before it gets `running`."
     )
     what_if_kept_s: PositiveFloat = Field(
-        900.0, description="Time that a what-if answer is cached."
+        900.0, description="How long a what-if's answer is kept for the same question."
     )
     question_wait_s: PositiveFloat = Field(
-        4.0, description="Longest wait of a request while the Scheduler decides; then 503."
+        4.0, description="How long a question waits for a decision to end; then the answer is 503."
     )
-    queue_answer: PositiveInt = Field(1000, description="Gangs in one answer, at most.")
-    cells_answer: PositiveInt = Field(1000, description="Cells in one answer, at most.")
+    queue_answer: PositiveInt = Field(1000, description="The most gangs in one answer.")
+    cells_answer: PositiveInt = Field(1000, description="The most cells in one answer.")
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -238,7 +249,7 @@ class SchedulerSettings(DatabaseSettings):
 
     @property
     def lead_s(self) -> float:
-        """Who has not renewed its lead for so long may have been followed by another."""
+        """The time without a renewal after which another process may lead."""
         return self.leader_expiry_s + self.leader_take_s
 
     def policy(self) -> Policy:
@@ -246,7 +257,7 @@ class SchedulerSettings(DatabaseSettings):
         return Policy(is_lazy=self.lazy_preemption, grace_s=self.preemption_grace_s)
 
     def rules(self) -> Rules:
-        """What is free, what is said, and when."""
+        """The rules of the core: what is free, and when reasons are published."""
         return Rules(
             cycle_gangs=self.cycle_gangs,
             settle_s=self.settle_s,

@@ -1,4 +1,4 @@
-"""Who is told of what: a subscription as REST publishes it (in a setting ``subscription/<id>``)
+"""A subscription to alerts as REST publishes it (in a setting ``subscription/<id>``)
 and as Alerting reads it. It never holds a secret: see muster.webhook_secrets.
 """
 
@@ -13,7 +13,7 @@ SUBSCRIPTION_SETTING = "subscription/"
 
 
 class AlertEvent(OpenEnum):
-    """What people can ask to be told."""
+    """Events that a subscription can name."""
 
     JOB_FINISHED = "job-finished"
     JOB_FAILED = "job-failed"

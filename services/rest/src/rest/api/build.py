@@ -29,7 +29,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         "model": ErrorBody,
         "description": "The request was rejected. `errors` lists each problem with its fix.",
     },
-    "5XX": {"model": ErrorBody, "description": "Temporarily unavailable. Try again later."},
+    "5XX": {"model": ErrorBody, "description": "The service can't answer now. Try again later."},
 }
 
 REFUSAL_CONTENT = {

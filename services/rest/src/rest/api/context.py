@@ -17,6 +17,7 @@ from rest.cluster import Cluster
 from rest.domain.callers import Caller, check_admin, check_person
 from rest.handlers.access import Access
 from rest.handlers.configure import Configuration
+from rest.handlers.passwords import Passwords
 from rest.handlers.publish import SettingsPublisher
 from rest.handlers.submit import Submissions
 from rest.metrics import RestMetrics
@@ -35,6 +36,7 @@ class Context:
     settings: RestSettings
     metrics: RestMetrics
     access: Access
+    passwords: Passwords
     submissions: Submissions
     publisher: SettingsPublisher
     cluster: Cluster

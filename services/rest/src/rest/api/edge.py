@@ -22,7 +22,7 @@ WHAT_IF_PATH = f"{CONFIG_PATH}/what-if"
 UNTRACED = ("/healthz", "/readyz", "/metrics")
 
 METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"))
-"""Other words are one label: whoever asks can make up as many as they like."""
+"""Other methods share one label: a client can invent any number of them."""
 
 DRAIN_BYTES = 16 * 1024 * 1024
 DRAIN_S = 5.0
@@ -97,7 +97,7 @@ class Edge:
 
 
 def _route(scope: Scope) -> str:
-    """The template of the request's path; one word for all that lead nowhere."""
+    """The template of the request's path; one label for all unknown paths."""
     route = scope.get("route")
     path: str = getattr(route, "path", "none")
     return f"{PREFIX}{path}" if isinstance(route, APIRoute) else path

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
+from rest.domain.throttle import TooManyRequests
 from rest.handlers.submit import problem_json
 
 _log = structlog.get_logger()
@@ -23,7 +24,6 @@ STATUS = {
     "UnauthorizedUserError": 401,
     "IncorrectPasswordError": 401,
     "ForbiddenUserError": 403,
-    "RemoveAdminError": 403,
     "NoUserError": 404,
     "NoJobError": 404,
     "NoJobConfigError": 404,
@@ -37,6 +37,7 @@ STATUS = {
     "NoApiError": 404,
     "ConflictJobError": 409,
     "ConflictUserError": 409,
+    "LastAdminError": 409,
     "DelaysConfigError": 409,
     "WhatIfRunningError": 409,
     "WhatIfFailedError": 409,
@@ -54,7 +55,7 @@ RETRY_AFTER_S = 1
 
 
 class ProblemBody(BaseModel):
-    """One thing that is wrong, and the mend."""
+    """One problem and its fix."""
 
     path: str
     message: str
@@ -104,6 +105,8 @@ async def _rejected(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Rejected)
     status = STATUS.get(error.code, 400)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    if isinstance(error, TooManyRequests):
+        headers = {"Retry-After": str(error.retry_after_s)}
     return refusal(status, error.code, str(error), error.problems, headers)
 
 

@@ -216,7 +216,7 @@ async def get_attempt(job: JobName, attempt: Attempt, here: Here, _caller: User)
 
 
 async def attempt_status(here: Context, job: WholeJob, attempt: int) -> JobStatus | None:
-    """The last word about an attempt; None where the first one has not been told yet.
+    """The latest status of an attempt; None before the first one is published.
 
     Raises Rejected where there is no such attempt.
     """

@@ -159,7 +159,7 @@ def _extent(log: OpenLog) -> dict[str, str]:
 
 
 async def _open(here: Context, username: str, ask: LogAsk) -> tuple[AsyncExitStack, OpenLog]:
-    """The log as it comes, and what must be given back afterwards."""
+    """The log as it comes, and the resources to release afterwards."""
     async with AsyncExitStack() as stack:
         if ask.follow:
             stack.enter_context(_seat(here, username))

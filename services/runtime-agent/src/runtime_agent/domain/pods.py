@@ -60,14 +60,15 @@ class Pod:
 class Surroundings:
     """The node at the moment of a decision.
 
-    `held_gpus` and `held_ports` name the live pods that hold them; `foreign_ports` are those of the
-    request that a stranger listens on; `next_report` is the revision of the first report to come.
+    `gpus` are the indices of its GPUs. `held_gpus` and `held_ports` name the live pods that hold
+    them; `foreign_ports` are those of the request that a stranger listens on; `next_report` is the
+    revision of the first report to come.
     """
 
     node: str
     journal: str
     boot: str
-    gpu_count: int
+    gpus: frozenset[int]
     next_report: int = 0
     is_stopping: bool = False
     default_grace_s: float = 30.0
@@ -148,8 +149,8 @@ def _accept(request: PodRequest, around: Surroundings) -> Decision:
     if around.is_stopping:
         stopping = Stopping(WITHDRAWN, 0.0)
         return _end_unstarted(_pod(request, stop=stopping), around)
-    if beyond := [gpu for gpu in request.run.gpus if gpu >= around.gpu_count]:
-        detail = f"The node has {around.gpu_count} GPUs; number {beyond[0]} is not among them."
+    if missing := [gpu for gpu in request.run.gpus if gpu not in around.gpus]:
+        detail = f"The node has no GPU {missing[0]}; it has {len(around.gpus)} GPUs."
         return _refuse(request, around, Refusal.BAD_REQUEST, detail)
     if held := _held(request.run, around):
         return _refuse(request, around, Refusal.DEVICE_BUSY, held)

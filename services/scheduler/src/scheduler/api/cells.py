@@ -23,7 +23,7 @@ from scheduler.domain.moments import time_of
 from scheduler.domain.state import State
 
 STEP = 100
-"""Nodes that are looked at at once: some 3 ms, and where cells are kept for 1,000 gangs 8 more."""
+"""Nodes of one step: some 3 ms, and with 1,000 reservations 8 ms more."""
 
 WALKED = 2000
 """Cells that are passed over at once."""
@@ -47,8 +47,8 @@ class Wanted:
 
 
 async def cells(state: State, wanted: Wanted) -> Answer | None:
-    """The cells in the order of the file; None where there is nothing of that name. Each is told as
-    it is when its turn comes; where the cluster was made anew meanwhile, as it was before.
+    """The cells in the order of the file; None for an unknown name. Each is as it is at its turn,
+    or as it was before if the cluster is rebuilt meanwhile.
     """
     looking = _Looking(state)
     as_of, hardware = state.cluster.cycle, state.cluster.hardware
@@ -249,7 +249,7 @@ class _Looking:
         return named(self._state, reservation.live) | {"startsAt": starts_at}
 
     def _priority(self, gang: str) -> int | None:
-        """As others see it: who has no cells (any more) leaves for any that has."""
+        """As others see it: a gang without cells can be preempted for any gang with cells."""
         live = self._cluster.gangs.get(gang)
         if live is None or live.gang.virtual_cluster == NO_ONE:
             return None
