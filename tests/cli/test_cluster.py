@@ -245,6 +245,8 @@ def node(name: str, **more: Any) -> dict[str, Any]:
         "memoryMBUsed": 0,
         "pods": [],
         "problem": None,
+        "missingLimits": [],
+        "singleUser": None,
     } | more
 
 
