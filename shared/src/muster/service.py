@@ -4,6 +4,7 @@ endpoints, tasks; and an orderly stop. The service itself is built by its own ``
 
 import asyncio
 import contextlib
+import hmac
 import signal
 import socket
 import sys
@@ -25,6 +26,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
+from muster.addresses import is_loopback
 from muster.aggregates import Aggregate
 from muster.bus import Bus, is_cancelled
 from muster.contracts.topics import Service
@@ -37,6 +39,7 @@ from muster.migration_files import NO_ADDRESS, refuse_old
 from muster.readers import Consumer, Follower, OnRecord
 from muster.records import Received
 from muster.relay import Relay
+from muster.service_keys import bearer_token
 from muster.settings import DatabaseSettings, ServiceSettings
 from muster.telemetry import set_up_logging, set_up_tracing
 
@@ -201,8 +204,18 @@ Build = Callable[[Runtime], AbstractAsyncContextManager[None]]
 """A service's wiring: what it sets up before the tasks start, and takes down after they ended."""
 
 
+METRICS_REFUSED = (
+    "Send the token of MUSTER_METRICS_TOKEN (Authorization: Bearer); where it is not set, only the"
+    " service's own machine may read metrics.\n"
+)
+
+
 def health_routes(runtime: Runtime) -> list[BaseRoute]:
-    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. ``/metrics``."""
+    """``/healthz``: the process is alive. ``/readyz``: bus and database answer. Both are for
+    everybody and say nothing else. ``/metrics`` has names of virtual clusters, topics and nodes: it
+    is for this machine's processes, or for those that send MUSTER_METRICS_TOKEN where it is set.
+    """
+    token = runtime.settings.metrics_token.get_secret_value()
 
     async def healthz(_request: Request) -> Response:
         return PlainTextResponse("ok")
@@ -211,7 +224,14 @@ def health_routes(runtime: Runtime) -> list[BaseRoute]:
         ready = await runtime.is_ready()
         return JSONResponse(ready, 200 if all(ready.values()) else 503)
 
-    async def metrics(_request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
+        if token:
+            given = bearer_token(request.headers.get("authorization", ""))
+            is_allowed = hmac.compare_digest(given.encode(), token.encode())
+        else:
+            is_allowed = request.client is not None and is_loopback(request.client.host)
+        if not is_allowed:
+            return PlainTextResponse(METRICS_REFUSED, 401, {"WWW-Authenticate": "Bearer"})
         return Response(generate_latest(runtime.registry), media_type=CONTENT_TYPE_LATEST)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]

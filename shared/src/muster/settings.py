@@ -11,9 +11,13 @@ from pydantic import (
     PositiveInt,
     SecretStr,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from muster.addresses import is_loopback
+from muster.service_keys import KEY_BYTES
 
 SECRETS_DIR = Path("/run/secrets")
 PREFIX = "MUSTER_"
@@ -35,8 +39,10 @@ class ServiceSettings(BaseSettings):
     http_trusted_proxies: str = Field(
         "", description="Addresses, by commas, that are believed whom they forward; none: nobody."
     )
-    internal_token: SecretStr = Field(
-        SecretStr(""), description="Shared by the services for their reads over HTTP; empty: none."
+    metrics_token: SecretStr = Field(
+        SecretStr(""),
+        description="/metrics is for those that send it (Authorization: Bearer); empty: for this"
+        " machine's processes only.",
     )
     instance: str = Field(default_factory=socket.gethostname, description="This replica's name.")
 
@@ -81,9 +87,50 @@ def read(kind: type[Settings]) -> Settings:
     except ValidationError as error:
         for wrong in error.errors(include_input=False, include_url=False, include_context=False):
             name = "_".join(str(step) for step in wrong["loc"]).upper()
-            name = name if name.startswith(PREFIX) else PREFIX + name
-            sys.stderr.write(f"{name}: {wrong['msg']}\n")
+            name = name if name.startswith(PREFIX) or not name else PREFIX + name
+            words = wrong["msg"].removeprefix("Value error, ")
+            sys.stderr.write(f"{name}: {words}\n" if name else f"{words}\n")
         sys.exit(2)
+
+
+class ClusterKeySettings(ServiceSettings):
+    """Settings of REST, and of the command that derives service keys."""
+
+    cluster_key: SecretStr = Field(
+        SecretStr(""),
+        description="The services that REST reads over HTTP have keys derived from it"
+        " (muster.derive_key); empty: REST reads only services without a key.",
+    )
+
+    @field_validator("cluster_key")
+    @classmethod
+    def _is_long(cls, key: SecretStr) -> SecretStr:
+        if 0 < len(key.get_secret_value()) < KEY_BYTES:
+            raise ValueError(
+                f"has less than {KEY_BYTES} characters; make one: openssl rand -hex 32"
+            )
+        return key
+
+
+class ReadByRestSettings(ServiceSettings):
+    """Settings of a service that REST reads over HTTP."""
+
+    service_key: SecretStr = Field(
+        SecretStr(""),
+        description="REST's tokens are checked with it: `python -m muster.derive_key AUDIENCE`"
+        " prints it. Empty: whoever reaches the port may read, so only this machine may.",
+    )
+
+    @model_validator(mode="after")
+    def _others_need_a_key(self) -> Self:
+        """Raises ValueError where other machines could read without a token."""
+        if not self.service_key.get_secret_value() and not is_loopback(self.http_host):
+            raise ValueError(
+                f"MUSTER_SERVICE_KEY is not set, and MUSTER_HTTP_HOST ({self.http_host}) lets other"
+                " machines connect: set it to what `python -m muster.derive_key AUDIENCE` prints"
+                " beside REST's MUSTER_CLUSTER_KEY"
+            )
+        return self
 
 
 class DatabaseSettings(ServiceSettings):

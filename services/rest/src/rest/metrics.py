@@ -37,6 +37,11 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
+        self.peer_refused = Counter(
+            "muster_rest_agent_addresses_refused",
+            "Log requests refused because the agent's address is outside the allowed networks.",
+            registry=registry,
+        )
         self.config_changes = Counter(
             "muster_rest_config_changes",
             "Changes of virtual clusters and policy, by what became of them.",

@@ -1,10 +1,18 @@
 """REST's settings. Units are in the names."""
 
-from muster.settings import DatabaseSettings
-from pydantic import AliasChoices, Field, PositiveFloat, PositiveInt, SecretStr
+from muster.addresses import networks_of
+from muster.settings import ClusterKeySettings, DatabaseSettings
+from pydantic import (
+    AliasChoices,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    field_validator,
+)
 
 
-class RestSettings(DatabaseSettings):
+class RestSettings(DatabaseSettings, ClusterKeySettings):
     """What REST is told by its environment (``MUSTER_…``)."""
 
     http_port: int = Field(
@@ -23,6 +31,13 @@ class RestSettings(DatabaseSettings):
     scheduler_url: str | None = Field(
         None, description="Where the Scheduler answers why, queue and quotas; none: not asked."
     )
+    agent_networks: str = Field(
+        "127.0.0.0/8, ::1/128",
+        description="Agents report where REST reads their logs; REST connects to addresses in these"
+        " networks only, as 10.0.0.0/8, fd00::/8. By default this machine, as for `muster up`: a"
+        " cluster's operator names the nodes' network.",
+    )
+    resolver_threads: PositiveInt = Field(4, description="Look-ups of agents' names at once.")
 
     body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
     body_timeout_s: PositiveFloat = Field(60.0, description="A body has come by then; or 408.")
@@ -86,3 +101,9 @@ class RestSettings(DatabaseSettings):
     maintenance_s: PositiveFloat = Field(60.0, description="How often old rows are looked for.")
     maintenance_rows: PositiveInt = 5000
     audit_days: PositiveInt = Field(365, description="The audit log is kept this long.")
+
+    @field_validator("agent_networks")
+    @classmethod
+    def _are_networks(cls, text: str) -> str:
+        networks_of(text)
+        return text

@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from muster.settings import ServiceSettings
+from muster.settings import ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -31,7 +31,7 @@ class OnStop(StrEnum):
     KEEP = "keep"
 
 
-class AgentSettings(ServiceSettings):
+class AgentSettings(ReadByRestSettings):
     """What an agent may be told about its node, its pods and its rhythm."""
 
     http_port: NonNegativeInt = Field(

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from muster.settings import DatabaseSettings
+from muster.settings import DatabaseSettings, ReadByRestSettings
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -33,7 +33,7 @@ away is known before nodes are lost for it, and leases are judged before the jud
 """
 
 
-class SchedulerSettings(DatabaseSettings):
+class SchedulerSettings(DatabaseSettings, ReadByRestSettings):
     """When cycles run, when a node is lost, who leads."""
 
     http_port: NonNegativeInt = Field(8082, description="Queue, reasons, health; 0: any.")

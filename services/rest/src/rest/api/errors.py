@@ -46,6 +46,7 @@ STATUS = {
     "NoVersionError": 428,
     "TooManyRequestsError": 429,
     "NotConfiguredError": 501,
+    "AgentAddressError": 502,
 }
 """OpenPAI's codes and those that it has no name for."""
 
