@@ -62,6 +62,7 @@ class Runtime:
         self.asgi: ASGIApp | None = None
         self.stopping = asyncio.Event()
         self._pool: Pool | None = None
+        self._reserved_pool: Pool | None = None
         self._incarnations: Incarnations | None = None
         self._relay: Relay | None = None
         self._tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = [("bus", self.bus.run)]
@@ -71,6 +72,14 @@ class Runtime:
         """The database pool of a service that has one."""
         assert self._pool is not None, "this service has no database"
         return self._pool
+
+    @property
+    def reserved_pool(self) -> Pool:
+        """A few connections of a service that has a database, which no slow statement may hold:
+        readiness and authentication use it.
+        """
+        assert self._reserved_pool is not None, "this service has no database"
+        return self._reserved_pool
 
     @property
     def relay(self) -> Relay:
@@ -105,6 +114,9 @@ class Runtime:
                 wait = min(wait * 2, self.settings.retry_longest_s)
             else:
                 self._pool, self._incarnations = pool, incarnations
+                self._reserved_pool = await open_pool(
+                    self.settings, self.me.value, is_reserved=True
+                )
                 self._relay = Relay(self.bus, pool, incarnations)
                 self.spawn("relay", self._relay.run)
                 self.spawn("services started", incarnations.follower.run)
@@ -156,8 +168,8 @@ class Runtime:
     async def is_ready(self) -> dict[str, bool]:
         """What the service needs, and whether it answers."""
         ready = {"bus": self.bus.is_up}
-        if self._pool is not None:
-            ready["database"] = await answers(self._pool)
+        if self._reserved_pool is not None:
+            ready["database"] = await answers(self._reserved_pool)
         return ready
 
     async def close(self) -> None:
@@ -173,6 +185,8 @@ class Runtime:
                 _log.debug("the database was not left in order", error=str(error))
             finally:
                 self._pool.terminate()
+        if self._reserved_pool is not None:
+            self._reserved_pool.terminate()
 
 
 async def _open_checked_pool(settings: DatabaseSettings, me: Service) -> Pool:

@@ -138,6 +138,10 @@ class DatabaseSettings(ServiceSettings):
 
     database_url: SecretStr = SecretStr("postgresql://127.0.0.1:5432/muster")
     database_connections: PositiveInt = Field(6, description="Connections of one process.")
+    reserved_connections: PositiveInt = Field(
+        2,
+        description="More of them, for readiness and authentication: they wait for no slow query.",
+    )
     statement_timeout_s: PositiveFloat = Field(
         30.0,
         description="A statement takes no longer; a second later the database ends it by itself, or"

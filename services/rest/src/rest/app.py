@@ -14,6 +14,7 @@ from rest.cluster import TOPICS as CLUSTER_TOPICS
 from rest.cluster import Cluster
 from rest.handlers.access import Access, make_admin
 from rest.handlers.configure import Configuration
+from rest.handlers.limit import RequestLimits
 from rest.handlers.maintain import maintain
 from rest.handlers.publish import TOPIC as SETTINGS
 from rest.handlers.publish import SettingsPublisher
@@ -56,7 +57,8 @@ async def build(runtime: Runtime) -> AsyncIterator[None]:
         bus=runtime.bus,
         settings=settings,
         metrics=metrics,
-        access=Access(runtime.pool, settings, metrics),
+        access=Access(runtime.reserved_pool, settings, metrics),
+        limits=RequestLimits(settings, metrics),
         submissions=submissions,
         publisher=publisher,
         cluster=cluster,

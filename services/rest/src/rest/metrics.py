@@ -37,6 +37,12 @@ class RestMetrics:
             ["peer"],
             registry=registry,
         )
+        self.limited = Counter(
+            "muster_rest_requests_limited",
+            "Requests answered 429, by the kind of caller that sent too many: user or address.",
+            ["caller"],
+            registry=registry,
+        )
         self.peer_refused = Counter(
             "muster_rest_agent_addresses_refused",
             "Log requests refused because the agent's address is outside the allowed networks.",

@@ -39,6 +39,18 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     )
     resolver_threads: PositiveInt = Field(4, description="Look-ups of agents' names at once.")
 
+    user_requests_per_s: PositiveFloat = Field(
+        500.0, description="Requests of one user in the long run; then 429. Scripts submit 300/s."
+    )
+    user_requests_burst: PositiveInt = Field(5000, description="Of them at once.")
+    address_requests_per_s: PositiveFloat = Field(
+        50.0, description="Requests of one address without a valid token; then 429."
+    )
+    address_requests_burst: PositiveInt = Field(500, description="Of them at once.")
+    limited_callers: PositiveInt = Field(
+        20_000, description="Users and addresses whose requests are counted."
+    )
+
     body_bytes: PositiveInt = Field(64 * 1024, description="Of a request; job files have 1 MiB.")
     body_timeout_s: PositiveFloat = Field(60.0, description="A body has come by then; or 408.")
     bodies_bytes: PositiveInt = Field(

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
+from rest.domain.limits import TooManyRequests
 from rest.handlers.submit import problem_json
 
 _log = structlog.get_logger()
@@ -103,8 +104,15 @@ def install(app: FastAPI) -> None:
 
 async def _rejected(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Rejected)
+    return rejection(error)
+
+
+def rejection(error: Rejected) -> JSONResponse:
+    """What a caller is told who is at fault."""
     status = STATUS.get(error.code, 400)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    if isinstance(error, TooManyRequests):
+        headers = {"Retry-After": str(error.retry_after_s)}
     return refusal(status, error.code, str(error), error.problems, headers)
 
 
