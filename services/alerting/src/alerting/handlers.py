@@ -31,6 +31,7 @@ from alerting.domain.repeated import Key, Repeated, RepeatedOutcome
 from alerting.store import alerts as alert_store
 from alerting.store import deliveries as delivery_store
 from alerting.store import watches
+from alerting.store.deliveries import Listed
 from alerting.store.repeated import CLASH_WATCHES, DEAD_PILES, DRIFT_WATCHES, TABLES, Table
 
 K = TypeVar("K", bound=Hashable)
@@ -114,8 +115,11 @@ class Listener:
         told.deliveries = [
             it for event, _ in told.events for it in deliveries(subscriptions, event)
         ]
-        versions = {entry.subscription.id: entry.version for entry in entries}
-        await delivery_store.add_deliveries(opened.conn, told.events, told.deliveries, versions)
+        listed = {
+            entry.subscription.id: Listed(entry.subscription.owner, entry.version)
+            for entry in entries
+        }
+        await delivery_store.add_deliveries(opened.conn, told.events, told.deliveries, listed)
         await alert_store.save_alerts(opened, told.alerts)
 
 

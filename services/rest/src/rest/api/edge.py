@@ -1,5 +1,5 @@
-"""What every request passes on its way in: a limit for unknown callers, a bound on its body, a span,
-a measure of its time. Users have a limit of their own once they are known (rest.api.context).
+"""What every request passes on its way in: a limit for unknown callers, a bound on its body, a
+span, a measure of its time. Users have a limit of their own once they are known (rest.api.context).
 """
 
 import asyncio
