@@ -1,6 +1,7 @@
 """REST's settings. Units are in the names."""
 
 from muster.addresses import networks_of
+from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from muster.settings import ClusterKeySettings, DatabaseSettings
 from pydantic import (
     AliasChoices,
@@ -80,6 +81,14 @@ class RestSettings(DatabaseSettings, ClusterKeySettings):
     )
     config_delay_s: PositiveFloat = Field(
         600.0, description="Who would delay a virtual cluster's gangs by so much says it is meant."
+    )
+
+    priority_cap: int = Field(
+        100,
+        ge=LOWEST_PRIORITY,
+        le=HIGHEST_PRIORITY,
+        description="The highest priority that a user may ask for who has no cap of their own:"
+        " 100 is OpenPAI's prod, the highest class that its server took; -1: opportunistic only.",
     )
 
     submit_batch: PositiveInt = Field(100, description="Submissions in one transaction.")

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 from muster.db import Connection, transaction
 from muster.errors import Rejected
+from muster.protocol import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from pydantic import BaseModel, ConfigDict, Field
 
 from rest.api.context import Address, Admin, Context, Here, Person, User
@@ -24,6 +25,16 @@ VirtualClusterNames = Annotated[
 ]
 
 
+PriorityCaps = Annotated[
+    dict[
+        Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{1,255}|\*)$")],
+        Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)],
+    ],
+    Field(max_length=1000),
+]
+"""By virtual cluster, the highest priority that a user may ask for; `*`: in all others."""
+
+
 class Body(BaseModel):
     """A request about users, in OpenPAI's names."""
 
@@ -41,17 +52,22 @@ class ShownUser(BaseModel):
     extension: dict[str, Any]
     admin: bool
     virtualCluster: list[str]
+    maxPriority: dict[str, int]
     storageConfig: list[str] = []
 
 
 class NewUser(Body):
-    """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`."""
+    """A user to be made. ``virtualCluster``: where the user's jobs may go; left out: `default`.
+    ``maxPriority``: by virtual cluster, or `*` for all others, the highest priority that the user
+    may ask for; what is not named is as MUSTER_PRIORITY_CAP.
+    """
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password
     email: Annotated[str, Field(max_length=320)] = ""
     admin: bool = False
     virtualCluster: VirtualClusterNames | None = None
+    maxPriority: PriorityCaps = {}
     extension: dict[str, Any] = {}
 
 
@@ -65,13 +81,16 @@ class OwnChange(Body):
 
 
 class UserData(Body):
-    """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go."""
+    """What an admin changes of a user. ``virtualCluster``: where the user's jobs may go.
+    ``maxPriority``: all their priority caps.
+    """
 
     username: Annotated[str, Field(pattern=USERNAME)]
     password: Password | None = None
     email: Annotated[str | None, Field(max_length=320)] = None
     extension: dict[str, Any] | None = None
     virtualCluster: VirtualClusterNames | None = None
+    maxPriority: PriorityCaps | None = None
 
 
 class UserChange(Body):
@@ -89,6 +108,7 @@ def _shown(account: Account, caller: Caller) -> ShownUser:
         extension=account.extension if is_whole else {},
         admin=account.is_admin,
         virtualCluster=account.virtual_clusters,
+        maxPriority=account.priority_caps,
     )
 
 
@@ -116,7 +136,9 @@ async def make_user(new: NewUser, here: Here, caller: Admin, address: Address) -
     async with transaction(here.pool) as conn:
         now = await conn.fetchval("SELECT now()")
         clusters = [DEFAULT] if new.virtualCluster is None else new.virtualCluster
-        account = Account(new.username, new.email, new.admin, clusters, new.extension, now)
+        account = Account(
+            new.username, new.email, new.admin, clusters, new.extension, now, new.maxPriority
+        )
         if not await accounts.insert_account(conn, account, password_hash):
             raise Rejected("ConflictUserError", f"There is a user {new.username} already.")
         await _note(conn, caller.username, "user.create", new.username, address)
@@ -189,6 +211,8 @@ async def _change(here: Context, by: tuple[str, str], data: UserData) -> None:
         await accounts.update_account(
             conn, data.username, data.email, data.extension, data.virtualCluster
         )
+        if data.maxPriority is not None:
+            await accounts.set_priority_caps(conn, data.username, data.maxPriority)
         if password_hash is not None:
             await accounts.update_password(conn, data.username, password_hash)
         await _note(conn, by[0], "user.change", data.username, by[1])
