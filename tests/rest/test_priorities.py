@@ -79,7 +79,7 @@ def test_an_operator_lowers_the_cap_of_all() -> None:
         b" dockerImage: i, resourcePerInstance: {cpu: 1, memoryMB: 1, gpu: 0}}}\n"
         b"prerequisites: [{type: dockerimage, name: i, uri: none}]\n"
     )
-    eve = Caller("eve", is_admin=False, is_application=False, token="t")
+    eve = Caller("eve", number=1, is_admin=False, is_application=False, token="t")
     check_priority(job, eve, 10)
     with pytest.raises(Rejected, match=r"at most priority -1 .* priority 10"):
         check_priority(job, eve, -1)

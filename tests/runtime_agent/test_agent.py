@@ -31,7 +31,7 @@ async def test_a_pod_runs_to_its_end_and_its_report_follows(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     async with an_agent(settings):
-        gate = settings.agent_home / "gate"
+        gate = settings.agent_home.parent / "gate"
         wait = f"until test -e {gate}; do sleep 0.01; done"
         await launcher.run("pod-1", f"echo hello; {wait}", gpus=(1,))
         running = await launcher.status("pod-1", PodState.RUNNING)
@@ -237,7 +237,7 @@ async def test_logs_are_served_while_the_pod_runs_and_end_with_it(
     auth = ServiceAuth(agent(settings.node))
     async with an_agent(settings), httpx2.AsyncClient(auth=auth, timeout=60) as http:
         log_url = (await launcher.report()).log_url
-        gate = settings.agent_home / "gate"
+        gate = settings.agent_home.parent / "gate"
         wait = f"until test -e {gate}; do sleep 0.01; done"
         await launcher.run("pod-1", f"echo first; {wait}; echo last")
         await launcher.status("pod-1", PodState.RUNNING)

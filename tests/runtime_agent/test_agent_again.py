@@ -42,7 +42,7 @@ async def test_pods_go_on_without_the_agent_where_it_is_told_to_keep_them(
     launcher: Launcher, settings: AgentSettings
 ) -> None:
     keeping = settings.model_copy(update={"agent_on_stop": OnStop.KEEP})
-    gate = settings.agent_home / "gate"
+    gate = settings.agent_home.parent / "gate"
     async with an_agent(keeping):
         await launcher.run("pod-1", f"until test -e {gate}; do sleep 0.01; done; exit 4")
         await launcher.status("pod-1", PodState.RUNNING)
@@ -115,7 +115,7 @@ async def test_an_agent_that_is_killed_finds_its_pods_again_with_their_true_exit
 ) -> None:
     agent = agent_process(settings)
     try:
-        gate = settings.agent_home / "gate"
+        gate = settings.agent_home.parent / "gate"
         wait = f"until test -e {gate}; do sleep 0.01; done"
         await launcher.run("ends-meanwhile", "sleep 0.2; exit 5")
         await launcher.run("ends-later", f"{wait}; exit 6")

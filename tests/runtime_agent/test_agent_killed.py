@@ -47,6 +47,7 @@ async def test_no_pod_runs_twice_or_lies_about_its_end_however_often_the_agent_i
     chance = random.Random(seed)
     runs = tmp_path / "runs"
     runs.mkdir()
+    runs.chmod(0o777)
     agent = agent_process(settings)
     report = await launcher.report()
     requests = [

@@ -25,8 +25,9 @@ from runtime_agent.store import (
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, 250_000, tzinfo=UTC)
 RUN = PodRun(
-    user="u", job_name="u~j", virtual_cluster="default", role="w", index=0, job_attempt=0,
-    task_attempt=0, command="true", cpu=1, memory_mb=1, gpus=(1, 2), ports={"a": (20000,)},
+    user="u", user_number=1, job_name="u~j", virtual_cluster="default", role="w", index=0,
+    job_attempt=0, task_attempt=0, command="true",
+    cpu=1, memory_mb=1, gpus=(1, 2), ports={"a": (20000,)},
     roles=(RoleShape(name="w", instances=1, gpus=0, cpu=1, memory_mb=1, min_failed_instances=1,
                      min_succeeded_instances=-1),),
     peers=(),

@@ -29,7 +29,7 @@ def a_request(
     return PodRequest(
         pod=pod, job="job", gang="job-0", node="n", journal=journal, action=action,
         run=PodRun(
-            user="u", job_name="u~j", virtual_cluster="default", role="w", index=0,
+            user="u", user_number=1, job_name="u~j", virtual_cluster="default", role="w", index=0,
             job_attempt=0, task_attempt=0, command="true", cpu=1, memory_mb=1, roles=(SHAPE,),
             peers=(), **run,
         ),

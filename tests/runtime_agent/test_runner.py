@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from muster.contracts.pods import PodRun, RoleShape
+from runtime_agent.confinement import Confinement
 from runtime_agent.domain.ending import Loss
 from runtime_agent.domain.pods import Phase as PodPhase
 from runtime_agent.domain.pods import Pod, Stopping
@@ -29,8 +30,9 @@ def a_pod(command: str, name: str = "pod", **more: Any) -> Pod:
         min_succeeded_instances=-1,
     )  # fmt: skip
     run = PodRun(
-        user="u", job_name="u~j", virtual_cluster="default", role="w", index=0, job_attempt=0,
-        task_attempt=0, command=command, cpu=1, memory_mb=64, roles=(shape,), peers=(),
+        user="u", user_number=7, job_name="u~j", virtual_cluster="default", role="w", index=0,
+        job_attempt=0, task_attempt=0, command=command, cpu=1, memory_mb=64,
+        roles=(shape,), peers=(),
     )  # fmt: skip
     return Pod(name, "job", "job-0", PodPhase.ACCEPTED, run, **more)
 
@@ -40,7 +42,8 @@ def runner(node: Any, tmp_path: Path) -> SupervisedPods:
     settings = AgentSettings(
         launch_timeout_s=60.0, launch_attempts=3, supervisor_patience_s=0.1, node="n"
     )
-    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell")
+    free = Confinement({}, (), "for this test")
+    return SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "no-doorbell", free)
 
 
 @pytest.fixture
@@ -194,12 +197,14 @@ def test_a_damaged_record_ends_its_pod_and_hurts_nobody_else(
 
 def test_a_pod_is_held_to_what_it_asked_for(node: Any, tmp_path: Path) -> None:
     settings = AgentSettings(node="n")
-    parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c")}
-    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", parents)
+    parents: dict[Any, Path] = {"memory": Path("/m"), "cpu": Path("/c"), "processes": Path("/p")}
+    confined = Confinement(parents, ("swap",), "for this test")
+    held = SupervisedPods(settings, node.pods, node.nursery, False, tmp_path / "bell", confined)
     held._prepare(pod := a_pod("true"), pod.run)  # type: ignore[arg-type]
     spec = read_record(node.pods.path("pod") / "pod.json", PodSpec)
     assert spec is not None
     assert spec.cgroups == {
         "/m": {"memory.limit_in_bytes": str(64 * 1024 * 1024)},
         "/c": {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "100000"},
+        "/p": {"pids.max": "16384"},
     }

@@ -289,11 +289,11 @@ def test_a_log_says_what_it_has_lost_once_there_is_room(tmp_path: Path) -> None:
     assert file.dropped_lines == 2
 
 
-def limits(controller: cgroup.Controller, amount: int) -> dict[str, dict[str, str]]:
-    parent = cgroup.usable_parent(controller)
+def limits(of: cgroup.Limit, amount: int) -> dict[str, dict[str, str]]:
+    parent = cgroup.usable_parents([of]).get(of)
     if parent is None:
-        pytest.skip(f"no control group with a limit of {controller} can be made here")
-    return {str(parent): cgroup.limit(parent, controller, amount)}
+        pytest.skip(f"no control group with a limit of {of} can be made here")
+    return {str(parent): cgroup.limit(parent, of, amount)}
 
 
 def test_out_of_memory_is_told_apart_where_a_control_group_can_be_made(node: Any) -> None:

@@ -76,7 +76,7 @@ class Jobs:
 
     @property
     def marks(self) -> Path:
-        return self.parts.home / "marks"
+        return self.parts.home.parent / "marks"
 
     def over(self) -> set[str]:
         """The jobs that have ended, as far as REST has told."""

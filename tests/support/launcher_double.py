@@ -42,9 +42,12 @@ HEARD = (
 
 
 def settings_for(bootstrap: str, home: Path, **more: Any) -> AgentSettings:
+    """Of an agent below a folder that it shares with its tasks."""
+    home.parent.chmod(0o777)
     return AgentSettings(
         kafka_bootstrap=bootstrap,
         agent_home=home,
+        task_paths=str(home.parent),
         node="node-a",
         http_port=free_port(),
         fake_gpus=2,
@@ -228,8 +231,9 @@ def wanted(pod: str, command: str, journal: str, **run: Any) -> PodRequest:
         min_failed_instances=1, min_succeeded_instances=-1,
     )  # fmt: skip
     fields: dict[str, Any] = {
-        "user": "ada", "job_name": "ada~try", "virtual_cluster": "default", "role": "worker",
-        "index": 0, "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
+        "user": "ada", "user_number": 1, "job_name": "ada~try",
+        "virtual_cluster": "default", "role": "worker", "index": 0,
+        "job_attempt": 0, "task_attempt": 0, "command": command, "cpu": 1,
         "memory_mb": 64, "roles": (shape,), "peers": (),
     }  # fmt: skip
     return PodRequest(
@@ -255,6 +259,7 @@ def agent_process(settings: AgentSettings, within: Sequence[str] = ()) -> subpro
         "PATH": os.environ["PATH"],
         "MUSTER_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
         "MUSTER_AGENT_HOME": str(settings.agent_home),
+        "MUSTER_TASK_PATHS": settings.task_paths,
         "MUSTER_NODE": settings.node,
         "MUSTER_HTTP_PORT": str(settings.http_port),
         "MUSTER_FAKE_GPUS": "2",

@@ -118,6 +118,7 @@ class Up:
 
     def start(self, *options: str) -> None:
         """Start it and wait until all services are ready. Raises RuntimeError where it ends."""
+        self.home.parent.chmod(0o777)  # what tasks share with the test lies there
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MUSTER_")}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment |= {
@@ -127,6 +128,7 @@ class Up:
             "MUSTER_DATABASE_PORT": str(self.database_port),
             "MUSTER_ADMIN_PASSWORD": "a-password-for-tests",
             "MUSTER_FAKE_GPUS": "8",
+            "MUSTER_TASK_PATHS": str(self.home.parent),
         } | self.environment
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "up.out").open("ab") as out:

@@ -246,6 +246,8 @@ def _programs(home: Path, parts: Parts) -> dict[str, Program]:
     for each in programs(home, Endpoints(parts.broker.bootstrap, parts.dsn, ports), choices):
         found[each.name] = replace(each, environment={**each.environment, **QUICK})
     first = found[AGENTS[0]]
+    home.parent.chmod(0o777)  # what tasks share with the test lies there
+    first = replace(first, environment={**first.environment, "MUSTER_TASK_PATHS": str(home.parent)})
     own = {"MUSTER_NODE": "node-1", "MUSTER_PORT_LAST": "24999", "MUSTER_MACHINE_ID": "machine-1"}
     found[AGENTS[0]] = replace(first, environment={**first.environment, **own})
     own = {

@@ -229,6 +229,7 @@ async def a_muster(
     database_url: str, bootstrap: str, home: Path, **settings: dict[str, Any]
 ) -> AsyncIterator[Muster]:
     """All five services; `settings` by service name, with `_` for `-`."""
+    home.chmod(0o777)  # noqa: ASYNC240  what tasks share with the test lies there
     muster = Muster(database_url, bootstrap, home)
     muster.choose_port(Service.SCHEDULER)
     muster.settings = {
@@ -241,6 +242,7 @@ async def a_muster(
         Service.RUNTIME_AGENT: {
             "node": "node-1",
             "agent_home": home / "agent",
+            "task_paths": str(home),
             "fake_gpus": 8,
             "cpu": 64,
             "heartbeat_s": 1.0,

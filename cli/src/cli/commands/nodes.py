@@ -1,7 +1,7 @@
 """`muster nodes`: the nodes as their agents report them, and an operator's orders about them."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from cyclopts import App, Parameter
@@ -27,7 +27,7 @@ def nodes(*, output: Output = Format.TABLE) -> None:
         print_json(found)
         return
     print_table(
-        ("NODE", "STATE", "ADDRESS", "GPUS", "CPU", "MEMORY (MB)", "PODS", "PROBLEM"),
+        ("NODE", "STATE", "ADDRESS", "GPUS", "CPU", "MEMORY (MB)", "PODS", "REMARKS"),
         [
             (
                 node["name"],
@@ -38,12 +38,19 @@ def nodes(*, output: Output = Format.TABLE) -> None:
                 f"{node['cpuUsed']}/{node['cpu']}",
                 f"{node['memoryMBUsed']}/{node['memoryMB']}",
                 len(node["pods"]),
-                node["problem"],
+                _remarks(node),
             )
             for node in found
         ],
         ends_in_text=True,
     )
+
+
+def _remarks(node: dict[str, Any]) -> str:
+    missing = ", ".join(node["missingLimits"])
+    limits = f"can't limit {missing}" if missing else None
+    users = f"single user: {node['singleUser']}" if node["singleUser"] else None
+    return "; ".join(filter(None, (node["problem"], limits, users)))
 
 
 @app.command

@@ -2,11 +2,12 @@
 
 from typing import Any
 
-from cli.client import Client, Exit
+from cli.client import Client, CommandError, Exit
 from cli.commands.session import Output, client
 from cli.embedded.process import is_alive
 from cli.home import find_home, read_json
 from cli.output import Format, print_facts, print_json, print_table
+from cli.separation import separation
 
 
 def status(*, output: Output = Format.TABLE) -> Exit:
@@ -23,6 +24,7 @@ def status(*, output: Output = Format.TABLE) -> Exit:
         "kafka": running["kafka"],
         "database": running["database"],
         "simulatedGpus": running["simulatedGpus"],
+        "users": _users(),
         "services": running["services"],
     }
     if output is Format.JSON:
@@ -31,6 +33,13 @@ def status(*, output: Output = Format.TABLE) -> Exit:
         _print(content)
     all_ready = all(part["state"] == "ready" for part in content["services"].values())
     return Exit.OK if all_ready and content["phase"] == "up" else Exit.NOT_ALL_READY
+
+
+def _users() -> str | None:
+    try:
+        return separation(client())
+    except CommandError:  # REST is away, or nobody is logged in here
+        return None
 
 
 def _elsewhere(server: Client, output: Format) -> Exit:
@@ -52,6 +61,7 @@ def _print(content: dict[str, Any]) -> None:
             "Kafka": content["kafka"],
             "Database": content["database"],
             "GPUs": f"{gpus} SIMULATED" if gpus else None,
+            "Users": content["users"],
             "Home": content["home"],
             "Phase": content["phase"],
         }

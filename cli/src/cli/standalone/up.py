@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from muster.process import hide_memory
+
 from cli.client import Client, CommandError, Exit
 from cli.embedded.process import EmbeddedServerError, is_alive
 from cli.home import (
@@ -23,6 +25,7 @@ from cli.home import (
     write_private,
 )
 from cli.jobs import log_in
+from cli.separation import separation
 from cli.standalone.demo import follow_demo
 from cli.standalone.logs import keep_bounded
 from cli.standalone.screen import Screen
@@ -48,6 +51,7 @@ class Wishes:
 
 def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
     """Run until a signal ends it (or the sample job, where wished)."""
+    hide_memory()  # it has every service's secrets
     home = find_home()
     try:
         with owning(home):
@@ -56,6 +60,13 @@ def run_up(settings: UpSettings, wishes: Wishes) -> Exit:
         raise CommandError(Exit.FAILED, str(error)) from error
     except OSError as error:  # a full disk, a folder that is none or another's
         raise CommandError(Exit.FAILED, f"Muster can't run over {home}: {error}") from error
+
+
+def _users(client: Client) -> str:
+    try:
+        return separation(client, wait=True) or "unknown: the agent has not reported yet"
+    except CommandError as error:
+        return f"unknown: {error}"
 
 
 class _Up:
@@ -119,6 +130,9 @@ class _Up:
         try:
             client = await asyncio.to_thread(self._log_in, password)
             self._tell_addresses()
+            if client is not None:
+                self.screen.say(f"Users     {await asyncio.to_thread(_users, client)}")
+            self.screen.say("Muster is up; Ctrl-C stops it.")
             self._phase = "up"
             self._write_status()
             if client is not None and self._wants_demo():
@@ -221,7 +235,6 @@ class _Up:
             why = "no driver was found" if self.settings.fake_gpus is None else "MUSTER_FAKE_GPUS"
             self.screen.say(f"GPUs      {notes.simulated_gpus} SIMULATED ones ({why})")
         self.screen.say(f"Logs      {self.home / 'log'}")
-        self.screen.say("Muster is up; Ctrl-C stops it.")
 
     async def _publish_status(self) -> None:
         """Tell other commands (`muster status`) what runs, in a file of this folder."""

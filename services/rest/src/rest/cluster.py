@@ -86,6 +86,8 @@ def node_json(node: KnownNode, order: Order | None = None) -> dict[str, Any]:
         "reportedAt": report.at.isoformat(),
         "version": report.version,
         "simulated": report.simulated,
+        "missingLimits": list(report.missing_limits),
+        "singleUser": report.single_user,
         "cpu": report.cpu,
         "cpuUsed": sum(pod.cpu for pod in report.pods),
         "memoryMB": report.memory_mb,

@@ -28,6 +28,7 @@ from muster.settings import read
 from muster.token_guard import TokenGuard
 
 from runtime_agent.api.logs import LogServer
+from runtime_agent.confinement import Confinement, confinement_of
 from runtime_agent.devices import capacity, open_devices
 from runtime_agent.domain.ending import AGENT_RESET
 from runtime_agent.domain.report import NodeFacts
@@ -44,13 +45,11 @@ from runtime_agent.runner import PretendedPods, Runner, SupervisedPods
 from runtime_agent.settings import AgentSettings, OnStop
 from runtime_agent.step import Memory, Node
 from runtime_agent.store import Journal, Position
-from runtime_agent.supervisor import cgroup, lock, proc
+from runtime_agent.supervisor import lock, proc
 from runtime_agent.watch import Doorbell, Watch
 
 END_ALL_TIMEOUT_S = 60.0
 """Pods of a lost journal are ended by then; later their supervisors are killed with them."""
-GROUPS_ARE_OLD_S = 60.0
-"""An empty control group that was made so long ago will not be entered any more."""
 FLUSH_TIMEOUT_S = 5.0
 POLL_S = 0.05
 
@@ -197,7 +196,15 @@ def _make(
     )
     devices = open_devices(settings.node, settings.fake_gpus or None, settings.device_timeout_s)
     nursery = Nursery()
-    runner = _runner(settings, directories, nursery, devices.simulated, doorbell.path)
+    confinement = confinement_of(settings)
+    runner: Runner
+    if settings.agent_pretend:
+        _log.warning("no process is started: every pod is pretended and succeeds at once")
+        runner = PretendedPods(doorbell.path)
+    else:
+        runner = SupervisedPods(
+            settings, directories, nursery, devices.simulated, doorbell.path, confinement
+        )
     memory = Memory(
         journal=journal,
         node=Node(settings.node, proc.boot_id(), settings.grace_s, settings.checkpoint_every_s),
@@ -215,7 +222,7 @@ def _make(
     reporter = Reporter(
         bus=runtime.bus,
         settings=settings,
-        facts=_facts(settings, journal, runner.simulated),
+        facts=_facts(settings, journal, confinement, simulated=runner.simulated),
         journal=journal,
         devices=devices,
         metrics=metrics,
@@ -247,38 +254,9 @@ def _fresh_id() -> str:
     return secrets.token_hex(8)
 
 
-def _runner(
-    settings: AgentSettings,
-    directories: PodDirectories,
-    nursery: Nursery,
-    simulated_gpus: bool,
-    doorbell: Path,
-) -> Runner:
-    if settings.agent_pretend:
-        _log.warning("no process is started: every pod is pretended and succeeds at once")
-        return PretendedPods(doorbell)
-    return SupervisedPods(
-        settings, directories, nursery, simulated_gpus, doorbell, _cgroup_parents(settings)
-    )
-
-
-def _cgroup_parents(settings: AgentSettings) -> dict[cgroup.Controller, Path]:
-    wanted: dict[cgroup.Controller, bool] = {
-        "memory": settings.memory_limits,
-        "cpu": settings.cpu_limits,
-    }
-    found = {}
-    for controller in (each for each, is_wanted in wanted.items() if is_wanted):
-        parent = cgroup.usable_parent(controller, settings.cgroup_parent)
-        if parent is None:
-            _log.warning("no control group can be made here: no limit on pods", of=controller)
-        else:
-            cgroup.sweep(parent, time.time() - GROUPS_ARE_OLD_S)
-            found[controller] = parent
-    return found
-
-
-def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFacts:
+def _facts(
+    settings: AgentSettings, journal: Journal, confinement: Confinement, *, simulated: bool
+) -> NodeFacts:
     offered = capacity()
     return NodeFacts(
         node=settings.node,
@@ -291,6 +269,8 @@ def _facts(settings: AgentSettings, journal: Journal, simulated: bool) -> NodeFa
         memory_mb=settings.memory_mb or offered.memory_mb,
         port_range=(settings.port_first, settings.port_last),
         simulated=simulated,
+        missing_limits=confinement.missing,
+        single_user=confinement.single_user,
     )
 
 

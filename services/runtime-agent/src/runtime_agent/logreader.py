@@ -6,12 +6,13 @@ comes back finds its place again.
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from runtime_agent.supervisor.logs import place_path, rotated
+from runtime_agent.supervisor.logs import open_log, place_path, rotated
 
 CHUNK_BYTES = 64 * 1024
 LOOKS = 20
@@ -70,9 +71,11 @@ class LogReader:
         self.at = max(self.at, kept.first)
         is_older = self.at < kept.present
         try:
-            self._file = (rotated(self._path) if is_older else self._path).open("rb")
-        except FileNotFoundError:
-            return False
+            self._file = open_log(rotated(self._path) if is_older else self._path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ELOOP):
+                return False
+            raise
         self._file.seek(max(0, self.at - (kept.first if is_older else kept.present)))
         return True
 
@@ -90,14 +93,17 @@ class LogReader:
 
 def _place(path: Path) -> tuple[int, int | None]:
     try:
-        before, inode = place_path(path).read_text().split()
-    except FileNotFoundError:
-        return 0, None
+        with open_log(place_path(path)) as file:
+            before, inode = file.read().split()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return 0, None
+        raise
     return int(before), int(inode)
 
 
 def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat()
+        return path.lstat()
     except FileNotFoundError:
         return None

@@ -35,6 +35,7 @@ from runtime_agent.supervisor.records import (
     START_FILE,
     STOP_FILE,
     STOP_RESERVE_FILE,
+    TMP_DIR,
     WORK_DIR,
     ExitRecord,
     PodSpec,
@@ -131,12 +132,14 @@ class PodDirectories:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
         try:
-            (fresh / WORK_DIR).mkdir()
-            (fresh / LOGS_DIR).mkdir()
+            (fresh / WORK_DIR).mkdir(mode=0o700)
+            (fresh / LOGS_DIR).mkdir(mode=0o700)
             for reserve, size in RESERVES.items():
                 (fresh / reserve).write_bytes(b"\0" * size)
             os.mkfifo(fresh / DOORBELL_FILE, 0o600)
             (fresh / COMMAND_FILE).write_text(command)
+            if spec.uid is not None:
+                _give_to(spec.uid, fresh)
             environment = spec.environment | {MARK: str(directory)}
             spec = replace(spec, environment=environment, boot_id=self._boot)
             write_record(fresh / SPEC_FILE, spec, durable=False)
@@ -241,6 +244,8 @@ class PodDirectories:
 
         To be called again until it gives 0: only then are the pod's devices free.
         """
+        if start is not None and start.boot_id == self._boot:
+            _groups(start).kill_all()
         found = set(self._leftovers(name, start))
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -254,6 +259,8 @@ class PodDirectories:
         session = None
         if start is not None and start.boot_id == self._boot:
             yield from _groups(start).processes()
+            if start.uid is not None:
+                yield from proc.orphans_of(start.uid)
             if proc.start_ticks(start.pid) == start.process_start_ticks:
                 session = start.pid
         for entry in Path("/proc").iterdir():
@@ -270,8 +277,9 @@ class PodDirectories:
                         yield pid
 
     def drop_work(self, name: str) -> None:
-        """Removes what the pod wrote into its work directory; its records and logs stay."""
-        shutil.rmtree(self.work_path(name), ignore_errors=True)
+        """Removes what the pod wrote for itself; its records and logs stay."""
+        for folder in (WORK_DIR, TMP_DIR):
+            shutil.rmtree(self.path(name) / folder, ignore_errors=True)
         for reserve in RESERVES:
             (self.path(name) / reserve).unlink(missing_ok=True)
 
@@ -301,6 +309,15 @@ class PodDirectories:
             changed_s = max(_changed_s(directory / file) for file in (SPEC_FILE, EXIT_FILE))
             found.append(Remains(name, changed_s, _bytes_in(directory / LOGS_DIR)))
         return sorted(found, key=lambda each: each.changed_s)
+
+
+def _give_to(uid: int, directory: Path) -> None:
+    """The user owns the work directory, and reads the command; the rest stays root's."""
+    os.chown(directory / WORK_DIR, uid, uid)
+    os.chown(directory / COMMAND_FILE, 0, uid)
+    (directory / COMMAND_FILE).chmod(0o440)
+    (directory / TMP_DIR).mkdir()
+    (directory / TMP_DIR).chmod(0o1777)
 
 
 def _readable(path: Path, kind: type[Record]) -> Record | None:

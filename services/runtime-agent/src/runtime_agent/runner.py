@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +13,15 @@ from typing import Protocol
 import structlog
 from muster.contracts.pods import PodRun
 
+from runtime_agent.confinement import Confinement
 from runtime_agent.domain.ending import Ending, Loss, Oom, Refusal
-from runtime_agent.domain.environment import Place, task_environment
+from runtime_agent.domain.environment import Place, of_user, task_environment
 from runtime_agent.domain.pods import Pod, Stopping
 from runtime_agent.nursery import Nursery
 from runtime_agent.pods import Phase, PodDirectories, never_ran
 from runtime_agent.settings import MEBIBYTE, AgentSettings
 from runtime_agent.supervisor import cgroup
-from runtime_agent.supervisor.logs import stream_path
+from runtime_agent.supervisor.logs import open_log, stream_path
 from runtime_agent.supervisor.records import ExitRecord, PodSpec, StopRequest, ring
 
 TAIL_BYTES = 16 * 1024
@@ -73,8 +75,8 @@ class _Attempt:
 
 @dataclass
 class SupervisedPods:
-    """Real processes. `doorbell` is rung by supervisors; below `cgroup_parents` pods are held to
-    what they asked for.
+    """Real processes. `doorbell` is rung by supervisors; `confinement` says how pods are held to
+    what they asked for, and apart from other users.
     """
 
     settings: AgentSettings
@@ -82,7 +84,7 @@ class SupervisedPods:
     nursery: Nursery
     simulated_gpus: bool
     doorbell: Path
-    cgroup_parents: Mapping[cgroup.Controller, Path] = field(default_factory=dict)
+    confinement: Confinement
     simulated: bool = field(default=False, init=False)
     _attempts: dict[str, _Attempt] = field(default_factory=dict)
     _kill_at_s: dict[str, float] = field(default_factory=dict)
@@ -106,34 +108,59 @@ class SupervisedPods:
             raise
 
     def _prepare(self, pod: Pod, run: PodRun) -> None:
+        work = str(self.directories.work_path(pod.pod))
+        uid = self._uid(run)
+        inherited = _inherited(self.settings, os.environ)
         place = Place(
             pod=pod.pod,
             job=pod.job,
             node=self.settings.node,
             address=self.settings.address,
-            work_dir=str(self.directories.work_path(pod.pod)),
+            work_dir=work,
             simulated_gpus=self.simulated_gpus,
-            inherited=_inherited(self.settings, os.environ),
+            inherited=inherited if uid is None else of_user(inherited, run.user, work),
         )
+        limits = self._limits(run)
         spec = PodSpec(
             name=pod.pod,
             environment=task_environment(run, place),
-            cgroups=self._limits(run),
+            cgroups=limits,
             default_grace_s=self.settings.grace_s,
             log_max_bytes=self.settings.log_max_bytes,
             agent_doorbell=str(self.doorbell),
+            uid=uid,
+            exposed=[sys.prefix, sys.base_prefix, *_named(self.settings.task_paths)],
+            user_processes=self._user_processes(uid),
         )
         self.directories.prepare(spec, run.command)
 
+    def _uid(self, run: PodRun) -> int | None:
+        """Raises OSError where the user has none."""
+        if self.confinement.single_user is not None:
+            return None
+        if not 0 < run.user_number <= self.settings.task_uid_count:
+            raise OSError(
+                f"the user {run.user} has the number {run.user_number}, and uids are there for 1 to"
+                f" {self.settings.task_uid_count}: set MUSTER_TASK_UID_COUNT"
+            )
+        return self.settings.task_uid_first + run.user_number
+
+    def _user_processes(self, uid: int | None) -> int:
+        """Without a uid of their own the limit would count the processes of everything else."""
+        is_limited = "processes" in self.confinement.parents or uid is None
+        return 0 if is_limited else self.settings.pod_processes
+
     def _limits(self, run: PodRun) -> dict[str, dict[str, str]]:
-        amounts: Mapping[cgroup.Controller, int] = {
+        amounts: Mapping[cgroup.Limit, int] = {
             "memory": run.memory_mb * MEBIBYTE,
+            "swap": run.memory_mb,
             "cpu": run.cpu,
+            "processes": self.settings.pod_processes,
         }
         found: dict[str, dict[str, str]] = {}
-        for controller, parent in self.cgroup_parents.items():
-            if amount := amounts[controller]:
-                files = cgroup.limit(parent, controller, amount)
+        for of, parent in self.confinement.parents.items():
+            if amount := amounts[of]:
+                files = cgroup.limit(parent, of, amount)
                 found.setdefault(str(parent), {}).update(files)
         return found
 
@@ -259,7 +286,7 @@ class SupervisedPods:
 def tail_lines(path: Path) -> tuple[str, ...]:
     """The last whole lines of a file; none where there is no file."""
     try:
-        with path.open("rb") as file:
+        with open_log(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - TAIL_BYTES))
             return tuple(file.read().decode(errors="replace").splitlines())
@@ -268,8 +295,12 @@ def tail_lines(path: Path) -> tuple[str, ...]:
 
 
 def _inherited(settings: AgentSettings, environment: Mapping[str, str]) -> dict[str, str]:
-    names = (name.strip() for name in settings.pod_environment.split(","))
+    names = _named(settings.pod_environment)
     return {name: environment[name] for name in names if name in environment}
+
+
+def _named(text: str) -> list[str]:
+    return [name for each in text.split(",") if (name := each.strip())]
 
 
 @dataclass

@@ -19,6 +19,12 @@ from pydantic import (
 
 MEBIBYTE = 1024 * 1024
 LAST_PORT = 65535
+FIRST_TASK_UID, LAST_UID = 65536, 2**31 - 2
+"""Below are a machine's own users; NFS and older programs take larger numbers for negative ones.
+
+The default range is free by systemd's list (1879048192 to 2147352575 are unused), and above what
+sssd gives to users of a directory by default (to 2000200000).
+"""
 LONGEST_NAME = 64
 LONGEST_URL = 96
 """Placements name the node, its address and its log URL for every pod; their size counts on it."""
@@ -88,6 +94,16 @@ class AgentSettings(ReadByRestSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _uids_are_those_of_nobody_else(self) -> Self:
+        last = self.task_uid_first + self.task_uid_count
+        if self.task_uid_first < FIRST_TASK_UID or last > LAST_UID:
+            raise ValueError(
+                f"MUSTER_TASK_UID_FIRST ({self.task_uid_first}) plus MUSTER_TASK_UID_COUNT"
+                f" ({self.task_uid_count}) must lie between {FIRST_TASK_UID} and {LAST_UID}"
+            )
+        return self
+
     heartbeat_s: PositiveFloat = 10.0
     report_s: PositiveFloat = Field(60.0, description="A node report at the latest after this.")
     report_coalesce_s: NonNegativeFloat = Field(
@@ -118,6 +134,22 @@ class AgentSettings(ReadByRestSettings):
     cpu_limits: bool = Field(
         True, description="Hold pods to their CPUs, where control groups can be made."
     )
+    pod_processes: PositiveInt = Field(
+        16384,
+        description="Processes and threads that a pod may have; without control groups, that its"
+        " user may have on the node, where the agent is root.",
+    )
+    task_uid_first: PositiveInt = Field(
+        2_001_000_000,
+        description="Where the agent is root, each task runs under a uid of its user: this one plus"
+        " the user's number. The same on all nodes that share storage.",
+    )
+    task_paths: str = Field(
+        "",
+        description="Folders that tasks reach, with commas, which lie below /tmp or a folder closed"
+        " to others; say shared storage. The agent's own Python is always reached.",
+    )
+    task_uid_count: PositiveInt = Field(1_000_000, description="So many uids are for tasks.")
     cgroup_parent: Path | None = Field(
         None, description="A delegated control group to make the pods' groups in; else found."
     )

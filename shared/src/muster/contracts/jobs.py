@@ -71,8 +71,9 @@ class TaskRoleSpec(Model):
 
 
 class JobSpec(Model):
-    """What the job file asks for, checked and rendered.
+    """What the job file asks for, checked and rendered, and for whom.
 
+    ``user_number``: of the user's account, from 1 on and never given again; REST sets it.
     ``priority``: 0 to 1000 is guaranteed, -1 is opportunistic. ``lazy_preemption``: whether it is
     downgraded before it is killed for a job of its own virtual cluster, None: as the cluster says.
     ``job_retry_count``: user failures that are retried (-2 always, even success; -1 any failure).
@@ -83,6 +84,7 @@ class JobSpec(Model):
     what it has done. ``borrow``: it may run on what other virtual clusters own and don't use.
     """
 
+    user_number: int = 0
     virtual_cluster: str = "default"
     priority: int = 10
     lazy_preemption: bool | None = None

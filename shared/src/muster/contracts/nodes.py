@@ -34,7 +34,9 @@ class NodeReport(Model):
 
     ``lease``: the highest lease number that the agent has read from ``node-returned``.
     ``foreign_ports``: ports in ``port_range`` (first and last, inclusive) that a stranger was seen
-    to hold, with the time until which to avoid them.
+    to hold, with the time until which to avoid them. ``missing_limits``: the node can't hold pods
+    to these (memory, swap, cpu, processes). ``single_user``: why all tasks run as the agent's user;
+    None: each runs under a uid of its own user.
     """
 
     node: str
@@ -56,6 +58,8 @@ class NodeReport(Model):
     problem: str | None = None
     is_stopping: bool = False
     simulated: bool = False
+    missing_limits: tuple[str, ...] = ()
+    single_user: str | None = None
 
 
 class NodeHeartbeat(Model):

@@ -77,11 +77,13 @@ class RoleShape(Model):
 
 
 class PodRun(Model):
-    """All that an agent needs to run a pod. ``job_name`` is OpenPAI's ``user~name``. ``peers``
-    has each role of which a task has a place; the pod's own task is among them.
+    """All that an agent needs to run a pod. ``user_number``: which of the agent's uids is the
+    user's. ``job_name`` is OpenPAI's ``user~name``. ``peers`` has each role of which a task has a
+    place; the pod's own task is among them.
     """
 
     user: str
+    user_number: int = 0
     job_name: str
     virtual_cluster: str
     role: str

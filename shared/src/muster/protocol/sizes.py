@@ -212,6 +212,7 @@ def _empty() -> dict[str, int]:
     who = {"job": _JOB, "name": _JOB_NAME, "user": _USER}
     run = PodRun(
         user=_USER,
+        user_number=_BIG,
         job_name=f"{_USER}~{_JOB_NAME}",
         virtual_cluster=_JOB_NAME,
         role="r",

@@ -159,6 +159,7 @@ def _say_run(
     job, role, place = life.job, life.job.role(task.role), _place(task)
     run = PodRun(
         user=job.user,
+        user_number=job.spec.user_number,
         job_name=f"{job.user}~{job.name}",
         virtual_cluster=job.spec.virtual_cluster,
         role=task.role,

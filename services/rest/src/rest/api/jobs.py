@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -109,10 +110,11 @@ async def submit(request: Request) -> Response:
         here.metrics.submissions.labels("invalid").inc()
         raise
     warnings = await _check_cluster(here, caller, job, idempotency_key)
+    spec = job.spec.model_copy(update={"user_number": caller.number})
     submission = Submission(
         username=caller.username,
         address=await address_of(request),
-        job=job,
+        job=replace(job, spec=spec),
         key=idempotency_key,
         traceparent=current_traceparent(),
         warnings=warnings,

@@ -239,7 +239,10 @@ class ShownGpu(BaseModel):
 
 
 class ShownNode(BaseModel):
-    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it."""
+    """A node as it was last reported. ``order``: cordon or drain, where an operator wants it.
+    ``missingLimits``: memory, swap, cpu or processes, where the node can't limit a pod's.
+    ``singleUser``: why all tasks run as the agent's user; null: each runs under its user's uid.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -247,6 +250,8 @@ class ShownNode(BaseModel):
     state: str
     order: str | None
     simulated: bool
+    missingLimits: list[str]
+    singleUser: str | None
     gpuTotal: int
     gpuUsed: int
     gpuAvailable: int

@@ -20,9 +20,11 @@ class Caller:
     revoke tokens. ``virtual_clusters``: where their jobs may go; an admin's go anywhere.
     ``priority_caps``: the highest priorities that they may ask for, by virtual cluster; `*` is for
     all others.
+    ``number``: which of the nodes' uids their tasks run under.
     """
 
     username: str
+    number: int
     is_admin: bool
     is_application: bool
     token: str

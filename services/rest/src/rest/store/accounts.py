@@ -42,6 +42,7 @@ async def find_caller(pool: Pool, digest: bytes) -> Caller | None:
         return None
     return Caller(
         username=row["username"],
+        number=row["number"],
         is_admin=row["is_admin"],
         is_application=row["is_application"],
         token=row["id"],
@@ -173,7 +174,7 @@ async def purge_tokens(conn: Connection) -> None:
 
 
 _CALLER = """
-    SELECT username, is_admin, is_application, token.id, virtual_clusters,
+    SELECT username, number, is_admin, is_application, token.id, virtual_clusters,
            priority_caps
     FROM token JOIN account USING (username)
     WHERE digest = $1 AND (expires_at IS NULL OR expires_at > now())

@@ -13,6 +13,8 @@ from muster.contracts.pods import PodRun, RolePeers
 CHECKPOINT_FILE = ".checkpointed"
 """In the work directory: whoever touches it says that its gang's work is saved."""
 
+_OF_THE_AGENT = ("HOME", "USER", "LOGNAME", "TMPDIR")
+
 HTTP_LABEL = "http"
 SSH_LABEL = "ssh"
 
@@ -50,6 +52,14 @@ def task_environment(run: PodRun, place: Place) -> dict[str, str]:
         **_devices(run, place),
         **_muster(run, place),
     }
+
+
+def of_user(inherited: Mapping[str, str], user: str, home: str) -> dict[str, str]:
+    """The node's variables for a task that runs under a uid of its user: those that name the
+    agent's own user and folders are replaced.
+    """
+    kept = {name: value for name, value in inherited.items() if name not in _OF_THE_AGENT}
+    return kept | {"HOME": home, "USER": user, "LOGNAME": user}
 
 
 def _job(run: PodRun, place: Place) -> dict[str, str]:

@@ -25,6 +25,8 @@ class NodeFacts:
     memory_mb: int
     port_range: tuple[int, int]
     simulated: bool
+    missing_limits: Sequence[str] = ()
+    single_user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def report(
         problem=now.problem,
         is_stopping=now.is_stopping,
         simulated=facts.simulated,
+        missing_limits=tuple(facts.missing_limits),
+        single_user=facts.single_user,
     )
 
 

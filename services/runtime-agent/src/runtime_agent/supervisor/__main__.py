@@ -1,4 +1,7 @@
-"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--nursery` to fork many of them."""
+"""`python -I -m runtime_agent.supervisor <pod directory>`, or `--nursery` to fork many of them.
+
+`--separate <uid>` tries whether a pod could be separated, and ends with 1 and the reason if not.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import os
 import sys
 from pathlib import Path
 
-from runtime_agent.supervisor import nursery, run
+from runtime_agent.supervisor import isolation, nursery, run
 
 
 def main() -> int:
     """The exit status of the process."""
-    if len(sys.argv) != 2:
-        sys.stderr.write("usage: python -I -m runtime_agent.supervisor <pod directory>|--nursery\n")
-        return 2
-    if sys.argv[1] == "--nursery":
-        return nursery.tend()
-    directory = Path(sys.argv[1]).resolve()
-    if os.getpgrp() != os.getpid():
-        os.setsid()
-    nursery.redirect(directory)
-    return run.supervise(directory)
+    match sys.argv[1:]:
+        case ["--nursery"]:
+            return nursery.tend()
+        case ["--separate", uid]:
+            return isolation.attempt(int(uid))
+        case [name]:
+            directory = Path(name).resolve()
+            if os.getpgrp() != os.getpid():
+                os.setsid()
+            nursery.redirect(directory)
+            return run.supervise(directory)
+        case _:
+            sys.stderr.write(f"usage: {__doc__}\n")
+            return 2
 
 
 if __name__ == "__main__":

@@ -9,23 +9,36 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never, get_args
 
 from runtime_agent.supervisor.records import Oom
 
-Controller = Literal["memory", "cpu"]
+Limit = Literal["memory", "swap", "cpu", "processes"]
+LIMITS: tuple[Limit, ...] = get_args(Limit)
 Files = dict[str, str]
 """What to write into which file of a group."""
 
 CPU_PERIOD_US = 100_000
 _ROOT = Path("/sys/fs/cgroup")
 _V2_MARK = "cgroup.controllers"
-_PREFIX = "muster-"
+_V2_NOT_ROOT = "cgroup.type"
+"""A file that every group of version 2 has but the root of the hierarchy."""
+_CONTROLLERS: Mapping[Limit, str] = {
+    "memory": "memory",
+    "swap": "memory",
+    "cpu": "cpu",
+    "processes": "pids",
+}
+_PARENT = "muster"
+_LEAF = "muster-agent"
+"""Controllers pass only to the children of a group without processes, so the agent moves here."""
+_PREFIX = "muster-pod-"
 _NAME_CHARACTERS = 100
+_PROBE_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -61,29 +74,34 @@ class Cgroups:
         return None
 
     def kill_all(self) -> None:
-        """Sends SIGKILL to every process inside."""
+        """Sends SIGKILL to every process inside, and lets none be forked."""
         for directory in self.directories:
-            if _is_v2(directory):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
+                if _is_v2(directory):
                     (directory / "cgroup.kill").write_text("1")
                     return
+                if (directory / "pids.max").exists():
+                    (directory / "pids.max").write_text("0")
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> set[int]:
-        """Who is inside now."""
+        """Who is inside now, also in groups that the pod has made."""
         found: set[int] = set()
         for directory in self.directories:
-            with contextlib.suppress(OSError):
-                found.update(map(int, (directory / "cgroup.procs").read_text().split()))
+            for file in directory.rglob("cgroup.procs"):
+                with contextlib.suppress(OSError):
+                    found.update(map(int, file.read_text().split()))
         return found
 
     def remove(self) -> None:
-        """Takes the empty groups away; one that is not empty stays."""
+        """Removes the empty groups; one that is not empty stays."""
         for directory in self.directories:
-            with contextlib.suppress(OSError):
-                directory.rmdir()
+            inner = [file.parent for file in directory.rglob("cgroup.procs")]
+            for group in sorted(inner, key=lambda group: len(group.parts), reverse=True):
+                with contextlib.suppress(OSError):
+                    group.rmdir()
 
 
 def _is_v2(directory: Path) -> bool:
@@ -127,12 +145,16 @@ def make(parent: Path, name: str, files: Mapping[str, str]) -> Path:
     return directory
 
 
-def limit(parent: Path, controller: Controller, amount: int) -> Files:
-    """The files that hold a group below `parent` to `amount`: bytes of memory, or CPUs."""
+def limit(parent: Path, of: Limit, amount: int) -> Files:
+    """The files that hold a group below `parent` to `amount`: bytes of memory, CPUs or processes.
+    `swap` is none at all, whatever the amount.
+    """
     is_v2 = _is_v2(parent)
-    match controller:
+    match of:
         case "memory":
             return {"memory.max" if is_v2 else "memory.limit_in_bytes": str(amount)}
+        case "swap":
+            return {"memory.swap.max": "0"}
         case "cpu" if is_v2:
             return {"cpu.max": f"{amount * CPU_PERIOD_US} {CPU_PERIOD_US}"}
         case "cpu":
@@ -140,21 +162,67 @@ def limit(parent: Path, controller: Controller, amount: int) -> Files:
                 "cpu.cfs_period_us": str(CPU_PERIOD_US),
                 "cpu.cfs_quota_us": str(amount * CPU_PERIOD_US),
             }
+        case "processes":
+            return {"pids.max": str(amount)}
+        case never:
+            assert_never(never)
 
 
-def usable_parent(controller: Controller, configured: Path | None = None) -> Path | None:
-    """Where groups with that limit can be made: the configured place, else below our own group.
+def usable_parents(wanted: Collection[Limit], configured: Path | None = None) -> dict[Limit, Path]:
+    """Where groups with these limits can be made; a limit that can't be set is left out.
 
-    Version 2 allows it only where the parent hands the controller down, as a delegated subtree
-    does. None where it can't be done.
+    That is below the `configured` group. Without one it is, under version 2, a group that this
+    process may pass controllers to, and under version 1 its own group.
     """
-    probe = 64 * 1024 * 1024 if controller == "memory" else 1
-    for parent in _own_groups(controller) if configured is None else [configured]:
+    found: dict[Limit, Path] = {}
+    delegated = configured
+    if configured is None and (_ROOT / _V2_MARK).exists():
         with contextlib.suppress(OSError):
-            files = limit(parent, controller, probe)
-            make(parent, f"{_PREFIX}probe-{os.getpid()}", files).rmdir()
-            return parent
-    return None
+            delegated = _delegated_group()
+    if delegated is not None and _is_v2(delegated):
+        _pass_controllers(delegated, {_CONTROLLERS[of] for of in wanted})
+    for of in wanted:
+        parent = delegated or _own_v1_group(_CONTROLLERS[of])
+        if parent is not None and _can_limit(parent, of):
+            found[of] = parent
+    return found
+
+
+def _can_limit(parent: Path, of: Limit) -> bool:
+    amount = _PROBE_BYTES if of == "memory" else 1
+    try:
+        make(parent, f"{_PREFIX}probe-{os.getpid()}", limit(parent, of, amount)).rmdir()
+    except OSError:
+        return False
+    return True
+
+
+def _delegated_group() -> Path:
+    """The version 2 group for all pods. Raises OSError where none can be made.
+
+    Root on the machine itself has one below the root of the hierarchy, which systemd leaves alone
+    and which outlives the agent's service. Elsewhere it is the group of this process, if that is
+    delegated (systemd's `Delegate=yes`, a container's own hierarchy).
+    """
+    if not (_ROOT / _V2_NOT_ROOT).exists() and os.geteuid() == 0:
+        group = _ROOT / _PARENT
+        group.mkdir(exist_ok=True)
+        return group
+    own = _ROOT / _own_groups()[""].lstrip("/")
+    if own.name == _LEAF:
+        return own.parent
+    (own / _LEAF).mkdir(exist_ok=True)
+    (own / _LEAF / "cgroup.procs").write_text(str(os.getpid()))
+    return own
+
+
+def _pass_controllers(group: Path, controllers: Iterable[str]) -> None:
+    """Each by itself: the kernel takes all that a line names or none."""
+    above = [folder for folder in group.parents if folder.is_relative_to(_ROOT)]
+    for folder in (*reversed(above), group):
+        for controller in controllers:
+            with contextlib.suppress(OSError):
+                (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def sweep(parent: Path, before_s: float) -> None:
@@ -169,12 +237,15 @@ def sweep(parent: Path, before_s: float) -> None:
                 directory.rmdir()
 
 
-def _own_groups(controller: Controller) -> list[Path]:
-    found = []
+def _own_v1_group(controller: str) -> Path | None:
+    path = _own_groups().get(controller)
+    return None if path is None else _ROOT / controller / path.lstrip("/")
+
+
+def _own_groups() -> dict[str, str]:
+    """Controller of version 1 -> the path of this process's group; version 2 is the empty name."""
+    found = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            found.append(_ROOT / controller / path.lstrip("/"))
-        elif not controllers and (_ROOT / _V2_MARK).exists():
-            found.append(_ROOT / path.lstrip("/"))
+        found.update(dict.fromkeys(controllers.split(","), path))
     return found

@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from runtime_agent.supervisor import proc
 from runtime_agent.supervisor.cgroup import Cgroups
-from runtime_agent.supervisor.records import COMMAND_FILE, WORK_DIR
+from runtime_agent.supervisor.isolation import Isolation
+from runtime_agent.supervisor.records import COMMAND_FILE, TMP_DIR, WORK_DIR, PodSpec
 
 SHELL = "/bin/bash"
 _OPTIONS = ("-o", "errexit", "-o", "nounset", "-o", "pipefail")
@@ -49,7 +50,7 @@ class Child:
         os.close(self._failure)
 
 
-def fork_child(directory: Path, environment: dict[str, str], groups: Cgroups) -> Child:
+def fork_child(directory: Path, spec: PodSpec, groups: Cgroups) -> Child:
     """The child leads its own session, dies with this process and waits in front of its exec."""
     parent = os.getpid()
     go_far, go = os.pipe()
@@ -59,7 +60,7 @@ def fork_child(directory: Path, environment: dict[str, str], groups: Cgroups) ->
     pid = os.fork()
     if pid == 0:
         try:
-            _become(directory, environment, groups, parent, (go, go_far, stdout_far, stderr_far))
+            _become(directory, spec, groups, parent, (go, go_far, stdout_far, stderr_far))
         except BaseException as error:  # whatever it is, the parent has to hear of it
             os.write(failure_far, f"{type(error).__name__}: {error}".encode())
         finally:
@@ -71,26 +72,32 @@ def fork_child(directory: Path, environment: dict[str, str], groups: Cgroups) ->
 
 def _become(
     directory: Path,
-    environment: dict[str, str],
+    spec: PodSpec,
     groups: Cgroups,
     parent: int,
     pipes: tuple[int, int, int, int],
 ) -> NoReturn:
     go, go_far, stdout_far, stderr_far = pipes
     os.close(go)
-    proc.die_with_parent(parent)
     os.setsid()
     groups.enter()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if spec.user_processes:
+        resource.setrlimit(resource.RLIMIT_NPROC, (spec.user_processes, spec.user_processes))
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDONLY)
     for descriptor, standard in ((null, 0), (stdout_far, 1), (stderr_far, 2)):
         os.dup2(descriptor, standard)
-    os.chdir(directory / WORK_DIR)
-    arguments = ["bash", *_OPTIONS, str(directory / COMMAND_FILE)]
+    work, command = directory / WORK_DIR, directory / COMMAND_FILE
+    if spec.uid is not None:
+        exposed = (work, command, *map(Path, spec.exposed))
+        Isolation(spec.uid, directory / TMP_DIR, exposed).enter()
+    proc.die_with_parent(parent)  # last: the kernel forgets it with each change of the uid
+    os.chdir(work)
+    arguments = ["bash", *_OPTIONS, str(command)]
     if os.read(go_far, 1) != b"!":  # meanwhile the start is being recorded
         os._exit(_EXEC_FAILED)
-    os.execve(SHELL, arguments, environment)  # noqa: S606  bash is the shell
+    os.execve(SHELL, arguments, spec.environment)  # noqa: S606  bash is the shell

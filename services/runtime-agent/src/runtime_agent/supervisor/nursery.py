@@ -51,7 +51,7 @@ def _detach(directory: Path) -> NoReturn:
 def redirect(directory: Path) -> None:
     """Standard input and output lead nowhere; what goes wrong is written beside the pod."""
     null = os.open(os.devnull, os.O_RDWR)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     log = os.open(directory / SUPERVISOR_LOG, flags, 0o600)
     for descriptor, standard in ((null, 0), (null, 1), (log, 2)):
         os.dup2(descriptor, standard)

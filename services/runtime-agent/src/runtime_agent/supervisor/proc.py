@@ -12,6 +12,9 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
+SUPERVISOR = b"runtime_agent.supervisor"
+"""In the command line of every supervisor."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -27,6 +30,12 @@ def die_with_parent(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forbid_new_privileges() -> None:
+    """No program that this process starts gains rights: set-user-ID bits count no more."""
+    if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS) failed")
 
 
 @functools.cache
@@ -58,6 +67,47 @@ def _stat_fields(pid: int) -> list[str] | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return line[line.rindex(")") + 2 :].split()  # the name in parentheses may hold anything
+
+
+def uid_of(pid: int) -> int | None:
+    """The real uid of the process, None where it is gone. Not that of its files in /proc: a process
+    can give those to root.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("Uid:"):
+                return int(line.split()[1])
+    return None
+
+
+def parent_of(pid: int) -> int | None:
+    """The parent, None where the process is gone."""
+    fields = _stat_fields(pid)
+    return None if fields is None else int(fields[1])
+
+
+def orphans_of(uid: int) -> Iterator[int]:
+    """All processes of a uid that no living supervisor has started.
+
+    A supervisor adopts its pod's processes, so it is above each of them while it lives. Nobody but
+    root can look like one: only the nearest ancestor with another uid is asked.
+    """
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and uid_of(int(entry.name)) == uid:
+            pid = int(entry.name)
+            if start_ticks(pid) is not None and not _is_supervised(pid, uid):
+                yield pid
+
+
+def _is_supervised(pid: int, uid: int) -> bool:
+    """Also where an ancestor ends meanwhile: the next look tells."""
+    above: int | None = pid
+    while above is not None and (owner := uid_of(above)) is not None:
+        if owner != uid:
+            with contextlib.suppress(OSError):
+                return SUPERVISOR in Path(f"/proc/{above}/cmdline").read_bytes()
+        above = parent_of(above)
+    return True
 
 
 def descendants(pid: int) -> Iterator[int]:

@@ -24,6 +24,7 @@ DOORBELL_FILE = "doorbell"
 EXIT_RESERVE_FILE = "reserve"
 STOP_RESERVE_FILE = "reserve-stop"
 WORK_DIR = "work"
+TMP_DIR = "tmp"
 LOGS_DIR = "logs"
 
 RESERVES = {EXIT_RESERVE_FILE: 16 * 1024, STOP_RESERVE_FILE: 4 * 1024}
@@ -40,7 +41,10 @@ class PodSpec:
 
     It is not flushed to the disk, which `boot_id` makes up for: after another start of the machine
     the directory of a pod that has not begun is made anew. `cgroups`: below which directories a
-    control group is to be made, with what to write into which of its files.
+    control group is to be made, with what to write into which of its files. `uid`: the pod runs
+    under it, apart from other users, and reaches the paths `exposed` besides its own; None: it runs
+    as the agent's user. `user_processes`: so many processes its user may have on the machine; 0: no
+    limit here.
     """
 
     name: str
@@ -50,6 +54,9 @@ class PodSpec:
     default_grace_s: float = 30.0
     log_max_bytes: int = 256 * 1024 * 1024
     agent_doorbell: str | None = None
+    uid: int | None = None
+    exposed: list[str] = field(default_factory=list)
+    user_processes: int = 0
 
 
 @dataclass(frozen=True)
@@ -62,6 +69,7 @@ class StartRecord:
     boot_id: str
     started_at_s: float
     cgroup_dirs: list[str] = field(default_factory=list)
+    uid: int | None = None
 
 
 @dataclass(frozen=True)

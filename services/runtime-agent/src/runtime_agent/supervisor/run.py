@@ -106,7 +106,7 @@ class _Supervision:
     def run(self) -> None:
         """Start, watch, end, record."""
         started_at_s, started_mono = time.time(), time.monotonic()
-        self._child = child.fork_child(self._directory, self._spec.environment, self._groups)
+        self._child = child.fork_child(self._directory, self._spec, self._groups)
         for descriptor, name in ((self._child.stdout, "stdout"), (self._child.stderr, "stderr")):
             os.set_blocking(descriptor, False)
             self._streams[descriptor] = "stdout" if name == "stdout" else "stderr"
@@ -147,6 +147,7 @@ class _Supervision:
             boot_id=proc.boot_id(),
             started_at_s=started_at_s,
             cgroup_dirs=[str(directory) for directory in self._groups.directories],
+            uid=self._spec.uid,
         )
         write_record(self._directory / START_FILE, record)
         flush_directory(self._directory.parent)

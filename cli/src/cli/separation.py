@@ -1,0 +1,25 @@
+"""Whether users are separated from one another, in words for a person."""
+
+import time
+from typing import Any
+
+from cli.client import Client
+
+REPORT_TIMEOUT_S, REPORT_POLL_S = 10.0, 0.2
+
+
+def separation(client: Client, *, wait: bool = False) -> str | None:
+    """What the nodes report; None where none has reported. `wait`: for the first report."""
+    deadline = time.monotonic() + (REPORT_TIMEOUT_S if wait else 0.0)
+    while not (nodes := client.get("/cluster/nodes").json()["nodes"]):
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(REPORT_POLL_S)
+    return _in_words(nodes)
+
+
+def _in_words(nodes: list[dict[str, Any]]) -> str:
+    reasons = sorted({node["singleUser"] for node in nodes if node["singleUser"]})
+    if not reasons:
+        return "separated: each task runs under a uid of its user"
+    return f"one only: all tasks run as the agent's user ({'; '.join(reasons)})"

@@ -1,0 +1,78 @@
+"""What confines pods on this node: limits by control groups, and a uid of each user's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import assert_never
+
+import psutil
+import structlog
+
+from runtime_agent.settings import AgentSettings
+from runtime_agent.supervisor import cgroup
+
+GROUPS_ARE_OLD_S = 60.0
+"""An empty control group that was made so long ago will not be entered any more."""
+PROBE_TIMEOUT_S = 30.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """`parents`: below which group each limit can be set. `missing`: the limits that can't be set.
+    `single_user`: why all tasks run as the agent's user; None: each runs under its user's uid.
+    """
+
+    parents: Mapping[cgroup.Limit, Path]
+    missing: tuple[cgroup.Limit, ...]
+    single_user: str | None
+
+
+def confinement_of(settings: AgentSettings) -> Confinement:
+    """Tries what this process may do here, and logs what it may not."""
+    wanted = [of for of in cgroup.LIMITS if _is_wanted(of, settings)]
+    parents = cgroup.usable_parents(wanted, settings.cgroup_parent)
+    for parent in set(parents.values()):
+        cgroup.sweep(parent, time.time() - GROUPS_ARE_OLD_S)
+    missing = tuple(of for of in wanted if of not in parents)
+    if missing:
+        _log.warning("the agent can't limit pods; see its README, Limits", missing=missing)
+    single_user = _why_single_user(settings)
+    if single_user is not None:
+        _log.warning("all tasks run as the agent's user, for a single user only", why=single_user)
+    return Confinement(parents, missing, single_user)
+
+
+def _is_wanted(of: cgroup.Limit, settings: AgentSettings) -> bool:
+    match of:
+        case "memory":
+            return settings.memory_limits
+        case "swap":
+            return settings.memory_limits and psutil.swap_memory().total > 0
+        case "cpu":
+            return settings.cpu_limits
+        case "processes":
+            return True
+        case never:
+            assert_never(never)
+
+
+def _why_single_user(settings: AgentSettings) -> str | None:
+    if os.geteuid() != 0:
+        return "the agent is not root"
+    uid = str(settings.task_uid_first + settings.task_uid_count)
+    command = [sys.executable, "-I", "-m", "runtime_agent.supervisor", "--separate", uid]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return f"the trial did not end in {PROBE_TIMEOUT_S:g} s"
+    return f"the agent lacks a right: {done.stderr.strip()}" if done.returncode else None
